@@ -1,0 +1,55 @@
+# Everything lives in .venv; nothing is installed outside it. Two stamp files say what it holds:
+# `base` (tabfeed and what it needs) and `test` (all the frameworks, the tests' tools). Whichever is
+# older than the files it was made from is made again, by adding to .venv, never by taking away.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALL := $(PIP) install --no-warn-conflicts -c constraints.txt
+TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format clean
+
+help:  ## list what make can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/stamp-base  ## show what tabfeed does, on generated data
+	@$(BIN)/python examples/demo.py
+
+test: lint  ## set up, check style and types, run every test
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/stamp-test  ## check style and types only
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/python -m mypy
+
+format: $(VENV)/stamp-test  ## mend style in place
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+clean:  ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# An order-only prerequisite: .venv itself changes whenever something is put in it.
+$(VENV)/stamp-base: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Setting up $(VENV): tabfeed and its base dependencies (about a minute) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+# Touching stamp-base too: the larger set holds the smaller.
+$(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt | $(VENV)/pyvenv.cfg
+	@echo "Setting up $(VENV): all frameworks and the tests' tools (some minutes) ..."
+	@$(INSTALL) -e '.[$(TEST_EXTRAS)]' -r requirements-fastai.txt
+	@$(INSTALL) --no-deps fastai
+	@touch $(VENV)/stamp-base $@
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "tabfeed needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	    echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

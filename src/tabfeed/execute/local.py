@@ -1,0 +1,90 @@
+"""Map and reduce on threads.
+
+At most ``threads + 1`` results are held at a time: a slow consumer slows the
+workers instead of filling memory. Results come in the order of the items. The first
+exception cancels what has not started and reaches the caller as it was raised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Protocol, TypeVar
+
+from tabfeed.budget import cpu_count
+from tabfeed.errors import ArgumentError
+
+__all__ = ["Executor", "LocalExecutor"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """Anything with these two verbs can read, fit and write any dataset."""
+
+    def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Iterator[R]:
+        """``fn`` of each item, in order, lazily."""
+        ...
+
+    def reduce(
+        self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
+    ) -> R | None:
+        """All of ``partial(item)`` merged, left to right; None if there are no items."""
+        ...
+
+
+class LocalExecutor:
+    """Threads of this process.
+
+    Parameters
+    ----------
+    threads
+        How many; the number of usable cores by default.
+
+    Examples
+    --------
+    >>> list(LocalExecutor(threads=2).map(range(4), lambda x: x * x))
+    [0, 1, 4, 9]
+    >>> LocalExecutor().reduce([1, 2, 3], lambda x: x, lambda a, b: a + b)
+    6
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ArgumentError(f"threads is {threads}; it must be 1 or more")
+        self.threads = threads or cpu_count()
+
+    def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Iterator[R]:
+        """``fn`` of each item, in order, lazily."""
+        source = iter(items)
+        if self.threads == 1:
+            yield from map(fn, source)
+            return
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="tabfeed-map") as pool:
+            window: deque[Future[R]] = deque(
+                pool.submit(fn, item) for item in islice(source, self.threads + 1)
+            )
+            try:
+                while window:
+                    result = window.popleft().result()
+                    for item in islice(source, 1):
+                        window.append(pool.submit(fn, item))
+                    yield result
+            finally:
+                for future in window:
+                    future.cancel()
+
+    def reduce(
+        self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
+    ) -> R | None:
+        """All of ``partial(item)`` merged, left to right; None if there are no items."""
+        total: R | None = None
+        for result in self.map(items, partial):
+            total = result if total is None else merge(total, result)
+        return total
+
+    def __repr__(self) -> str:
+        return f"LocalExecutor(threads={self.threads})"

@@ -1,0 +1,647 @@
+"""A table that may be larger than memory, and may lie in a thousand files.
+
+A `Dataset` is a value: opening one reads footers, every method that changes something
+returns another, and data moves only when it is asked for. Its unit of work is the
+partition, which is never larger than ``part_size`` in memory, whatever the files look like.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.budget import free_memory, parse_bytes
+from tabfeed.dtypes import as_arrow_type
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, MissingExtraError, SchemaError
+from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.io.fileset import Skipped
+from tabfeed.io.filters import parse_filters
+from tabfeed.io.opening import open_source
+from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size
+from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
+from tabfeed.schema import Schema
+from tabfeed.trace import span
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tabfeed.io.validate import Report
+    from tabfeed.io.writer import Shuffle
+
+__all__ = ["Dataset", "TableMap"]
+
+DEFAULT_PART_SIZE = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class TableMap:
+    """A function applied to each partition as it is read."""
+
+    fn: Callable[[pa.Table], pa.Table]
+    columns: tuple[str, ...] | None
+    keeps_rows: bool
+
+
+class Dataset:
+    """A table in files or in memory.
+
+    Parameters
+    ----------
+    source
+        A path, a list of paths, a glob, a folder (Hive-partitioned or not) or any fsspec URL;
+        or a pandas, Polars (eager or lazy), Arrow or Dask frame, an Arrow dataset or record
+        batch reader, or a dict of arrays.
+    engine
+        ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"`` or ``"avro"``; told from the names of the
+        files, or their first bytes, when not given.
+    part_size
+        Most memory a partition may take: ``"128MiB"`` by default.
+    part_mem_fraction
+        The same as a share of the free memory.
+    npartitions
+        Cut into this many partitions of equal rows instead.
+    schema
+        Tags and other remarks for the columns; a type given here is applied while reading.
+    storage_options
+        For URLs, passed to the filesystem.
+    columns
+        Only these columns, in this order.
+    filters
+        Only rows for which these hold: ``[("day", ">=", 3)]``, or an Arrow expression.
+    on_bad_file
+        ``"raise"``, or ``"skip"`` to go on without what cannot be read; `skipped` lists it.
+    sep, names, header, dtypes, null_values, newlines_in_values
+        How text files are read; see `tabfeed.io.ReadOptions`.
+
+    Examples
+    --------
+    >>> ds = Dataset({"x": [3, 1, 2], "y": ["a", None, "c"]}, npartitions=2)
+    >>> ds.num_rows, ds.npartitions, ds.partition_lens
+    (3, 2, [1, 2])
+    >>> ds.select(["y"]).to_arrow().to_pydict()
+    {'y': ['a', None, 'c']}
+    >>> Dataset({"x": [1]}, columns=["z"])
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ColumnNotFoundError: there is no column 'z' in the data; (1 columns: x)
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        engine: str | None = None,
+        *,
+        part_size: int | str | None = None,
+        part_mem_fraction: float | None = None,
+        npartitions: int | None = None,
+        schema: Schema | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        on_bad_file: Literal["raise", "skip"] = "raise",
+        sep: str | None = None,
+        names: Sequence[str] | None = None,
+        header: int | Literal["infer"] | None = "infer",
+        dtypes: Mapping[str, Any] | None = None,
+        null_values: Sequence[str] = DEFAULT_NULLS,
+        newlines_in_values: bool = False,
+    ) -> None:
+        types = {name: as_arrow_type(t) for name, t in (dtypes or {}).items()}
+        options = ReadOptions(
+            sep=sep,
+            names=None if names is None else tuple(names),
+            header=header,
+            dtypes=types,
+            newlines_in_values=newlines_in_values,
+            null_values=tuple(null_values),
+        )
+        self._files, remarks = open_source(
+            source,
+            engine=engine,
+            options=options,
+            storage_options=storage_options,
+            on_bad_file=on_bad_file,
+        )
+        self._part_size = _choose_part_size(part_size, part_mem_fraction, npartitions)
+        self._npartitions = npartitions
+        self._maps: tuple[TableMap, ...] = ()
+        self._files = self._files.with_types({**types, **_types_of(schema)})
+        self._filter = parse_filters(filters, self._files.schema)
+        everything = _with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
+        self.schema = everything if columns is None else _select(everything, columns)
+
+    # -- looking --------------------------------------------------------------------
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return self.schema.column_names
+
+    @property
+    def files(self) -> list[str]:
+        """The files it reads."""
+        return list(self._files.names)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What could not be read and was left out, so far."""
+        return list(self._files.skips.items)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The runs of rows that one task reads at once."""
+        pieces: Sequence[Piece] = self._files.units()
+        if self._filter is not None:
+            pieces = self._files.prune(pieces, self._filter)
+        if self._npartitions is not None:
+            return tuple(cut_by_count(self._files.counted(pieces), self._npartitions))
+        columns = self._source_columns
+        sized = ((p, self._files.nbytes(p, columns)) for p in pieces)
+        return tuple(cut_by_size(sized, self._part_size))
+
+    @property
+    def npartitions(self) -> int:
+        """How many partitions there are."""
+        return len(self.partitions)
+
+    @cached_property
+    def partition_lens(self) -> list[int]:
+        """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
+        if self._filter is None and all(m.keeps_rows for m in self._maps):
+            known = [p.rows for p in self.partitions]
+            if None not in known:
+                return [r for r in known if r is not None]
+        return list(LocalExecutor().map(self.partitions, self._count))
+
+    def _count(self, partition: Partition) -> int:
+        if not all(m.keeps_rows for m in self._maps):
+            return int(self.read(partition).num_rows)
+        if self._filter is not None:
+            table = self._files.read(partition, self._filter.columns or self._source_columns[:1])
+            return int(self._filter.apply(table).num_rows)
+        return sum(p.rows or 0 for p in self._files.counted(partition.pieces))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all."""
+        return sum(self.partition_lens)
+
+    # -- reading --------------------------------------------------------------------
+
+    def read(
+        self,
+        partition: int | Partition,
+        columns: Sequence[str] | None = None,
+        *,
+        dictionary: Sequence[str] = (),
+    ) -> pa.Table:
+        """One partition, read on the calling thread.
+
+        Parameters
+        ----------
+        partition
+            Its number, or the partition itself.
+        columns
+            Only these, in this order; all by default.
+        dictionary
+            Text columns to leave dictionary-encoded where the file has them so.
+        """
+        part = self.partitions[partition] if isinstance(partition, int) else partition
+        wanted = self.column_names if columns is None else self._check_columns(columns)
+        source = self._source_columns if self._maps else wanted
+        extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
+        table = self._files.read(part, [*source, *extra], dictionary)
+        return self._finish(table, wanted)
+
+    def _finish(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """What happens to a partition after it is decoded: filter, maps, choice of columns."""
+        if self._filter is not None:
+            table = self._filter.apply(table).combine_chunks()
+        for step in self._maps:
+            with span("transform", rows=table.num_rows):
+                table = step.fn(table)
+        return table if table.column_names == list(columns) else table.select(list(columns))
+
+    @property
+    def _source_columns(self) -> list[str]:
+        """The columns that must be read from the files."""
+        if not self._maps:
+            return self.column_names
+        first = self._maps[0].columns
+        return self._files.schema.names if first is None else list(first)
+
+    def _check_columns(self, columns: Sequence[str]) -> list[str]:
+        for name in columns:
+            if name not in self.schema:
+                raise ColumnNotFoundError(name, self.column_names)
+        return list(columns)
+
+    def iter_tables(
+        self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
+    ) -> Iterator[pa.Table]:
+        """Every partition in order, a few read ahead on threads, memory bounded."""
+        wanted = self.column_names if columns is None else self._check_columns(columns)
+        work = executor or LocalExecutor()
+        for sliced, group in groupby(self._runs(), key=lambda run: len(run) > 1):
+            runs = list(group)
+            if sliced:  # slices of one unit follow each other: decode it once, from start to end
+                for run in runs:
+                    yield from self._stream(run, wanted)
+            else:
+                yield from work.map([r[0] for r in runs], lambda p: self.read(p, wanted))
+
+    def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
+        source = self._source_columns if self._maps else wanted
+        extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
+        for table in self._files.stream(run, [*source, *extra]):
+            yield self._finish(table, wanted)
+
+    def _runs(self) -> list[list[Partition]]:
+        """Partitions, those that are successive slices of one unit together."""
+        runs: list[list[Partition]] = []
+        for part in self.partitions:
+            if runs and _continues(runs[-1][-1], part):
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        return runs
+
+    def to_iter(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        indices: Sequence[int] | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        epochs: int = 1,
+    ) -> Iterator[pa.Table]:
+        """Partitions as Arrow tables, chosen by number, in random order if asked."""
+        order = np.arange(self.npartitions) if indices is None else np.asarray(indices)
+        for epoch in range(epochs):
+            if shuffle:
+                order = np.random.default_rng([seed, epoch]).permutation(order)
+            if indices is None and not shuffle:
+                yield from self.iter_tables(columns)
+            else:
+                yield from LocalExecutor().map(order, lambda i: self.read(int(i), columns))
+
+    def to_arrow(self) -> pa.Table:
+        """All of it in memory, as an Arrow table."""
+        tables = [t for t in self.iter_tables() if t.num_rows]
+        return pa.concat_tables(tables) if tables else self._empty()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All of it in memory, as a Polars frame."""
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    compute = to_polars
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All of it in memory, as a pandas frame."""
+        _need("pandas", "pandas", "pandas frames")
+        return self.to_arrow().to_pandas()
+
+    def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
+        """As a Dask DataFrame with the same partitions."""
+        _need("dask.dataframe", "dask", "Dask DataFrames")
+        import dask.dataframe as dd
+
+        chosen = self if columns is None else self.select(columns)
+        meta = chosen._empty().to_pandas()
+        from_map: Callable[..., Any] = dd.from_map
+        return from_map(_PandasReader(chosen), list(range(chosen.npartitions)), meta=meta)
+
+    def head(self, n: int = 5) -> pl.DataFrame:
+        """The first rows, to look at."""
+        tables, rows = [self._empty()], 0
+        for i in range(self.npartitions):
+            if rows >= n:
+                break
+            tables.append(self._first_rows(i, n - rows))
+            rows += tables[-1].num_rows
+        frame = pl.from_arrow(pa.concat_tables(tables))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def _first_rows(self, index: int, n: int) -> pa.Table:
+        """The beginning of a partition, without reading the rest where nothing filters it."""
+        part = self.partitions[index]
+        if self._filter is None and part.pieces[0].rows is not None and not self._maps:
+            first = part.pieces[0]
+            rows = min(n, first.rows or 0)
+            part = Partition((Piece(first.file, first.unit, first.start, rows, whole=False),))
+        return self.read(part).slice(0, n)
+
+    def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
+        """`n` rows drawn without repetition, in the order they have in the data."""
+        lens = self.partition_lens
+        total = sum(lens)
+        rows = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False))
+        ends = np.cumsum(lens)
+        which = np.searchsorted(ends, rows, side="right")
+        parts = [self._empty()]
+        for i in np.unique(which):
+            inside = rows[which == i] - (ends[i] - lens[i])
+            parts.append(self.read(int(i)).take(inside))
+        frame = pl.from_arrow(pa.concat_tables(parts))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def _empty(self) -> pa.Table:
+        if any(c.dtype is None for c in self.schema):
+            return self.read(0).slice(0, 0)
+        return self.schema.to_arrow().empty_table()
+
+    # -- other datasets made from it ------------------------------------------------
+
+    def _derive(self, **changes: Any) -> Dataset:
+        new = object.__new__(Dataset)
+        cached = {"partitions", "partition_lens"}
+        vars(new).update({k: v for k, v in vars(self).items() if k not in cached})
+        vars(new).update(changes)
+        return new
+
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """Only these columns, in this order."""
+        kept = {"partitions": self.partitions} if "partitions" in vars(self) else {}
+        return self._derive(schema=_select(self.schema, columns), **kept)
+
+    def with_schema(self, schema: Schema) -> Dataset:
+        """The same data with other tags and remarks."""
+        missing = [c for c in self.column_names if c not in schema]
+        if missing:
+            raise ColumnNotFoundError(missing[0], schema.column_names, where="the new schema")
+        return self._derive(schema=schema.select(self.column_names))
+
+    def map(
+        self,
+        fn: Callable[[pa.Table], pa.Table],
+        *,
+        schema: Schema | None = None,
+        columns: Sequence[str] | None = None,
+        keeps_rows: bool = True,
+    ) -> Dataset:
+        """Apply a function to each partition as it is read.
+
+        Parameters
+        ----------
+        fn
+            From table to table.
+        schema
+            What comes out; found by trying `fn` on no rows when not given.
+        columns
+            The columns `fn` needs; all by default.
+        keeps_rows
+            False if `fn` may change the number of rows, so that it must run to count them.
+        """
+        needed = self.column_names if columns is None else self._check_columns(columns)
+        base = self if self._maps else self.select(needed)
+        out = schema or Schema.from_arrow(fn(base._empty()).schema)
+        if self._maps and needed != self.column_names:
+            fn = _SelectThen(tuple(needed), fn)
+        step = TableMap(fn, tuple(needed) if not self._maps else None, keeps_rows)
+        return self._derive(schema=out, _maps=(*self._maps, step), partitions=base.partitions)
+
+    def repartition(
+        self, npartitions: int | None = None, partition_size: int | str | None = None
+    ) -> Dataset:
+        """The same rows cut into other partitions, by number or by size."""
+        size = _choose_part_size(partition_size, None, npartitions)
+        if npartitions is None and partition_size is None:
+            raise ArgumentError("say npartitions= or partition_size=")
+        return self._derive(_part_size=size, _npartitions=npartitions)
+
+    def persist(self) -> Dataset:
+        """The same dataset, held in memory."""
+        return Dataset(self.to_arrow(), schema=self.schema, npartitions=max(1, self.npartitions))
+
+    def shuffle_by_keys(
+        self,
+        keys: Sequence[str] | str,
+        *,
+        npartitions: int | None = None,
+        memory_limit: int | float | str | None = None,
+    ) -> Dataset:
+        """Bring rows with equal keys into one partition; order within a key is kept.
+
+        The result lies on disk in a temporary folder that goes with the dataset.
+        """
+        from tabfeed.io.reshape import shuffle_by_keys
+
+        return shuffle_by_keys(self, keys, npartitions=npartitions, memory_limit=memory_limit)
+
+    @staticmethod
+    def merge(
+        left: Dataset,
+        right: Dataset,
+        *,
+        on: Sequence[str] | str | None = None,
+        left_on: Sequence[str] | str | None = None,
+        right_on: Sequence[str] | str | None = None,
+        how: Literal["inner", "left", "right", "outer", "semi", "anti"] = "inner",
+        suffix: str = "_right",
+        memory_limit: int | float | str | None = None,
+    ) -> Dataset:
+        """Join two datasets, out of core. The result lies in a temporary folder."""
+        from tabfeed.io.reshape import JoinKeys, merge
+
+        keys = JoinKeys.of(on, left_on, right_on)
+        return merge(left, right, keys, how=how, suffix=suffix, memory_limit=memory_limit)
+
+    # -- checking and writing -------------------------------------------------------
+
+    def validate(self) -> Report:
+        """Read every byte and say what is damaged or slow to read."""
+        from tabfeed.io.validate import validate
+
+        return validate(self)
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shuffle: Shuffle | str | None = None,
+        seed: int = 0,
+        output_files: int | Sequence[str] | Mapping[str, Sequence[int]] | None = None,
+        out_files_per_proc: int | None = None,
+        preserve_files: bool = False,
+        partition_on: Sequence[str] | str | None = None,
+        row_group_size: int | None = None,
+        compression: str | None = "snappy",
+        layout: Literal["compact", "fast"] = "compact",
+        overwrite: bool = False,
+        memory_limit: int | float | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        executor: Executor | None = None,
+    ) -> Dataset:
+        """Write it as Parquet, all or nothing, and return what was written.
+
+        Parameters
+        ----------
+        path
+            The folder. If it holds a dataset already, `overwrite` must be True.
+        shuffle
+            ``PER_PARTITION``: partitions in random order, rows shuffled within each.
+            ``PER_WORKER``: rows shuffled within each output file.
+            ``FULL``: one random permutation of all rows, however many.
+        seed
+            Of the shuffle: the same seed, the same order.
+        output_files
+            How many files, or their names, or which partitions go into which file. One file a
+            partition by default.
+        out_files_per_proc
+            How many files this process writes; the same as `output_files` here.
+        preserve_files
+            One output file for each input file, under its name.
+        partition_on
+            Columns that become folders, ``key=value``.
+        row_group_size
+            Rows in a row group; by default what makes about 64 MiB, 1 M rows at most.
+        compression
+            Any codec Parquet has, or None.
+        layout
+            ``"fast"`` writes plain, uncompressed pages that decode at the speed of a copy: larger
+            files, for data that a loader reads many times.
+        overwrite
+            Replace the dataset that is there.
+        memory_limit
+            What shuffling may hold in memory; a quarter of what is free by default.
+        storage_options
+            For URLs, passed to the filesystem.
+        executor
+            Who reads the partitions; threads by default.
+        """
+        from tabfeed.io.sink import PageOptions
+        from tabfeed.io.writer import WriteOptions, write_parquet
+
+        options = WriteOptions(
+            shuffle=shuffle,
+            seed=seed,
+            output_files=output_files if output_files is not None else out_files_per_proc,
+            preserve_files=preserve_files,
+            partition_on=partition_on,
+            pages=PageOptions(row_group_size, compression, layout),
+            memory_limit=memory_limit,
+        )
+        if output_files is not None and out_files_per_proc is not None:
+            raise ArgumentError("give output_files= or out_files_per_proc=, not both")
+        write_parquet(
+            self,
+            path,
+            options,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            executor=executor or LocalExecutor(),
+        )
+        return Dataset(path, engine="parquet", storage_options=storage_options)
+
+    # -- text -----------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._summary()})\n{self.schema!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>Dataset</b>: {escape(self._summary())}</p>{self.schema._repr_html_()}"
+
+    def _summary(self) -> str:
+        files = f"{len(self.files):,} files" if len(self.files) != 1 else self.files[0]
+        free = self._filter is None and all(m.keeps_rows for m in self._maps)
+        known = [p.rows for p in self.partitions]
+        rows = "rows not counted" if None in known or not free else f"{self.num_rows:,} rows"
+        return f"{rows}, {len(self.schema)} columns, {self.npartitions:,} partitions, {files}"
+
+
+@dataclass(frozen=True)
+class _SelectThen:
+    """A map that looks at some columns of the map before it."""
+
+    columns: tuple[str, ...]
+    fn: Callable[[pa.Table], pa.Table]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return self.fn(table.select(list(self.columns)))
+
+
+@dataclass(frozen=True)
+class _PandasReader:
+    """Reads a partition as a pandas frame; Dask sends it to its workers."""
+
+    dataset: Dataset
+
+    def __call__(self, index: int) -> pd.DataFrame:
+        return self.dataset.read(index).to_pandas()
+
+
+def _choose_part_size(
+    part_size: int | str | None, fraction: float | None, npartitions: int | None
+) -> int:
+    given = [n for n, v in (("part_size", part_size), ("part_mem_fraction", fraction)) if v]
+    if npartitions is not None:
+        if npartitions < 1:
+            raise ArgumentError(f"npartitions is {npartitions}; it must be 1 or more")
+        given.append("npartitions")
+    if len(given) > 1:
+        raise ArgumentError(f"{' and '.join(given)} each say how to cut; give one of them")
+    if fraction is not None:
+        if not 0 < fraction <= 1:
+            raise ArgumentError(f"part_mem_fraction is {fraction}; it must be between 0 and 1")
+        return max(1, int(free_memory() * fraction))
+    return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
+
+
+def _types_of(schema: Schema | None) -> dict[str, pa.DataType]:
+    return {c.name: c.dtype for c in schema or () if c.dtype is not None}
+
+
+def _select(schema: Schema, columns: Sequence[str]) -> Schema:
+    if isinstance(columns, str):
+        raise ArgumentError(f"columns is {columns!r}; give a list of names: [{columns!r}]")
+    for name in columns:
+        if name not in schema:
+            raise ColumnNotFoundError(name, schema.column_names)
+    return schema.select(columns)
+
+
+def _with_remarks(found: Schema, *remarks: Schema | None) -> Schema:
+    """The columns found in the data, with the tags and notes that others have for them."""
+    for schema in remarks:
+        for noted in schema or ():
+            if noted.name not in found:
+                if schema is remarks[-1]:
+                    raise ColumnNotFoundError(noted.name, found.column_names)
+                continue
+            real = found[noted.name]
+            try:
+                found = found.replace(noted.with_dtype(real.dtype))
+            except SchemaError:  # notes about a column that has become another type
+                continue
+    return found
+
+
+def _continues(before: Partition, after: Partition) -> bool:
+    """Whether `after` goes on where `before` stopped, inside the same unit."""
+    if len(before.pieces) != 1 or len(after.pieces) != 1:
+        return False
+    a, b = before.pieces[0], after.pieces[0]
+    same = (a.file, a.unit) == (b.file, b.unit)
+    return same and not a.whole and a.start + (a.rows or 0) == b.start
+
+
+def _need(module: str, extra: str, feature: str) -> None:
+    import importlib
+
+    try:
+        importlib.import_module(module)
+    except ImportError as e:
+        raise MissingExtraError(extra, feature) from e

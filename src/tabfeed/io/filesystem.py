@@ -1,0 +1,93 @@
+"""Local paths and URLs, behind one interface: Arrow's filesystems.
+
+Local paths use Arrow's own local filesystem; every URL goes through fsspec, so that
+whatever a user has installed (s3fs, gcsfs, adlfs, ...) works with the same
+``storage_options`` as in pandas, Polars and Dask.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tabfeed.errors import ArgumentError, MissingExtraError
+
+__all__ = ["Place", "place_of"]
+
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path on a filesystem, and how a person writes it.
+
+    ``prefix`` is what precedes a path in messages: ``"s3://"``, or nothing for local files.
+    """
+
+    path: str
+    filesystem: pafs.FileSystem
+    prefix: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Whether the path is on this machine."""
+        return not self.prefix
+
+    @property
+    def name(self) -> str:
+        """As a person writes it."""
+        return self.prefix + self.path
+
+    def child(self, *parts: str) -> Place:
+        """A path below this one."""
+        return Place(posixpath.join(self.path, *parts), self.filesystem, self.prefix)
+
+    def info(self) -> pafs.FileInfo:
+        """What is there: a file, a folder or nothing."""
+        return self.filesystem.get_file_info(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        return bool(self.info().type != pafs.FileType.NotFound)
+
+    def read_text(self) -> str:
+        """The whole file as text."""
+        with self.filesystem.open_input_stream(self.path, compression=None) as f:
+            return bytes(f.read()).decode("utf-8")
+
+
+def place_of(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Place:
+    """Find the filesystem of a path or URL.
+
+    Examples
+    --------
+    >>> place_of("data/train").local, place_of("memory://train").name
+    (True, 'memory:///train')
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ArgumentError(f"a path must be a non-empty string, not {path!r}")
+    protocol, separator, _ = text.partition("://")
+    if not separator:
+        absolute = Path(os.path.abspath(os.path.expanduser(text))).as_posix()
+        return Place(absolute, pafs.LocalFileSystem())
+    if protocol == "file":
+        return place_of(text.removeprefix("file://"), storage_options)
+    import fsspec
+
+    try:
+        filesystem, inner = fsspec.core.url_to_fs(text, **dict(storage_options or {}))
+    except ImportError as e:
+        raise MissingExtraError(_EXTRAS.get(protocol, protocol), f"{protocol}:// URLs") from e
+    except ValueError as e:
+        raise ArgumentError(f"{text}: {e}") from e
+    return Place(inner, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), f"{protocol}://")

@@ -1,0 +1,113 @@
+"""Where tables come from: the two seams that formats and frames plug into.
+
+``DataFile`` is one file of some format: it knows its schema and its units, and reads
+them. ``Location`` is where that file lies, local or remote. A format is a function
+``open(location, options) -> DataFile``; opening reads as little as the format allows
+(a Parquet footer, the first block of a CSV) and never the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+__all__ = ["DEFAULT_NULLS", "DataFile", "Location", "OpenFormat", "ReadOptions"]
+
+DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
+
+
+@dataclass(frozen=True)
+class Location:
+    """One file: a filesystem, a path on it, its size, and what the folders say of it.
+
+    ``name`` is what a person would write: the path, or the URL of a remote object.
+    ``keys`` are the Hive keys of the folders above it (``day=3/``), typed.
+    """
+
+    name: str
+    path: str
+    filesystem: pafs.FileSystem
+    size: int
+    keys: tuple[tuple[str, Any], ...] = ()
+
+    def open(self) -> pa.NativeFile:
+        """The file, for random access."""
+        return self.filesystem.open_input_file(self.path)
+
+    def stream(self) -> pa.NativeFile:
+        """The file from its start, decompressed if its name ends in .gz, .zst, .bz2 or .lz4."""
+        return self.filesystem.open_input_stream(self.path, compression="detect")
+
+    @property
+    def compressed(self) -> bool:
+        """Whether `stream` decompresses."""
+        return self.path.lower().endswith((".gz", ".zst", ".bz2", ".lz4"))
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a user may say about how files are read. A format takes what concerns it.
+
+    Parameters
+    ----------
+    sep
+        CSV: the character between fields; a comma, or a tab for ``.tsv``, by default.
+    names
+        CSV: the columns' names, for files without a header line.
+    header
+        CSV: ``"infer"`` (a header line unless `names` is given), None (no header line) or 0.
+    dtypes
+        Types by column name; the rest are inferred from the first block.
+    null_values
+        CSV: texts that mean null, besides the empty field.
+    newlines_in_values
+        CSV: quoted fields may hold line ends. Such files are read from start to end, so their
+        partitions cannot be read independently of each other.
+    block_size
+        Text formats: bytes a unit covers, in the file.
+    """
+
+    sep: str | None = None
+    names: tuple[str, ...] | None = None
+    header: int | str | None = "infer"
+    dtypes: dict[str, pa.DataType] = field(default_factory=dict, hash=False)
+    null_values: tuple[str, ...] = DEFAULT_NULLS
+    newlines_in_values: bool = False
+    block_size: int = 32 * 2**20
+
+
+class DataFile(Protocol):
+    """One file of some format, opened: schema and units known, data not yet read."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of this file, without Hive keys."""
+        ...
+
+    @property
+    def unit_rows(self) -> Sequence[int | None]:
+        """Rows of each unit; None where only reading would tell."""
+        ...
+
+    def count(self, unit: int) -> int:
+        """Rows of a unit, read if need be."""
+        ...
+
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int:
+        """Estimate of what these columns of a unit take in memory."""
+        ...
+
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole units, one after the other; the columns in the order asked."""
+        ...
+
+    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """One unit as a stream of batches of about `rows` rows, never held whole."""
+        ...
+
+
+OpenFormat = Callable[[Location, ReadOptions], DataFile]
