@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError
@@ -101,9 +100,10 @@ def as_data_file(source: Any) -> DataFile | None:
     """A frame, table, mapping or reader as a data file; None if it is none of these."""
     if isinstance(source, pa.RecordBatchReader):
         return _spool(source)
-    if isinstance(source, pads.Scanner):
+    pads = sys.modules.get("pyarrow.dataset")  # nobody has one of its objects without importing it
+    if pads is not None and isinstance(source, pads.Scanner):
         return _spool(source.to_reader())
-    if isinstance(source, pads.Dataset):
+    if pads is not None and isinstance(source, pads.Dataset):
         return _spool(source.scanner().to_reader())
     if isinstance(source, pl.LazyFrame):
         return _spool_lazy(source)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from tabfeed.dtypes import is_list_type, leaf_type
@@ -136,6 +135,12 @@ class ParquetFile:
             total += max(chunk.num_values * width, chunk.total_uncompressed_size)
         return total + (4 * group.num_rows if is_list_type(dtype) else 0)
 
+    def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
+        """The footer's entries for a column, one or more a row group."""
+        for unit in range(self.metadata.num_row_groups):
+            group = self.metadata.row_group(unit)
+            yield from (group.column(i) for i in self._leaves.get(column, ()))
+
     # -- reading --------------------------------------------------------------------
 
     def read(
@@ -215,6 +220,8 @@ class ParquetFile:
 
     def prune(self, expression: pc.Expression, schema: pa.Schema) -> list[int]:
         """The row groups whose statistics do not rule the filter out."""
+        import pyarrow.dataset as pads  # imports pandas where it is installed: not at the top
+
         fragment = pads.ParquetFileFormat().make_fragment(
             self.location.path, filesystem=self.location.filesystem
         )

@@ -1,0 +1,147 @@
+"""What a dataset is, from what can be known without reading the data itself.
+
+For Parquet everything here comes from the footers: rows, row groups, sizes, null counts,
+encodings, codecs. Other formats tell less; what they do not tell is None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tabfeed.dtypes import format_type
+from tabfeed.io.parquet import ParquetFile
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.source import DataFile
+    from tabfeed.schema import ColumnSchema
+
+__all__ = ["ColumnFacts", "FileFacts", "Inspection", "inspect"]
+
+_LEVELS = {"RLE", "BIT_PACKED"}  # of definition levels; every column chunk names them
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """One column over all files."""
+
+    name: str
+    dtype: str
+    tags: tuple[str, ...]
+    values: str
+    embedding_size: tuple[int, int] | None
+    nulls: int | None
+    stored_bytes: int | None
+    memory_bytes: int
+    encodings: tuple[str, ...]
+    codecs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """One file."""
+
+    name: str
+    rows: int | None
+    units: int
+    smallest_unit: int | None
+    largest_unit: int | None
+    stored_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A dataset's schema, files, row groups, sizes, null counts and encodings."""
+
+    rows: int | None
+    partitions: int
+    memory_bytes: int
+    columns: tuple[ColumnFacts, ...]
+    files: tuple[FileFacts, ...]
+    skipped: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def inspect(dataset: Dataset) -> Inspection:
+    """Collect what is known of a dataset without reading its rows.
+
+    Examples
+    --------
+    >>> from tabfeed import Dataset
+    >>> facts = inspect(Dataset({"x": [1, 2, 3]}))
+    >>> facts.rows, facts.columns[0].dtype, facts.memory_bytes
+    (3, 'int64', 24)
+    """
+    source = dataset._files
+    units = source.units()
+    columns = tuple(_column(dataset, c) for c in dataset.schema)
+    return Inspection(
+        rows=_total([u.rows for u in units]),
+        partitions=dataset.npartitions,
+        memory_bytes=sum(c.memory_bytes for c in columns),
+        columns=columns,
+        files=tuple(_file(n, f) for n, f in zip(source.names, source.files, strict=True)),
+        skipped=tuple(s.reason for s in dataset.skipped),
+    )
+
+
+def _total(counts: list[int | None]) -> int | None:
+    return None if None in counts else sum(c for c in counts if c is not None)
+
+
+def _file(name: str, file: DataFile) -> FileFacts:
+    rows = list(file.unit_rows)
+    known = [r for r in rows if r is not None]
+    location = getattr(file, "location", None)
+    return FileFacts(
+        name=name,
+        rows=_total(rows),
+        units=len(rows),
+        smallest_unit=min(known, default=None),
+        largest_unit=max(known, default=None),
+        stored_bytes=None if location is None else location.size,
+    )
+
+
+def _column(dataset: Dataset, column: ColumnSchema) -> ColumnFacts:
+    source = dataset._files
+    chunks = [c for f in source.files if isinstance(f, ParquetFile) for c in f.chunks(column.name)]
+    parquet = bool(chunks)
+    encodings = Counter(e for c in chunks for e in c.encodings if e not in _LEVELS)
+    return ColumnFacts(
+        name=column.name,
+        dtype="?" if column.dtype is None else format_type(column.dtype),
+        tags=tuple(str(t) for t in column.tags),
+        values=_values(column),
+        embedding_size=column.embedding_size,
+        nulls=_total([_nulls(c) for c in chunks]) if parquet else None,
+        stored_bytes=sum(c.total_compressed_size for c in chunks) if parquet else None,
+        memory_bytes=sum(source.nbytes(u, [column.name]) for u in source.units()),
+        encodings=tuple(e for e, _ in encodings.most_common()),
+        codecs=tuple(sorted({c.compression for c in chunks})),
+    )
+
+
+def _values(column: ColumnSchema) -> str:
+    """What the schema says of the values: their range, or how many a list holds."""
+    if column.value_count is not None:
+        low, high = column.value_count
+        return f"{low}..{'' if high is None else high} each"
+    if column.domain is None or column.domain.max is None:
+        return ""
+    low_value = column.domain.min if column.domain.min is not None else ""
+    return f"{low_value}..{column.domain.max:,}"
+
+
+def _nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
+        return None
+    return int(statistics.null_count)

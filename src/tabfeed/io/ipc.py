@@ -1,0 +1,226 @@
+"""Arrow IPC: files (Feather v2) and streams, told apart by their first bytes.
+
+A unit is a record batch. Rows and sizes come from the messages' metadata, so partitions
+are cut without decoding anything. Local files are memory-mapped: columns of uncompressed
+files are views of the page cache, never copied.
+
+A stream has no footer; its messages are found by hopping from one to the next, which
+reads their metadata only. One of its batches is read as a stream of its own: the schema,
+the dictionaries in force, the batch.
+
+A record batch is the smallest thing IPC decodes: one that is compressed and larger than
+memory allows cannot be read in slices.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tabfeed.errors import BadFileError
+from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.ipc_messages import (
+    DICTIONARY,
+    RECORD_BATCH,
+    SCHEMA,
+    Message,
+    column_bytes,
+    footer_blocks,
+    message_at,
+    messages,
+)
+from tabfeed.io.small_types import rebatch, small_schema, to_small
+from tabfeed.io.source import Location, ReadOptions
+
+__all__ = ["IpcFile", "IpcStream", "open_ipc"]
+
+_MAGIC = b"ARROW1"
+_BROKEN = (pa.ArrowException, struct.error, EOFError, IndexError, OverflowError)
+
+
+def open_ipc(location: Location, options: ReadOptions) -> IpcFile | IpcStream:
+    """Read the schema of an Arrow IPC file or stream, whatever its name says."""
+    refuse_empty(location)
+    if location.compressed:
+        raise bad_file(
+            location,
+            "is an Arrow file compressed as a whole, which cannot be read by parts",
+            remedy="Decompress it; Arrow files can be compressed inside instead",
+        )
+    with _opened(location) as file:
+        start = bytes(file.read(8))
+    kind = IpcFile if start.startswith(_MAGIC) else IpcStream
+    if kind is IpcStream and start[:4] != b"\xff\xff\xff\xff" and not _old_stream(start):
+        raise bad_file(location, _foreign(start))
+    return kind(location)
+
+
+def _old_stream(start: bytes) -> bool:
+    """Whether this may be a stream of before Arrow 0.15: the length of the schema comes first."""
+    return len(start) == 8 and 8 < struct.unpack("<I", start[:4])[0] < 2**24 and start[4] < 64
+
+
+def _foreign(start: bytes) -> str:
+    if start.startswith(b"FEA1"):
+        return "is a Feather file of version 1, which is no longer supported"
+    return f"is not an Arrow file or stream: it starts with {start!r}"
+
+
+@contextmanager
+def _opened(location: Location) -> Iterator[pa.NativeFile]:
+    """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
+    local = isinstance(location.filesystem, pafs.LocalFileSystem)
+    opened = pa.memory_map if local else location.filesystem.open_input_file
+    try:
+        with reading(location, decoding=True), opened(location.path) as file:
+            yield file
+    except _BROKEN as e:
+        raise _damaged(location, e) from e
+
+
+def _damaged(location: Location, error: Exception) -> BadFileError:
+    return bad_file(location, f"is an Arrow file cut short or damaged: {error}")
+
+
+class _Ipc:
+    """What files and streams share; a `DataFile` of record batches."""
+
+    schema: pa.Schema
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        with _opened(location) as file:
+            self._stored = self._read_schema(file)
+            refuse_duplicates(location, self._stored.names)
+        self.schema = small_schema(self._stored)
+
+    def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
+        raise NotImplementedError
+
+    def _find(self, file: pa.NativeFile) -> list[Message]:
+        raise NotImplementedError
+
+    def _decode(
+        self, file: pa.NativeFile, units: Sequence[int], options: pa.ipc.IpcReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    @cached_property
+    def _batches(self) -> list[Message]:
+        with _opened(self.location) as file:
+            found = self._find(file)
+        if any(m.rows < 0 or m.end > self.location.size for m in found):
+            raise _damaged(self.location, EOFError("a record batch does not fit into the file"))
+        return found
+
+    @cached_property
+    def _widths(self) -> dict[str, float]:
+        """Bytes a row of each column takes, in the first batch that has rows."""
+        sample = next((m for m in self._batches if m.rows), None)
+        if sample is None:
+            return dict.fromkeys(self.schema.names, 0.0)
+        with _opened(self.location) as file:
+            sizes = column_bytes(file, sample, self._stored)
+        return {name: size / sample.rows for name, size in sizes.items()}
+
+    @property
+    def unit_rows(self) -> Sequence[int]:
+        """Rows of each record batch."""
+        return [m.rows for m in self._batches]
+
+    def count(self, unit: int) -> int:
+        """Rows of a record batch."""
+        return self._batches[unit].rows
+
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int:
+        """Estimate, by how wide the first batch is once decompressed."""
+        return max(1, round(self._batches[unit].rows * sum(self._widths[c] for c in columns)))
+
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole record batches; only the columns asked for are decompressed."""
+        wanted = list(columns) or self.schema.names[:1]
+        indices = sorted({self.schema.get_field_index(c) for c in wanted})
+        options = pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
+        part = pa.schema([self._stored.field(i) for i in indices]).remove_metadata()
+        with _opened(self.location) as file:
+            tables = [part.empty_table()]
+            for batch in self._decode(file, units, options):
+                batch.validate()
+                tables.append(pa.Table.from_batches([batch]).replace_schema_metadata(None))
+            table = pa.concat_tables(tables).select(wanted)
+        return to_small(table, self._chosen(wanted)).select(list(columns))
+
+    def _chosen(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(c) for c in columns])
+
+    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """A record batch in slices of `rows` rows; a compressed one is decompressed whole."""
+        wanted = list(columns) or self.schema.names[:1]
+        for batch in rebatch([self.read([unit], wanted)], rows):
+            yield batch.select(list(columns))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class IpcFile(_Ipc):
+    """An Arrow IPC file, also called Feather v2."""
+
+    def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
+        return pa.ipc.open_file(file).schema
+
+    def _find(self, file: pa.NativeFile) -> list[Message]:
+        found = [message_at(file, o) for o in footer_blocks(file, self.location.size)]
+        if any(m is None or m.kind != RECORD_BATCH for m in found):
+            raise EOFError("the footer points to something that is not a record batch")
+        return [m for m in found if m is not None]
+
+    def _decode(
+        self, file: pa.NativeFile, units: Sequence[int], options: pa.ipc.IpcReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        reader = pa.ipc.open_file(file, options=options)
+        for unit in units:
+            yield reader.get_batch(unit)
+
+
+class IpcStream(_Ipc):
+    """An Arrow IPC stream in a file."""
+
+    def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
+        return pa.ipc.open_stream(file).schema
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        with _opened(self.location) as file:
+            return list(messages(file, self.location.size))
+
+    def _find(self, file: pa.NativeFile) -> list[Message]:
+        return [m for m in self._messages if m.kind == RECORD_BATCH]
+
+    def _decode(
+        self, file: pa.NativeFile, units: Sequence[int], options: pa.ipc.IpcReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        for unit in units:
+            parts = [*self._needed_for(self._batches[unit]), self._batches[unit]]
+            stream = b"".join(_bytes_of(file, m) for m in parts)
+            yield pa.ipc.open_stream(pa.py_buffer(stream), options=options).read_next_batch()
+
+    def _needed_for(self, batch: Message) -> list[Message]:
+        """The schema, and the dictionaries in force when the batch comes."""
+        schema = [m for m in self._messages if m.kind == SCHEMA][:1]
+        known: dict[int, list[Message]] = {}
+        for m in self._messages:
+            if m.kind == DICTIONARY and m.start < batch.start:
+                known[m.dictionary] = [*known.get(m.dictionary, []), m] if m.delta else [m]
+        return schema + sorted((m for ms in known.values() for m in ms), key=lambda m: m.start)
+
+
+def _bytes_of(file: pa.NativeFile, message: Message) -> bytes:
+    file.seek(message.start)
+    return bytes(file.read(message.end - message.start))

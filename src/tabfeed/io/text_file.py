@@ -1,0 +1,253 @@
+"""Files of text whose rows are lines: CSV and JSON lines.
+
+A unit is a range of bytes that holds whole rows. In an uncompressed file the ranges are
+even and found without reading; nobody has counted their rows. In a compressed file, and
+in one whose quoted fields hold line ends, the ranges are found by one pass over the text,
+made when they are first needed, which counts the rows as well.
+
+The format (`TextFormat`) turns the text of whole rows into columns. Its types were fixed
+when the file was opened, so every unit comes out with the same ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tabfeed.io.byte_ranges import LONGEST_ROW, LineRanges, Text, changed_length, no_line_end
+from tabfeed.io.failures import bad_file
+from tabfeed.io.small_types import rebatch
+from tabfeed.io.source import Location
+
+__all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "read_head"]
+
+INFER_BYTES = 2**20
+"""Bytes at the start of a file from which its types are inferred."""
+
+_SMALLEST_PIECE = 2**14
+_BOM = b"\xef\xbb\xbf"
+
+
+class TextFormat(Protocol):
+    """How the text of whole rows becomes columns. Threads share it; it pickles."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, their types fixed."""
+        ...
+
+    def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
+        """The columns of some rows, one column at least, in the order asked."""
+        ...
+
+    def count(self, text: bytes) -> int:
+        """How many rows."""
+        ...
+
+    def last_row_end(self, text: bytes) -> int:
+        """Where the last whole row ends; 0 if none does. `text` starts where a row does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first rows of a file.
+
+    Attributes
+    ----------
+    text
+        Whole lines, without a byte order mark.
+    offset
+        Where `text` starts in the file.
+    complete
+        Whether this is all of the file.
+    """
+
+    text: bytes
+    offset: int
+    complete: bool
+
+    def skip(self, nbytes: int) -> Head:
+        """The same without its first bytes."""
+        return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
+
+
+def read_head(location: Location, cut: Callable[[bytes], int]) -> Head:
+    """The first rows of a file, enough to infer types from; refuses what is not text.
+
+    Parameters
+    ----------
+    location
+        The file.
+    cut
+        Where the last whole row of a text ends.
+    """
+    size = INFER_BYTES
+    while True:
+        with Text(location).at(0) as read:
+            data = read(size + 1)
+        if b"\0" in data:
+            raise bad_file(location, _binary(data))
+        complete = len(data) <= size
+        end = len(data) if complete else cut(data[:size])
+        if end > data.find(b"\n") + 1 or (complete and end):  # two rows: one may be a header
+            break
+        if complete:
+            raise bad_file(location, "holds nothing (0 bytes of text)")
+        if size >= LONGEST_ROW:
+            raise no_line_end(location)
+        size *= 8
+    offset = len(_BOM) if data.startswith(_BOM) else 0
+    return Head(data[offset:end], offset, complete)
+
+
+def _binary(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is text in UTF-16; convert it to UTF-8"
+    return f"is not text: it holds zero bytes and starts with {data[:16]!r}"
+
+
+class _ScannedRanges:
+    """Ranges found by a pass over the text, with their rows."""
+
+    def __init__(self, text: Text, start: int, block_size: int, form: TextFormat) -> None:
+        self.rows: list[int] = []
+        self._bounds = [start]
+        for rows in text.rows(start, block_size, form.last_row_end):
+            self.rows.append(form.count(rows))
+            self._bounds.append(self._bounds[-1] + len(rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self._bounds[index], self._bounds[index + 1]
+
+    def nbytes(self, index: int) -> int:
+        return self._bounds[index + 1] - self._bounds[index]
+
+
+class TextFile:
+    """A file of rows as text; a `DataFile`.
+
+    Parameters
+    ----------
+    location
+        The file.
+    form
+        Its format.
+    head
+        Its first rows, without a header line.
+    block_size
+        Bytes of text a unit covers.
+    scan
+        Whether units can only be found by reading from the start.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        form: TextFormat,
+        head: Head,
+        *,
+        block_size: int,
+        scan: bool,
+    ) -> None:
+        self.location = location
+        self._form = form
+        self._text = Text(location)
+        self._start = head.offset
+        self._block_size = block_size
+        self._ranges: LineRanges | _ScannedRanges | None = None
+        if not scan:
+            self._ranges = LineRanges(location, head.offset, block_size)
+        self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._measure(head.text)
+
+    def _measure(self, text: bytes) -> None:
+        """How much memory each column takes for a byte of text, and how long a row is."""
+        sample = self._form.decode(text, self.schema.names)
+        size = max(1, len(text))
+        self._widths = {n: sample.column(n).nbytes / size for n in self.schema.names}
+        self._row_bytes = size / max(1, sample.num_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._form.schema
+
+    @property
+    def _units(self) -> LineRanges | _ScannedRanges:
+        if self._ranges is None:
+            with self._lock:
+                if self._ranges is None:
+                    self._ranges = _ScannedRanges(
+                        self._text, self._start, self._block_size, self._form
+                    )
+        return self._ranges
+
+    @property
+    def unit_rows(self) -> Sequence[int | None]:
+        """Rows of each unit; None for those of an uncompressed file that nobody has counted."""
+        units = self._units
+        if isinstance(units, _ScannedRanges):
+            return list(units.rows)
+        return [self._counts.get(i) for i in range(len(units))]
+
+    def count(self, unit: int) -> int:
+        """Rows of a unit, counted once."""
+        units = self._units
+        if isinstance(units, _ScannedRanges):
+            return units.rows[unit]
+        if unit not in self._counts:
+            text = self._read_text(unit)
+            self._counts[unit] = self._form.count(text) if text else 0
+        return int(self._counts[unit])
+
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int:
+        """Estimate: the unit's text, times the memory that text of the first rows took."""
+        share = sum(self._widths[c] for c in columns)
+        return max(1, round(self._units.nbytes(unit) * share))
+
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole units, decoded on the calling thread without the GIL."""
+        wanted = self._at_least_one(columns)
+        tables = [self._empty(wanted)]
+        tables += [self._form.decode(text, wanted) for u in units if (text := self._read_text(u))]
+        return pa.concat_tables(tables).select(list(columns))
+
+    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """A unit in batches of `rows` rows; no more of it is in memory than a few of them."""
+        wanted = self._at_least_one(columns)
+        size = max(_SMALLEST_PIECE, int(rows * self._row_bytes))
+        start, end = self._units[unit]
+        texts = self._text.rows(start, size, self._form.last_row_end, left=end - start)
+        for batch in rebatch((self._form.decode(t, wanted) for t in texts), rows):
+            yield batch.select(list(columns))
+
+    def _read_text(self, unit: int) -> bytes:
+        start, end = self._units[unit]
+        last = unit == len(self._units) - 1
+        with self._text.at(start) as read:
+            text = read(end - start + last)  # a byte more at the end: nothing should be there
+        if len(text) != end - start:
+            raise changed_length(self.location)
+        return text
+
+    def _empty(self, columns: Sequence[str]) -> pa.Table:
+        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
+
+    def _at_least_one(self, columns: Sequence[str]) -> list[str]:
+        """No reader counts rows without reading a column."""
+        return list(columns) or self.schema.names[:1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())

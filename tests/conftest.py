@@ -1,0 +1,34 @@
+"""What holds for every test: quiet frameworks, repeatable properties, GPU tests only with a GPU."""
+
+import os
+
+# The frameworks read these when they are imported, so they come before every other import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no C++ log lines in a test's output
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same sums on every CPU
+os.environ.setdefault("TABFEED_PROGRESS", "0")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# `ci`: the same examples every time, and no clock. A slow machine is not a failure; a hang is, and
+# the timeout on every test catches it. `explore` looks for new counterexamples, by hand:
+#   HYPOTHESIS_PROFILE=explore .venv/bin/python -m pytest tests/properties
+_NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", derandomize=True, **_NO_CLOCK)
+settings.register_profile("explore", max_examples=1000, **_NO_CLOCK)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))

@@ -1,0 +1,286 @@
+"""The house rules: who may import whom, what `import tabfeed` may load, and what is public.
+
+The imports are read from the source, so an import inside a function counts as much as one at the
+top: the rule is about what a module knows, not about when it learns it.
+"""
+
+import ast
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+# Imports go one way: a module may import from its own row and from the rows above it.
+LAYERS = [
+    "errors trace",
+    "dtypes hashing budget progress textproto protostruct",
+    "column_schema schema selector schema_formats tfmetadata",
+    "execute",
+    "io",
+    "ops",
+    "workflow loader",
+    "framework_utils profile datagen",
+    "cli testing",
+]
+
+# In one row, yet strangers: a loader takes any callable from table to table, and a workflow is one.
+STRANGERS = {("workflow", "loader"), ("loader", "workflow")}
+
+# Third-party modules every module may import, at the top too: the base install.
+BASE = {"duckdb", "fsspec", "numpy", "polars", "pyarrow", "rich", "typer"}
+
+# Optional ones any module may import inside a function, where they are accepted but not required.
+OPTIONAL = {"pandas"}
+
+# `loader/X.py` and `framework_utils/X/` may import, at the top too, what framework X stands for.
+FRAMEWORKS = {
+    "fastai": {"fastai", "torch"},
+    "jax": {"jax"},
+    "keras": {"keras"},
+    "tensorflow": {"keras", "tensorflow"},
+    "torch": {"torch"},
+}
+
+# Modules with a guest of their own: at the top, and inside functions only.
+GUESTS_AT_TOP = {"execute.dask": {"dask", "distributed"}}
+GUESTS_IN_FUNCTIONS = {"io": {"dask"}}
+
+
+@dataclass(frozen=True)
+class Import:
+    """`module` imports `name`: at the top, or else inside a function or for types only."""
+
+    module: str
+    name: str
+    line: int
+    at_top: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}, line {self.line}, imports {self.name}"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name; a package goes by its own name."""
+    found = {}
+    for path in sorted(SRC.glob("tabfeed/**/*.py")):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def is_module(name: str) -> bool:
+    """Whether `name` is a module of ours, there already or named in LAYERS."""
+    return name in MODULES or name in {f"tabfeed.{part}" for row in LAYERS for part in row.split()}
+
+
+def imports_of(module: str, tree: ast.AST, *, is_package: bool) -> Iterator[Import]:
+    """Each import in `tree`, absolute; `from p import m` gives `p.m` where that is a module."""
+
+    def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, child.lineno, at_top)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    up = child.level - 1 if is_package else child.level
+                    parts = module.split(".")
+                    base = ".".join([*parts[: len(parts) - up], *([base] if base else [])])
+                for alias in child.names:
+                    full = f"{base}.{alias.name}"
+                    yield Import(module, full if is_module(full) else base, child.lineno, at_top)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for part in child.body:
+                    yield from visit(ast.Module([part], []), False)
+                for part in child.orelse:
+                    yield from visit(ast.Module([part], []), at_top)
+            else:
+                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from visit(child, at_top and not function)
+
+    yield from visit(tree, True)
+
+
+def part_of(name: str) -> str:
+    """`io` for `tabfeed.io.parquet`; the empty string for `tabfeed` itself."""
+    return [*name.split("."), ""][1]
+
+
+def row_of(part: str) -> int | None:
+    return next((i for i, row in enumerate(LAYERS) if part in row.split()), None)
+
+
+def breach_inside(imported: Import) -> str | None:
+    """What is wrong with an import of one part of tabfeed by another, if anything is."""
+    here, there = part_of(imported.module), part_of(imported.name)
+    if here in ("", "__main__") or here == there:
+        return None
+    if there == "":
+        return f"{imported}: the package imports its parts, not the other way; name the part"
+    mine, other = row_of(here), row_of(there)
+    if mine is None or other is None:
+        return f"{imported}: {here if mine is None else there} is in no row of LAYERS; give it one"
+    if (here, there) in STRANGERS:
+        return f"{imported}: {here} and {there} do not know each other"
+    if other > mine:
+        return f"{imported}: {there} stands above {here} in LAYERS' order; imports go one way"
+    return None
+
+
+def framework_of(module: str) -> str | None:
+    parts = module.split(".")
+    if len(parts) > 2 and parts[1] in ("loader", "framework_utils"):
+        return parts[2] if parts[2] in FRAMEWORKS else None
+    return None
+
+
+def breach_outside(imported: Import) -> str | None:
+    """What is wrong with an import from outside tabfeed, if anything is."""
+    name = imported.name.split(".")[0]
+    if name in BASE or name in sys.stdlib_module_names:
+        return None
+    local = imported.module.removeprefix("tabfeed.")
+    framework = framework_of(imported.module)
+    at_top = GUESTS_AT_TOP.get(local, set()) | FRAMEWORKS.get(framework or "", set())
+    if name in at_top:
+        return None
+    in_functions = OPTIONAL | GUESTS_IN_FUNCTIONS.get(part_of(imported.module), set())
+    if name not in in_functions:
+        return f"{imported}: it may not import {name}; see the tables in {Path(__file__).name}"
+    if imported.at_top:
+        return f"{imported}: {name} is optional here; import it inside the function that needs it"
+    return None
+
+
+def breach(imported: Import) -> str | None:
+    inside = imported.name.split(".")[0] == "tabfeed"
+    return breach_inside(imported) if inside else breach_outside(imported)
+
+
+def breaches(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    found = imports_of(module, ast.parse(source), is_package=is_package)
+    return [text for imported in found if (text := breach(imported))]
+
+
+def test_every_module_has_a_layer() -> None:
+    parts = {part_of(module) for module in MODULES} - {"", "__main__"}
+    homeless = sorted(part for part in parts if row_of(part) is None)
+    assert not homeless, f"give these a row in LAYERS: {homeless}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module: str) -> None:
+    path = MODULES[module]
+    found = breaches(module, path.read_text("utf-8"), is_package=path.name == "__init__.py")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("tabfeed.schema", "from tabfeed.io import Dataset", "imports go one way"),
+        ("tabfeed.schema", "def f():\n    from tabfeed import io", "imports go one way"),
+        ("tabfeed.io.csv", "from ..ops import Op", "imports go one way"),
+        ("tabfeed.io.csv", "from tabfeed import Dataset", "name the part"),
+        ("tabfeed.io.csv", "import tabfeed.nowhere", "nowhere is in no row"),
+        ("tabfeed.loader.plan", "import tabfeed.workflow.graph", "do not know each other"),
+        ("tabfeed.workflow.fit", "from tabfeed.loader import torch", "do not know each other"),
+        ("tabfeed.loader.jax", "import torch", "may not import torch"),
+        ("tabfeed.loader.plan", "def f():\n    import torch", "may not import torch"),
+        ("tabfeed.ops.lists", "def f():\n    import dask", "may not import dask"),
+        ("tabfeed.execute.local", "import distributed", "may not import distributed"),
+        ("tabfeed.io.frames", "import dask.dataframe", "inside the function"),
+        (
+            "tabfeed.schema",
+            "try:\n    import pandas\nfinally: ...",
+            "inside the function",
+        ),
+    ],
+)
+def test_a_breach_is_seen(module: str, source: str, expected: str) -> None:
+    (found,) = breaches(module, source)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tabfeed.io.csv", "import json, pyarrow.csv\nfrom tabfeed.io.source import Source"),
+        ("tabfeed.io.csv", "from .source import Source\nfrom ..errors import TabfeedError"),
+        ("tabfeed.io.frames", "def f():\n    import dask.dataframe as dd"),
+        ("tabfeed.io.frames", "if TYPE_CHECKING:\n    import pandas as pd"),
+        ("tabfeed.execute.dask", "from distributed import Client\nimport dask"),
+        ("tabfeed.loader.tensorflow", "import keras, tensorflow as tf"),
+        ("tabfeed.framework_utils.torch.layers", "from torch import nn"),
+        ("tabfeed.profile.verdict", "from tabfeed.loader import torch"),
+    ],
+)
+def test_a_rightful_import_is_allowed(module: str, source: str) -> None:
+    assert breaches(module, source) == []
+
+
+def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150)
+
+
+def test_importing_tabfeed_loads_no_framework() -> None:
+    heavy = {"dask", "distributed", "fastai", "jax", "keras", "pandas", "sklearn", "tensorflow"}
+    heavy |= {"lightning", "matplotlib", "scipy", "torch"}
+    code = "import sys, tabfeed; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert heavy & set(run.stdout.split()) == set()
+
+
+def public_modules() -> list[str]:
+    """The package, and what in it has no leading underscore and says what is public."""
+    shown = (name for name in MODULES if not any(p.startswith("_") for p in name.split(".")))
+    return [name for name in shown if "__all__" in MODULES[name].read_text("utf-8")]
+
+
+def public_order(name: str) -> tuple[int, str]:
+    """CONSTANTS, then Classes, then the rest: the order `make format` sorts to."""
+    return 0 if name.isupper() else 1 if name[0].isupper() else 2, name
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_public_names_are_sorted_and_there(module: str) -> None:
+    needed = FRAMEWORKS.get(framework_of(module) or "", set())
+    needed = needed | GUESTS_AT_TOP.get(module.removeprefix("tabfeed."), set())
+    for name in sorted(needed):
+        pytest.importorskip(name)
+    loaded = importlib.import_module(module)
+    assert list(loaded.__all__) == sorted(set(loaded.__all__), key=public_order)
+    missing = [name for name in loaded.__all__ if not hasattr(loaded, name)]
+    assert not missing, f"{module}.__all__ names what is not there: {missing}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if MODULES[m].name == "__init__.py"])
+def test_a_package_that_offers_names_says_which(module: str) -> None:
+    body = ast.parse(MODULES[module].read_text("utf-8")).body
+    offers = [node for node in body if not isinstance(node, ast.Expr)]
+    offers = [n for n in offers if not (isinstance(n, ast.ImportFrom) and n.module == "__future__")]
+    assert not offers or module in public_modules(), f"{module} has names but no __all__"
+
+
+@pytest.mark.timeout(180)  # six frameworks from a cold disk
+def test_the_frameworks_live_together() -> None:
+    wanted = ["torch", "tensorflow", "keras", "jax", "lightning"]
+    wanted += ["fastai.basics", "fastai.tabular.all"]
+    here = [name for name in wanted if importlib.util.find_spec(name.split(".")[0])]
+    run = run_python("; ".join(f"import {name}" for name in here))
+    assert run.returncode == 0, run.stderr
