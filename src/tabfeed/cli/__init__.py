@@ -10,6 +10,7 @@ and exit status 1; ``--debug`` shows where it came from instead. Wrong usage exi
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -35,9 +36,7 @@ app.command("inspect")(inspect_command)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from tabfeed import __version__
-
-        typer.echo(f"tabfeed {__version__}")
+        typer.echo(f"tabfeed {version('tabfeed')}")
         raise typer.Exit()
 
 
@@ -46,7 +45,7 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="On an error, show where it came from.")
     ] = False,
-    version: Annotated[
+    show_version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and end."
