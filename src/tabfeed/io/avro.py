@@ -59,6 +59,8 @@ def open_avro(location: Location, options: ReadOptions) -> AvroFile:
         columns = translate(header.schema)
     except SchemaError as e:
         raise SchemaError(f"{location.name}: {e}") from e
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise bad_file(location, f"has a schema that is not an Avro schema: {e!r}") from e
     refuse_duplicates(location, [c.name for c in columns])
     if not columns:
         raise SchemaError(f"{location.name} holds records without fields")

@@ -36,6 +36,8 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+# An int, by where in a union its null stands.
+_INTS: dict[int | None, Any] = {None: "int", 0: ["null", "int"], 1: ["int", "null"]}
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,25 @@ def _column(spec: dict[str, Any], names: _Names, scope: str) -> AvroColumn:
     name, schema = spec["name"], spec["type"]
     if schema == "null" or schema == {"type": "null"}:
         return AvroColumn(name, pa.null(), None)
-    inner, optional = _optional(schema)
-    enum = _resolve(inner, names, scope)[0]
-    if isinstance(enum, dict) and enum.get("type") == "enum":
-        if "name" in enum:
-            names.enter(enum, scope)
-        symbols = tuple(enum["symbols"])
-        dtype = pa.dictionary(pa.int32(), pa.string())
-        return AvroColumn(
-            name, dtype, ["null", "int"] if optional == 0 else _second(optional), symbols
-        )
     try:
-        wire, dtype = _translate(schema, names, scope)
+        return _enum_column(name, schema, names, scope) or AvroColumn(
+            name, *reversed(_translate(schema, names, scope))
+        )
     except SchemaError as e:
         raise SchemaError(f"column {name!r}: {e}") from e
-    return AvroColumn(name, dtype, wire)
 
 
-def _second(optional: int | None) -> Any:
-    return "int" if optional is None else ["int", "null"]
+def _enum_column(name: str, schema: Any, names: _Names, scope: str) -> AvroColumn | None:
+    """A column that is an enum, or one or null; None if it is neither."""
+    inner, place = _optional(schema)
+    if isinstance(inner, list):
+        return None
+    enum, scope = _resolve(inner, names, scope)
+    if not isinstance(enum, dict) or enum.get("type") != "enum":
+        return None
+    names.enter(enum, scope)
+    dtype = pa.dictionary(pa.int32(), pa.string())
+    return AvroColumn(name, dtype, _INTS[place], tuple(enum["symbols"]))
 
 
 def _optional(schema: Any) -> tuple[Any, int | None]:

@@ -10,13 +10,14 @@ Contents are not forced to disk one by one: after a power cut a file may be shor
 the sizes in the manifest and the format's own footer reveal when it is opened. Forcing
 each file costs seconds per GB and buys only a later discovery.
 
-Only files that belong to a dataset are ever deleted: those the old manifest names, or,
-where there is none, Parquet files and their usual companions. Anything else a user keeps
-in the folder stays.
+Only files that belong to a dataset are ever deleted: those the old manifest or journal names, the
+Parquet files that opening the folder would read, and their usual companions. Anything else
+a user keeps in the folder stays.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -38,6 +39,8 @@ __all__ = ["JOURNAL", "MANIFEST", "STAGING", "Commit", "check_finished", "read_m
 STAGING = "_tabfeed_writing"
 JOURNAL = "_tabfeed_commit.json"
 MANIFEST = "_tabfeed.json"
+_DATA = (".parquet", ".pq", ".parq")
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 _COMPANIONS = {
     "_metadata",
     "_common_metadata",
@@ -53,8 +56,9 @@ def check_finished(folder: Place) -> None:
     """Refuse a folder whose last writing was interrupted."""
     if folder.child(JOURNAL).exists:
         raise UnfinishedDatasetError(
-            f"{folder.name} was being replaced when the writing process ended, so some of its "
-            "files are old and some new; run the same to_parquet again to complete it"
+            f"{folder.name} is half replaced, some of its files old and some new: the process that "
+            "writes it is still at it, or ended too soon; wait, or run the same to_parquet again to "
+            "complete it"
         )
 
 
@@ -117,6 +121,7 @@ class Commit:
         self.schema: Schema | None = None
         self._files: list[str] = []
         self._lock: int | None = None
+        self._made = self._interrupted = False
 
     @property
     def staging(self) -> Place:
@@ -126,25 +131,46 @@ class Commit:
     # -- the three steps ------------------------------------------------------------
 
     def __enter__(self) -> Commit:
-        with self._as_write_error(self.folder):
-            self._refuse_to_overwrite()
+        with self.writing():
+            self._refuse_a_file()
+            self._made = not self.folder.exists
             self.folder.filesystem.create_dir(self.folder.path, recursive=True)
             self._take_lock()
-            self._clear_staging()
-            self.folder.filesystem.create_dir(self.staging.path, recursive=True)
+            try:
+                self._interrupted = self.folder.child(JOURNAL).exists
+                self._refuse_to_overwrite()
+                self._clear_staging()
+                self.folder.filesystem.create_dir(self.staging.path, recursive=True)
+            except BaseException:
+                self._release_lock()
+                raise
         return self
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
         """Open a new file of the dataset for writing; a relative name may hold folders."""
         place = self.staging.child(name)
-        with self._as_write_error(self.folder.child(name)):
+        with self.writing(name):
             parent = posixpath.dirname(place.path)
             if "/" in name:
                 place.filesystem.create_dir(parent, recursive=True)
             with place.filesystem.open_output_stream(place.path, compression=None) as sink:
                 yield sink
         self._files.append(name)
+
+    @contextmanager
+    def writing(self, name: str = "") -> Iterator[None]:
+        """Around what writes a file of the dataset: an error of the disk names that file."""
+        try:
+            yield
+        except TabfeedError:
+            raise
+        except OSError as e:
+            place = self.folder.child(name) if name else self.folder
+            raise WriteError(
+                f"could not write {place.name}: {_reason(e)}; what was in {self.folder.name} "
+                "before is untouched. Free some space or choose another folder, then run it again"
+            ) from e
 
     def __exit__(
         self,
@@ -154,11 +180,9 @@ class Commit:
     ) -> None:
         try:
             if error is None:
-                with self._as_write_error(self.folder):
-                    self._publish()
+                self._publish()
             else:
-                with suppress(OSError):
-                    self._clear_staging()
+                self._give_up()
         finally:
             self._release_lock()
 
@@ -166,11 +190,29 @@ class Commit:
 
     def _publish(self) -> None:
         new = sorted(self._files)
-        old = [n for n in self._dataset_files() if n not in new]
-        manifest = self._manifest(new)
-        self._put(JOURNAL, {"writing": new, "removing": old})
+        try:
+            with self.writing():
+                there = self._files_there()
+                old = [n for n in self._dataset_files(there) if n not in new]
+                self._refuse_obstacles(new, old, set(there) - set(old))
+                manifest = self._manifest(new)
+                self._put(JOURNAL, {"writing": new, "removing": old})
+        except BaseException:
+            self._give_up()
+            raise
+        try:
+            self._replace(old, new, manifest)
+        except OSError as e:
+            raise WriteError(
+                f"could not replace {self.folder.name}: {_reason(e)}; some of its files are old "
+                "and some new, so it will not open. Mend the cause, then run it again to complete it"
+            ) from e
+
+    def _replace(self, old: list[str], new: list[str], manifest: dict[str, Any]) -> None:
+        """Old files go, new ones come; until the journal goes the folder is refused."""
         for name in old:
-            self.folder.filesystem.delete_file(self.folder.child(name).path)
+            with suppress(FileNotFoundError):
+                self.folder.filesystem.delete_file(self.folder.child(name).path)
         self._drop_empty_folders(old)
         for name in new:
             target = self.folder.child(name)
@@ -180,6 +222,30 @@ class Commit:
         self._put(MANIFEST, manifest)
         self.folder.filesystem.delete_file(self.folder.child(JOURNAL).path)
         self._clear_staging()
+
+    def _give_up(self) -> None:
+        """Leave the folder as it was found."""
+        with suppress(OSError):
+            if not self._interrupted and self.folder.child(JOURNAL).exists:
+                self.folder.filesystem.delete_file(self.folder.child(JOURNAL).path)
+            self._clear_staging()
+            if self._made and self.folder.local:
+                os.rmdir(self.folder.path)
+
+    def _refuse_obstacles(self, new: list[str], old: list[str], foreign: set[str]) -> None:
+        """A file of the user's in the way of a folder, or a folder in the way of a file."""
+        infos = self.folder.filesystem.get_file_info([self.folder.child(n).path for n in new])
+        leaving = {str(p) for n in old for p in Path(n).parents}
+        staying = {str(p) for n in foreign for p in Path(n).parents}
+        for name, info in zip(new, infos, strict=True):
+            above = {str(p) for p in Path(name).parents} & foreign
+            folder = info.type == pafs.FileType.Directory
+            if above or (folder and (name in staying or name not in leaving)):
+                obstacle = self.folder.child(min(above) if above else name).name
+                raise WriteError(
+                    f"{obstacle} is in the way of {self.folder.child(name).name} and is not part "
+                    "of a dataset; move it away, then run it again. Nothing was changed"
+                )
 
     def _manifest(self, names: list[str]) -> dict[str, Any]:
         infos = self.folder.filesystem.get_file_info([self.staging.child(n).path for n in names])
@@ -203,22 +269,23 @@ class Commit:
 
     # -- what is there already ------------------------------------------------------
 
-    def _refuse_to_overwrite(self) -> None:
-        info = self.folder.info()
-        if info.type == pafs.FileType.File:
+    def _refuse_a_file(self) -> None:
+        if self.folder.info().type == pafs.FileType.File:
             raise DatasetExistsError(
                 f"{self.folder.name} is a file; a dataset is written into a folder"
             )
-        if self.overwrite or self.folder.child(JOURNAL).exists:
+
+    def _refuse_to_overwrite(self) -> None:
+        if self.overwrite or self._interrupted:
             return
-        if self._dataset_files():
+        if self.folder.child(MANIFEST).exists or self._dataset_files(self._files_there()):
             raise DatasetExistsError(
                 f"{self.folder.name} already holds a dataset; write elsewhere, or pass "
                 "overwrite=True to replace it"
             )
 
-    def _dataset_files(self) -> list[str]:
-        """Files of the dataset that is there now, as names below the folder."""
+    def _files_there(self) -> list[str]:
+        """Every file in the folder now, but for our own notes, as names below it."""
         selector = pafs.FileSelector(self.folder.path, recursive=True, allow_not_found=True)
         root = self.folder.path.rstrip("/") + "/"
         names = [
@@ -226,15 +293,24 @@ class Commit:
             for info in self.folder.filesystem.get_file_info(selector)
             if info.type == pafs.FileType.File
         ]
-        manifest = read_manifest(self.folder) or {"files": []}
-        listed = {str(f["name"]) for f in manifest["files"]}
-        return [
-            n
-            for n in names
-            if not n.startswith(STAGING + "/")
-            and n not in (JOURNAL, MANIFEST)
-            and (n in listed or n in _COMPANIONS or n.endswith(".parquet"))
-        ]
+        ours = (JOURNAL, MANIFEST)
+        return [n for n in names if n not in ours and not n.startswith(STAGING + "/")]
+
+    def _dataset_files(self, names: list[str]) -> list[str]:
+        """Those of `names` that belong to the dataset that is there now."""
+        listed = _COMPANIONS | self._noted()
+        return [n for n in names if n in listed or (n.endswith(_DATA) and not _hidden(n))]
+
+    def _noted(self) -> set[str]:
+        """The files that the manifest names, and the journal of a writing that was cut short."""
+        names: set[str] = set()
+        with suppress(UnfinishedDatasetError):  # a damaged manifest is replaced with the rest
+            manifest = read_manifest(self.folder) or {"files": []}
+            names.update(str(f["name"]) for f in manifest["files"])
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            journal = json.loads(self.folder.child(JOURNAL).read_text())
+            names.update(map(str, (*journal["writing"], *journal["removing"])))
+        return names
 
     def _drop_empty_folders(self, removed: list[str]) -> None:
         """Hive folders that held only old files go with them."""
@@ -263,28 +339,31 @@ class Commit:
         self._lock = os.open(self.folder.path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self._lock), os.stat(self.folder.path)):
+                raise BlockingIOError("the folder was made anew by another process")
         except BlockingIOError as e:
             self._release_lock()
-            raise WriteError(f"another process is writing {self.folder.name} now") from e
+            raise WriteError(
+                f"another process is writing {self.folder.name} now; wait for it, or write elsewhere"
+            ) from e
+        except OSError as e:
+            if e.errno not in _NO_LOCKS:  # a network filesystem may have none: go without
+                self._release_lock()
+                raise
 
     def _release_lock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    @contextmanager
-    def _as_write_error(self, place: Place) -> Iterator[None]:
-        """Say which file could not be written and that nothing was lost."""
-        try:
-            yield
-        except TabfeedError:
-            raise
-        except OSError as e:
-            reason = e.strerror or str(e)
-            raise WriteError(
-                f"could not write {place.name}: {reason}; what was in {self.folder.name} before "
-                "is untouched. Free some space or choose another folder, then run it again"
-            ) from e
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _hidden(name: str) -> bool:
+    """Whether reading the folder passes over this file."""
+    return any(p.startswith((".", "_")) and "=" not in p for p in name.split("/"))
 
 
 def _force_to_disk(path: str) -> None:

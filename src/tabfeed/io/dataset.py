@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -40,15 +40,22 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "TableMap"]
 
 DEFAULT_PART_SIZE = 128 * 2**20
+_SMALLEST_BLOCK = 2**16
 
 
 @dataclass(frozen=True)
 class TableMap:
-    """A function applied to each partition as it is read."""
+    """A function applied to each partition as it is read.
 
-    fn: Callable[[pa.Table], pa.Table]
+    ``dictionary`` are text columns it would rather have dictionary-encoded. A ``numbered`` function
+    is also given the number of the partition's first row.
+    """
+
+    fn: Callable[..., pa.Table]
     columns: tuple[str, ...] | None
     keeps_rows: bool
+    dictionary: tuple[str, ...] = ()
+    numbered: bool = False
 
 
 class Dataset:
@@ -115,6 +122,7 @@ class Dataset:
         null_values: Sequence[str] = DEFAULT_NULLS,
         newlines_in_values: bool = False,
     ) -> None:
+        part_size_bytes = _choose_part_size(part_size, part_mem_fraction, npartitions)
         types = {name: as_arrow_type(t) for name, t in (dtypes or {}).items()}
         options = ReadOptions(
             sep=sep,
@@ -123,6 +131,7 @@ class Dataset:
             dtypes=types,
             newlines_in_values=newlines_in_values,
             null_values=tuple(null_values),
+            block_size=_block_size(part_size_bytes),
         )
         self._files, remarks = open_source(
             source,
@@ -131,7 +140,8 @@ class Dataset:
             storage_options=storage_options,
             on_bad_file=on_bad_file,
         )
-        self._part_size = _choose_part_size(part_size, part_mem_fraction, npartitions)
+        self._files.refuse_unknown(list(types))
+        self._part_size = part_size_bytes
         self._npartitions = npartitions
         self._maps: tuple[TableMap, ...] = ()
         self._files = self._files.with_types({**types, **_types_of(schema)})
@@ -219,17 +229,28 @@ class Dataset:
         wanted = self.column_names if columns is None else self._check_columns(columns)
         source = self._source_columns if self._maps else wanted
         extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
-        table = self._files.read(part, [*source, *extra], dictionary)
-        return self._finish(table, wanted)
+        encoded = self._maps[0].dictionary if self._maps else dictionary
+        table = self._files.read(part, [*source, *extra], encoded)
+        return self._finish(table, wanted, part)
 
-    def _finish(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    def _finish(self, table: pa.Table, columns: Sequence[str], part: Partition) -> pa.Table:
         """What happens to a partition after it is decoded: filter, maps, choice of columns."""
         if self._filter is not None:
             table = self._filter.apply(table).combine_chunks()
         for step in self._maps:
             with span("transform", rows=table.num_rows):
-                table = step.fn(table)
+                table = step.fn(table, self._first_row(part)) if step.numbered else step.fn(table)
         return table if table.column_names == list(columns) else table.select(list(columns))
+
+    def _first_row(self, part: Partition) -> int:
+        """Rows of the partitions before this one, as they come out of the files."""
+        return self._first_rows_of[part]
+
+    @cached_property
+    def _first_rows_of(self) -> dict[Partition, int]:
+        lens = self._derive(_maps=(), partitions=self.partitions).partition_lens
+        starts = accumulate(lens, initial=0)
+        return dict(zip(self.partitions, starts, strict=False))
 
     @property
     def _source_columns(self) -> list[str]:
@@ -262,8 +283,9 @@ class Dataset:
     def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
         source = self._source_columns if self._maps else wanted
         extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
-        for table in self._files.stream(run, [*source, *extra]):
-            yield self._finish(table, wanted)
+        tables = self._files.stream(run, [*source, *extra])
+        for part, table in zip(run, tables, strict=True):
+            yield self._finish(table, wanted, part)
 
     def _runs(self) -> list[list[Partition]]:
         """Partitions, those that are successive slices of one unit together."""
@@ -367,7 +389,7 @@ class Dataset:
 
     def _derive(self, **changes: Any) -> Dataset:
         new = object.__new__(Dataset)
-        cached = {"partitions", "partition_lens"}
+        cached = {"partitions", "partition_lens", "_first_rows_of"}
         vars(new).update({k: v for k, v in vars(self).items() if k not in cached})
         vars(new).update(changes)
         return new
@@ -391,6 +413,8 @@ class Dataset:
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
         keeps_rows: bool = True,
+        dictionary: Sequence[str] = (),
+        numbered: bool = False,
     ) -> Dataset:
         """Apply a function to each partition as it is read.
 
@@ -404,13 +428,22 @@ class Dataset:
             The columns `fn` needs; all by default.
         keeps_rows
             False if `fn` may change the number of rows, so that it must run to count them.
+        dictionary
+            Text columns to hand to `fn` dictionary-encoded where the file has them so.
+        numbered
+            Call ``fn(table, n)``, n being the number of the partition's first row in the dataset.
         """
         needed = self.column_names if columns is None else self._check_columns(columns)
         base = self if self._maps else self.select(needed)
-        out = schema or Schema.from_arrow(fn(base._empty()).schema)
+        if schema is None:
+            tried = fn(base._empty(), 0) if numbered else fn(base._empty())
+            schema = Schema.from_arrow(tried.schema)
+        out = schema
         if self._maps and needed != self.column_names:
             fn = _SelectThen(tuple(needed), fn)
-        step = TableMap(fn, tuple(needed) if not self._maps else None, keeps_rows)
+        encoded = () if self._maps else tuple(c for c in dictionary if c in needed)
+        columns_read = tuple(needed) if not self._maps else None
+        step = TableMap(fn, columns_read, keeps_rows, encoded, numbered)
         return self._derive(schema=out, _maps=(*self._maps, step), partitions=base.partitions)
 
     def repartition(
@@ -567,10 +600,10 @@ class _SelectThen:
     """A map that looks at some columns of the map before it."""
 
     columns: tuple[str, ...]
-    fn: Callable[[pa.Table], pa.Table]
+    fn: Callable[..., pa.Table]
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return self.fn(table.select(list(self.columns)))
+    def __call__(self, table: pa.Table, *number: int) -> pa.Table:
+        return self.fn(table.select(list(self.columns)), *number)
 
 
 @dataclass(frozen=True)
@@ -598,6 +631,11 @@ def _choose_part_size(
             raise ArgumentError(f"part_mem_fraction is {fraction}; it must be between 0 and 1")
         return max(1, int(free_memory() * fraction))
     return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
+
+
+def _block_size(part_size: int) -> int:
+    """Bytes of text to read at once: a number takes up to four times its digits in memory."""
+    return max(_SMALLEST_BLOCK, min(ReadOptions.block_size, part_size // 4))
 
 
 def _types_of(schema: Schema | None) -> dict[str, pa.DataType]:

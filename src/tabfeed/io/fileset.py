@@ -199,7 +199,7 @@ class FileSet:
         self, partition: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
         """The columns of a partition, in the order asked."""
-        self._refuse_unknown(columns)
+        self.refuse_unknown(columns)
         with span("read", rows=partition.rows):
             tables = [
                 self._read_run(list(run), columns, dictionary)
@@ -302,7 +302,8 @@ class FileSet:
     def _empty(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.field(c) for c in columns]).empty_table()
 
-    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+    def refuse_unknown(self, columns: Sequence[str]) -> None:
+        """Complain of a column that no file has."""
         known = set(self.schema.names)
         for name in columns:
             if name not in known:

@@ -75,13 +75,16 @@ def _foreign(start: bytes) -> str:
 @contextmanager
 def _opened(location: Location) -> Iterator[pa.NativeFile]:
     """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
-    local = isinstance(location.filesystem, pafs.LocalFileSystem)
-    opened = pa.memory_map if local else location.filesystem.open_input_file
+    opened = pa.memory_map if _is_local(location) else location.filesystem.open_input_file
     try:
         with reading(location, decoding=True), opened(location.path) as file:
             yield file
     except _BROKEN as e:
         raise _damaged(location, e) from e
+
+
+def _is_local(location: Location) -> bool:
+    return isinstance(location.filesystem, pafs.LocalFileSystem)
 
 
 def _damaged(location: Location, error: Exception) -> BadFileError:
@@ -145,19 +148,25 @@ class _Ipc:
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole record batches; only the columns asked for are decompressed."""
         wanted = list(columns) or self.schema.names[:1]
-        indices = sorted({self.schema.get_field_index(c) for c in wanted})
-        options = pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
-        part = pa.schema([self._stored.field(i) for i in indices]).remove_metadata()
+        stored = pa.schema([self._stored.field(c) for c in wanted]).remove_metadata()
+        tables = [stored.empty_table()]
         with _opened(self.location) as file:
-            tables = [part.empty_table()]
-            for batch in self._decode(file, units, options):
-                batch.validate()
-                tables.append(pa.Table.from_batches([batch]).replace_schema_metadata(None))
-            table = pa.concat_tables(tables).select(wanted)
-        return to_small(table, self._chosen(wanted)).select(list(columns))
+            for batch in self._decode(file, units, self._options(wanted)):
+                part = pa.Table.from_batches([batch.select(wanted)])
+                part.validate(full=True)  # 4 GB/s; an offset gone wrong would crash the reader
+                tables.append(part.replace_schema_metadata(None))
+        chosen = pa.schema([self.schema.field(c) for c in wanted])
+        return to_small(pa.concat_tables(tables), chosen).select(list(columns))
 
-    def _chosen(self, columns: Sequence[str]) -> pa.Schema:
-        return pa.schema([self.schema.field(c) for c in columns])
+    def _options(self, columns: Sequence[str]) -> pa.ipc.IpcReadOptions:
+        """Leave columns out, unless taking all of them costs nothing.
+
+        Arrow copies when it reads a part of the columns, and does not when it maps them all.
+        """
+        if _is_local(self.location) and not any(m.compressed for m in self._batches):
+            return pa.ipc.IpcReadOptions(use_threads=False)
+        indices = sorted({self.schema.get_field_index(c) for c in columns})
+        return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A record batch in slices of `rows` rows; a compressed one is decompressed whole."""
@@ -200,6 +209,10 @@ class IpcStream(_Ipc):
         with _opened(self.location) as file:
             return list(messages(file, self.location.size))
 
+    @cached_property
+    def _dictionaries(self) -> list[Message]:
+        return [m for m in self._messages if m.kind == DICTIONARY]
+
     def _find(self, file: pa.NativeFile) -> list[Message]:
         return [m for m in self._messages if m.kind == RECORD_BATCH]
 
@@ -213,12 +226,12 @@ class IpcStream(_Ipc):
 
     def _needed_for(self, batch: Message) -> list[Message]:
         """The schema, and the dictionaries in force when the batch comes."""
-        schema = [m for m in self._messages if m.kind == SCHEMA][:1]
         known: dict[int, list[Message]] = {}
-        for m in self._messages:
-            if m.kind == DICTIONARY and m.start < batch.start:
+        for m in self._dictionaries:
+            if m.start < batch.start:
                 known[m.dictionary] = [*known.get(m.dictionary, []), m] if m.delta else [m]
-        return schema + sorted((m for ms in known.values() for m in ms), key=lambda m: m.start)
+        current = sorted((m for ms in known.values() for m in ms), key=lambda m: m.start)
+        return [m for m in self._messages[:1] if m.kind == SCHEMA] + current
 
 
 def _bytes_of(file: pa.NativeFile, message: Message) -> bytes:

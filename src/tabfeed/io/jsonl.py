@@ -36,12 +36,16 @@ def open_jsonl(location: Location, options: ReadOptions) -> TextFile:
     """Read the first rows of a file of JSON lines, and fix its types."""
     refuse_empty(location)
     head = read_head(location, last_line_end)
-    _refuse_array(location, head.text)
+    _check_text(location, head.text)
     form = JsonFormat(location, _infer(location, head.text, options), options)
     return TextFile(location, form, head, block_size=options.block_size, scan=location.compressed)
 
 
-def _refuse_array(location: Location, text: bytes) -> None:
+def _check_text(location: Location, text: bytes) -> None:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise bad_file(location, f"is not text in UTF-8: {e}") from e
     if text.lstrip().startswith(b"["):
         raise bad_file(
             location,
@@ -130,6 +134,10 @@ class JsonFormat:
             table = self.parse(text, self.schema, "error").select(list(columns))
         else:
             table = self.parse(text, wanted, "ignore")
+        try:
+            table.validate(full=True)  # Arrow's JSON reader lets any bytes pass for text
+        except pa.ArrowInvalid as e:
+            raise bad_file(self.location, f"is not text in UTF-8: {e}") from e
         return self._convert(table, wanted)
 
     def count(self, text: bytes) -> int:

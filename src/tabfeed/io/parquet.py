@@ -18,55 +18,49 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.dtypes import is_list_type, leaf_type
-from tabfeed.errors import BadFileError, DuplicateColumnError, UnreadableFileError
+from tabfeed.errors import BadFileError, UnreadableFileError
+from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.filters import Filter
+from tabfeed.io.prune import facts_of_chunk
+from tabfeed.io.small_types import small_type
 from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
 
 __all__ = ["ParquetFile", "open_parquet"]
 
 _MAGIC = b"PAR1"
+_STREAM_BUFFER = 1 << 20
+_LOOK_ROWS = 65_536
+# Not the file's fault: these pass, so that skipping never drops good rows for want of memory.
+_NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
+_DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
-    try:
-        with location.open() as f:
+    with reading(location), location.open() as f:
+        try:
             metadata = pq.read_metadata(f)
-            schema = metadata.schema.to_arrow_schema()
-    except PermissionError as e:
-        raise UnreadableFileError(f"{location.name} may not be read: {e.strerror}") from e
-    except (pa.ArrowException, OSError) as e:
-        raise _explain_bad_footer(location, e) from e
-    _refuse_duplicates(location, schema.names)
-    return ParquetFile(location, metadata, _restore_dictionaries(schema, metadata))
+            schema = _restore_dictionaries(metadata.schema.to_arrow_schema(), metadata)
+        except _NOT_DAMAGE:
+            raise
+        except _DAMAGE as e:
+            if getattr(e, "errno", None):
+                raise
+            f.seek(0)
+            raise _explain_bad_footer(location, f.read(4)) from e
+    refuse_duplicates(location, schema.names)
+    return ParquetFile(location, metadata, schema)
 
 
-def _explain_bad_footer(location: Location, error: Exception) -> Exception:
-    """Tell an empty, a cut and a foreign file apart."""
-    try:
-        with location.open() as f:
-            start = f.read(4)
-    except OSError:
-        return UnreadableFileError(f"{location.name} cannot be read: {error}")
-    if location.size == 0:
-        what = "is empty (0 bytes)"
-    elif start == _MAGIC:
+def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
+    """Tell a cut file and a foreign one apart."""
+    refuse_empty(location)
+    if start == _MAGIC:
         what = f"is a Parquet file cut short or damaged at its end ({location.size:,} bytes)"
     else:
         what = f"is not a Parquet file: it starts with {bytes(start)!r}, not {_MAGIC!r}"
-    return BadFileError(
-        f'{location.name} {what}. Write it again, remove it, or pass on_bad_file="skip"',
-        file=location.name,
-    )
-
-
-def _refuse_duplicates(location: Location, names: list[str]) -> None:
-    twice = [] if len(set(names)) == len(names) else [n for n in names if names.count(n) > 1]
-    if twice:
-        raise DuplicateColumnError(
-            f"{location.name} has more than one column named {twice[0]!r}; rename them: a column "
-            "is found by its name"
-        )
+    return bad_file(location, what)
 
 
 def _restore_dictionaries(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
@@ -110,30 +104,35 @@ class ParquetFile:
         leaves: dict[str, list[int]] = {name: [] for name in self.schema.names}
         schema = self.metadata.schema
         for i in range(len(schema)):
-            path = schema.column(i).path
-            name = path if path in leaves else path.split(".")[0]
-            leaves.setdefault(name, []).append(i)
+            parts = schema.column(i).path.split(".")
+            prefixes = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
+            leaves[next(p for p in prefixes if p in leaves)].append(i)
         return leaves
+
+    @cached_property
+    def _row_widths(self) -> dict[str, float | None]:
+        """Bytes a row of each column takes, or None where the footer must say."""
+        return {f.name: _row_width(f) for f in self.schema}
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate of what these columns of a row group take in memory once decoded."""
-        rows = self.unit_rows[unit]
-        total = 0
-        for name in columns:
-            dtype = self.schema.field(name).type
-            width = _fixed_width(dtype)
-            total += rows * width if width is not None else self._variable_bytes(unit, name, dtype)
-        return max(total, 1)
+        widths = self._row_widths
+        varying = [c for c in columns if widths[c] is None]
+        fixed = sum(widths[c] or 0 for c in columns) * self.unit_rows[unit]
+        return max(1, int(fixed) + sum(self._variable_bytes(unit, c) for c in varying))
 
-    def _variable_bytes(self, unit: int, name: str, dtype: pa.DataType) -> int:
+    def _variable_bytes(self, unit: int, name: str) -> int:
         """Text and lists: from the number of values, and how long the ones in the footer are."""
+        dtype = self.schema.field(name).type
         group = self.metadata.row_group(unit)
-        total = 0
-        for i in self._leaves[name]:
-            chunk = group.column(i)
-            width = _fixed_width(leaf_type(dtype)) or (_text_length(chunk) + 4)
-            total += max(chunk.num_values * width, chunk.total_uncompressed_size)
-        return total + (4 * group.num_rows if is_list_type(dtype) else 0)
+        chunks = [group.column(i) for i in self._leaves[name]]
+        stored = sum(c.total_uncompressed_size for c in chunks)
+        if pa.types.is_dictionary(dtype):  # the file holds indices and values, too
+            return stored + group.num_rows * (_fixed_width(dtype.index_type) or 4)
+        leaf = _fixed_width(leaf_type(dtype))
+        decoded = sum(c.num_values * (leaf or _text_length(c) + 4) for c in chunks)
+        levels = 4 * group.num_rows if is_list_type(dtype) else 0
+        return max(decoded, stored) + levels + group.num_rows // 8
 
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
         """The footer's entries for a column, one or more a row group."""
@@ -151,26 +150,40 @@ class ParquetFile:
         try:
             with self._reader(dictionary) as reader:
                 table = reader.read_row_groups(list(units), columns=wanted, use_threads=False)
-        except (pa.ArrowException, OSError) as e:
+        except _NOT_DAMAGE:
+            raise
+        except _DAMAGE as e:
             raise self._locate_damage(units, wanted, e) from e
+        self._check_rows(units, table.num_rows)
         return self._finish(table, wanted, dictionary)
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A row group as a stream; at no time is more of it decoded than the batch at hand."""
         wanted = list(columns)
+        count = 0
         try:
-            with self._reader(buffer_size=1 << 20) as reader:
-                for batch in reader.iter_batches(
-                    rows, row_groups=[unit], columns=wanted, use_threads=False
-                ):
+            with self._reader(buffer_size=_STREAM_BUFFER) as reader:
+                for batch in self._stream(reader, unit, wanted, rows):
+                    count += batch.num_rows
                     table = self._finish(pa.Table.from_batches([batch]), wanted)
                     yield from table.to_batches()
-        except (pa.ArrowException, OSError) as e:
+        except _NOT_DAMAGE:
+            raise
+        except _DAMAGE as e:
             raise self._locate_damage([unit], wanted, e) from e
+        self._check_rows([unit], count)
+
+    def _stream(
+        self, reader: pq.ParquetFile, unit: int, columns: list[str], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        yield from reader.iter_batches(rows, row_groups=[unit], columns=columns, use_threads=False)
 
     def _reader(self, dictionary: Sequence[str] = (), buffer_size: int = 0) -> pq.ParquetFile:
+        file = self.location.open()
+        if self.location.size > 0 and file.size() != self.location.size:
+            raise self._changed(f"it has {file.size():,} bytes now, not {self.location.size:,}")
         return pq.ParquetFile(
-            self.location.open(),
+            file,
             metadata=self.metadata,
             read_dictionary=list(dictionary),
             buffer_size=buffer_size,
@@ -187,23 +200,45 @@ class ParquetFile:
         ]
         return conform(table, pa.schema(fields))
 
+    # -- damage ---------------------------------------------------------------------
+
+    def _changed(self, how: str) -> UnreadableFileError:
+        return UnreadableFileError(
+            f"{self.location.name} has changed since the dataset was opened: {how}. Open the "
+            "dataset again"
+        )
+
+    def _check_rows(self, units: Sequence[int], rows: int) -> None:
+        expected = sum(self.unit_rows[u] for u in units)
+        if rows != expected:
+            error = ValueError(f"it holds {rows:,} rows where its footer says {expected:,}")
+            raise self._damage(error, units[0] if len(units) == 1 else None, None)
+
     def _locate_damage(
         self, units: Sequence[int], columns: list[str], error: Exception
     ) -> Exception:
         """Read row group by row group and column by column to say where the damage is."""
-        if isinstance(error, PermissionError | FileNotFoundError):
-            return UnreadableFileError(
-                f"{self.location.name} was there when the dataset was opened and cannot be read "
-                f"now: {error}"
-            )
+        if isinstance(error, BadFileError | UnreadableFileError):
+            return error
+        if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
+            return self._changed(f"it cannot be read any more ({error})")
         for unit in units:
             for column in columns:
-                try:
-                    with self._reader() as reader:
-                        reader.read_row_group(unit, columns=[column], use_threads=False)
-                except (pa.ArrowException, OSError):
-                    return self._damage(error, unit, column)
+                if (found := self._try(unit, column)) is not None:
+                    return self._damage(found, unit, column)
         return self._damage(error, units[0] if len(units) == 1 else None, None)
+
+    def _try(self, unit: int, column: str) -> Exception | None:
+        """Decode one column of a row group; what goes wrong, if anything does."""
+        try:
+            with self._reader(buffer_size=_STREAM_BUFFER) as reader:
+                for _ in self._stream(reader, unit, [column], _LOOK_ROWS):
+                    pass
+        except _NOT_DAMAGE:
+            raise
+        except _DAMAGE as e:
+            return e
+        return None
 
     def _damage(self, error: Exception, unit: int | None, column: str | None) -> BadFileError:
         where = "" if unit is None else f", row group {unit}"
@@ -218,24 +253,30 @@ class ParquetFile:
 
     # -- filters --------------------------------------------------------------------
 
-    def prune(self, expression: pc.Expression, schema: pa.Schema) -> list[int]:
-        """The row groups whose statistics do not rule the filter out."""
-        import pyarrow.dataset as pads  # imports pandas where it is installed: not at the top
-
-        fragment = pads.ParquetFileFormat().make_fragment(
-            self.location.path, filesystem=self.location.filesystem
-        )
-        kept = fragment.split_by_row_group(filter=expression, schema=schema)
-        return [group.id for part in kept for group in part.row_groups]
+    def facts(self, unit: int, condition: Filter, schema: pa.Schema) -> list[pc.Expression]:
+        """What the footer says of a row group, in the columns a filter looks at."""
+        facts = []
+        group = self.metadata.row_group(unit)
+        for name in condition.columns:
+            leaves = self._leaves.get(name, ())
+            if len(leaves) == 1:
+                stored = small_type(self.schema.field(name).type)
+                chunk = group.column(leaves[0])
+                facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
+        return facts
 
     def __getstate__(self) -> dict[str, Any]:
         return {"location": self.location, "metadata": self.metadata, "schema": self.schema}
 
 
+def _row_width(field: pa.Field) -> float | None:
+    """Bytes a row takes, a bit for null included; None where that varies."""
+    width = None if pa.types.is_dictionary(field.type) else _fixed_width(field.type)
+    return None if width is None else width + field.nullable / 8
+
+
 def _fixed_width(dtype: pa.DataType) -> int | None:
     """Bytes a value takes, or None where that varies."""
-    if pa.types.is_dictionary(dtype):
-        return _fixed_width(dtype.index_type)
     if pa.types.is_fixed_size_list(dtype):
         inner = _fixed_width(dtype.value_type)
         return None if inner is None else inner * dtype.list_size

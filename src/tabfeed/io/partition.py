@@ -91,16 +91,22 @@ def _slice_to(piece: Piece, nbytes: int, part_size: int) -> Iterator[Piece]:
     if piece.rows is None or nbytes <= part_size or piece.rows <= 1:
         yield piece
         return
-    count = min(piece.rows, -(-nbytes // part_size))
-    bounds = [piece.rows * i // count for i in range(count + 1)]
-    for low, high in pairwise(bounds):
+    most = max(1, piece.rows * part_size // nbytes)
+    count = -(-piece.rows // most)
+    for low, high in pairwise(_bounds(piece.rows, count)):
         yield replace(piece, start=piece.start + low, rows=high - low, whole=False)
+
+
+def _bounds(rows: int, count: int) -> list[int]:
+    """Where to cut `rows` into `count` runs that differ by one row at most."""
+    return [rows * i // count for i in range(count + 1)]
 
 
 def cut_by_count(pieces: Sequence[Piece], npartitions: int) -> list[Partition]:
     """Cut all rows into `npartitions` runs of nearly equal length, across units and files.
 
-    Every piece must have been counted. With fewer rows than partitions, the rest are left out.
+    Every piece must have been counted. With fewer rows than partitions, each row gets one of its
+    own; without any rows there is one empty partition.
 
     Examples
     --------
@@ -108,19 +114,21 @@ def cut_by_count(pieces: Sequence[Piece], npartitions: int) -> list[Partition]:
     [3, 4, 4]
     """
     total = sum(p.rows or 0 for p in pieces)
-    count = max(1, min(npartitions, total))
-    bounds = [total * i // count for i in range(count + 1)]
-    return [Partition(tuple(_rows_between(pieces, low, high))) for low, high in pairwise(bounds)]
-
-
-def _rows_between(pieces: Sequence[Piece], low: int, high: int) -> Iterator[Piece]:
-    """The pieces that make up rows ``[low, high)`` of all pieces laid end to end."""
-    offset = 0
+    bounds = _bounds(total, max(1, min(npartitions, total)))
+    parts: list[list[Piece]] = [[] for _ in bounds[1:]]
+    part = offset = 0
     for piece in pieces:
-        rows = piece.rows or 0
-        first, last = max(low, offset), min(high, offset + rows)
-        if first < last:
-            whole = piece.whole and last - first == rows
-            start = piece.start + first - offset
-            yield replace(piece, start=start, rows=last - first, whole=whole)
-        offset += rows
+        end = offset + (piece.rows or 0)
+        low = offset
+        while low < end:
+            high = min(end, bounds[part + 1])
+            parts[part].append(_rows_of(piece, low - offset, high - offset))
+            low = high
+            part += high == bounds[part + 1]
+        offset = end
+    return [Partition(tuple(p)) for p in parts]
+
+
+def _rows_of(piece: Piece, low: int, high: int) -> Piece:
+    whole = piece.whole and high - low == piece.rows
+    return replace(piece, start=piece.start + low, rows=high - low, whole=whole)

@@ -7,26 +7,78 @@ The shuffle is exact. Row number *i* of the data draws a 64-bit key from a count
 generator at position *i*, and the result is the data sorted by these keys. So the
 permutation is uniform, and it depends on the seed and the rows alone: not on the memory
 limit, the partitions or the number of threads, which only decide how the sorting is done.
+
+Sizes are measured, not believed: rows are held in memory until they prove too many, and a
+bucket that turns out too large is dealt once more into smaller ones. An estimate of the
+whole only helps to choose the number of buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.errors import WriteError
+from tabfeed.io.take import prepare, take_prepared, take_rows
 from tabfeed.trace import span
 
-__all__ = ["draw_keys", "read_bucket", "scatter", "shuffled", "sort_rows"]
+__all__ = ["Bucket", "Room", "draw_keys", "read_bucket", "scatter", "shuffled", "sort_rows"]
 
 _KEY = "__tabfeed_key__"
-_MOST_BUCKETS = 512
+_FEWEST_BUCKETS, _MOST_BUCKETS = 16, 128
+_MOST_AT_ONCE = 2**30  # a table of text larger than this nears the reach of 32-bit offsets
+_LEAST_MEMORY = 64 * 2**10
+_BLOCK = 64 * 2**20
 
 Ids = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a shuffle may use.
+
+    Parameters
+    ----------
+    memory
+        Bytes it may hold; 64 KiB at least.
+    folder
+        Where it may put files; they are removed as they are read.
+    buckets
+        Most files it may have open at a time.
+    """
+
+    memory: int
+    folder: Path
+    buckets: int = _MOST_BUCKETS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", max(self.memory, _LEAST_MEMORY))
+
+    @property
+    def whole(self) -> int:
+        """Bytes that can be sorted in memory: as they came, in one piece, and the sorted block."""
+        return min(self.memory // 4, _MOST_AT_ONCE)
+
+    @property
+    def slice(self) -> int:
+        """Bytes that are dealt into buckets at a time."""
+        return self.memory // 16
+
+
+@dataclass
+class Bucket:
+    """A file of rows that belong together; no file if there are none."""
+
+    path: Path
+    rows: int = 0
+    nbytes: int = 0
 
 
 def draw_keys(seed: int, stream: int, start: int, rows: int) -> npt.NDArray[np.uint64]:
@@ -46,19 +98,18 @@ def draw_keys(seed: int, stream: int, start: int, rows: int) -> npt.NDArray[np.u
 
 def sort_rows(table: pa.Table, keys: npt.NDArray[np.uint64]) -> pa.Table:
     """The rows in the order of their keys."""
-    return table.combine_chunks().take(pa.array(np.argsort(keys, kind="stable")))
+    return take_rows(table, np.argsort(keys, kind="stable"))
+
+
+# -- the shuffle ------------------------------------------------------------------------
 
 
 def shuffled(
-    tables: Iterable[pa.Table],
-    *,
-    seed: int,
-    stream: int,
-    nbytes: int,
-    memory_limit: int,
-    folder: Path,
+    tables: Iterable[pa.Table], *, seed: int, stream: int, nbytes: int, room: Room
 ) -> Iterator[pa.Table]:
     """A uniform random permutation of all rows of `tables`, as tables of bounded size.
+
+    Every row has been taken from `tables` before the first comes out.
 
     Parameters
     ----------
@@ -67,26 +118,23 @@ def shuffled(
     seed, stream
         Which permutation; streams of one seed are independent of each other.
     nbytes
-        About how large all of it is in memory.
-    memory_limit
-        What may be held in memory.
-    folder
-        Where buckets may be put; emptied again.
+        About how large all of it is in memory; 0 if nobody knows.
+    room
+        Memory and disk that may be used.
     """
-    buckets = min(_MOST_BUCKETS, -(-nbytes * 6 // memory_limit))
     keyed = _with_keys(tables, seed, stream)
-    if nbytes * 3 <= memory_limit:
-        held = list(keyed)
-        if held:
-            yield _unkeyed(pa.concat_tables(held))
+    held: list[pa.Table] = []
+    size = 0
+    for table in keyed:
+        held.append(table)
+        size += table.nbytes
+        if size > room.whole:
+            break
+    else:
+        yield from _sorted(held, room)
         return
-    files = scatter(keyed, _by_key(buckets), buckets, folder)
-    for file in files:
-        table = read_bucket(file)
-        if table is not None:
-            yield _unkeyed(table)
-            del table
-            file.unlink()
+    count = min(room.buckets, max(_FEWEST_BUCKETS, -(-nbytes * 8 // room.memory)))
+    yield from _sorted_on_disk(chain(_drain(held), keyed), range(1 << 64), count, room)
 
 
 def _with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterator[pa.Table]:
@@ -97,58 +145,158 @@ def _with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterator[p
         yield table.append_column(_KEY, pa.array(keys))
 
 
-def _by_key(buckets: int) -> Callable[[pa.Table], Ids]:
-    """Which of `buckets` equal ranges of the key space a key falls into."""
-    width = (1 << 64) // buckets + 1
+def _drain(held: list[pa.Table]) -> Iterator[pa.Table]:
+    """Give tables out and forget them."""
+    held.reverse()
+    while held:
+        yield held.pop()
+
+
+def _sorted(held: list[pa.Table], room: Room) -> Iterator[pa.Table]:
+    """Rows that fit into memory, in the order of their keys, block by block."""
+    if not held:
+        return
+    table = pa.concat_tables(held)
+    held.clear()
+    with span("shuffle", rows=table.num_rows):
+        order = np.argsort(table.column(_KEY).to_numpy(), kind="stable")
+        table = table.drop_columns([_KEY])
+        schema = table.schema
+        block = _rows_within(table, min(_BLOCK, room.slice * 2))
+        table = prepare(table)
+    for start in range(0, len(order), block):
+        yield take_prepared(table, order[start : start + block], schema)
+
+
+def _sorted_on_disk(
+    tables: Iterable[pa.Table], keys: range, count: int, room: Room
+) -> Iterator[pa.Table]:
+    """Rows whose keys lie in `keys`, in their order, by way of `count` buckets."""
+    width = -(-len_of(keys) // count)
+    buckets = scatter(tables, _by_key(keys.start, width), count, room)
+    for number, bucket in enumerate(buckets):
+        if not bucket.rows:
+            continue
+        if bucket.nbytes > room.whole and bucket.rows > 1 and width > 1:
+            low = keys.start + number * width
+            inner = Room(room.memory, room.folder / bucket.path.stem, room.buckets)
+            inner.folder.mkdir()
+            again = max(2, min(room.buckets, -(-bucket.nbytes * 2 // room.whole)))
+            part = range(low, min(low + width, keys.stop))
+            yield from _sorted_on_disk(_stream_bucket(bucket), part, again, inner)
+            inner.folder.rmdir()
+        else:
+            yield from _sorted([read_bucket(bucket)], room)
+            bucket.path.unlink()
+
+
+def len_of(keys: range) -> int:
+    """``len`` for ranges as large as the key space."""
+    return keys.stop - keys.start
+
+
+def _by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
+    """Which range of `width` keys, counted from `low`, a key falls into."""
 
     def assign(table: pa.Table) -> Ids:
         keys = table.column(_KEY).to_numpy()
-        ids: Ids = keys // np.uint64(width)
+        ids: Ids = ((keys - np.uint64(low)) // np.uint64(width)).astype(np.int64)
         return ids
 
     return assign
 
 
-def _unkeyed(table: pa.Table) -> pa.Table:
-    keys = table.column(_KEY).to_numpy()
-    with span("shuffle", rows=table.num_rows):
-        return sort_rows(table.drop_columns([_KEY]), keys)
+# -- buckets ----------------------------------------------------------------------------
 
 
 def scatter(
-    tables: Iterable[pa.Table],
-    assign: Callable[[pa.Table], Ids],
-    buckets: int,
-    folder: Path,
-) -> list[Path]:
-    """Deal rows into `buckets` files; rows of a bucket keep their order.
-
-    Returns
-    -------
-    The files, a bucket each; a bucket that got no row has no file.
-    """
-    files = [folder / f"bucket_{i}.arrows" for i in range(buckets)]
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: Room
+) -> list[Bucket]:
+    """Deal rows into `count` buckets; rows of a bucket keep their order."""
+    buckets = [Bucket(room.folder / f"bucket_{i}.arrows") for i in range(count)]
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-    with ExitStack() as stack:
+    try:
         for table in tables:
-            ids = assign(table)
-            with span("scatter", rows=table.num_rows):
-                order = np.argsort(ids, kind="stable")
-                ends = np.cumsum(np.bincount(ids.astype(np.int64), minlength=buckets))
-                dealt = table.combine_chunks().take(pa.array(order))
-            for bucket in np.unique(ids):
-                if bucket not in writers:
-                    writers[bucket] = stack.enter_context(
-                        pa.ipc.new_stream(str(files[bucket]), table.schema)
-                    )
-                start = int(ends[bucket - 1]) if bucket > 0 else 0
-                writers[bucket].write_table(dealt.slice(start, int(ends[bucket]) - start))
-    return files
+            for part in _slices(table, room.slice):
+                for number, rows in _deal(part, assign(part), count):
+                    _append(writers, number, buckets[number], rows)
+        for number, writer in writers.items():
+            with _named(buckets[number].path):
+                writer.close()
+    finally:
+        for writer in writers.values():
+            with suppress(OSError):  # closed already, or the error is on its way
+                writer.close()
+    return buckets
 
 
-def read_bucket(file: Path) -> pa.Table | None:
-    """All rows of a bucket; None if it got none."""
-    if not file.exists():
-        return None
-    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
+def _append(
+    writers: dict[int, pa.ipc.RecordBatchStreamWriter], number: int, bucket: Bucket, rows: pa.Table
+) -> None:
+    with _named(bucket.path):
+        if number not in writers:
+            writers[number] = pa.ipc.new_stream(str(bucket.path), rows.schema)
+        writers[number].write_table(rows)
+    bucket.rows += rows.num_rows
+    bucket.nbytes += rows.nbytes
+
+
+def _deal(table: pa.Table, ids: Ids, count: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each bucket that got some."""
+    with span("scatter", rows=table.num_rows):
+        dealt = take_rows(_decoded(table), np.argsort(ids, kind="stable"))
+    ends = np.cumsum(np.bincount(ids, minlength=count)).tolist()
+    for number in np.unique(ids).tolist():
+        start = ends[number - 1] if number else 0
+        yield number, dealt.slice(start, ends[number] - start)
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """Dictionaries as plain values: each slice of each bucket would carry a dictionary whole.
+
+    Ordered ones stay, since their order means something; they are small by nature.
+    """
+    for i, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type) and not field.type.ordered:
+            plain = field.type.value_type
+            table = table.set_column(i, field.with_type(plain), table.column(i).cast(plain))
+    return table
+
+
+def _slices(table: pa.Table, nbytes: int) -> Iterator[pa.Table]:
+    """A table in slices of about `nbytes`; one if it is smaller, none if it is empty."""
+    rows = _rows_within(table, nbytes)
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
+
+
+def _rows_within(table: pa.Table, nbytes: int) -> int:
+    """How many rows of this table make about `nbytes`."""
+    share = nbytes / max(1, table.nbytes)
+    return max(1, table.num_rows if share >= 1 else int(table.num_rows * share))
+
+
+def read_bucket(bucket: Bucket) -> pa.Table:
+    """All rows of a bucket."""
+    with pa.OSFile(str(bucket.path)) as source, pa.ipc.open_stream(source) as reader:
         return reader.read_all()
+
+
+def _stream_bucket(bucket: Bucket) -> Iterator[pa.Table]:
+    """A bucket's rows batch by batch; its file is removed after the last."""
+    with pa.OSFile(str(bucket.path)) as source, pa.ipc.open_stream(source) as reader:
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+    bucket.path.unlink()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Say which temporary file could not be written."""
+    try:
+        yield
+    except OSError as e:
+        raise WriteError(
+            f"could not write the temporary file {path}: {e.strerror or e}; free some space there, "
+            "then run it again"
+        ) from e

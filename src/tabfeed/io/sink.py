@@ -1,11 +1,15 @@
-"""Tables in, Parquet files out: row groups of the right size, pages of the right kind."""
+"""Tables in, Parquet files out: row groups of the right size, pages of the right kind.
+
+Row groups are cut by rows, and how many is found from the first rows of the stream, so that the
+same rows give the same file however they were cut into tables. Only rows that turn
+out far wider than the first ones make a group end early.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Protocol
 from urllib.parse import quote
@@ -15,58 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tabfeed.errors import ArgumentError, SchemaError
+from tabfeed.errors import SchemaError
 from tabfeed.io.commit import Commit
-from tabfeed.io.unify import conform
+from tabfeed.io.pages import PageOptions, explain_refusal
+from tabfeed.io.take import prepare, take_prepared
+from tabfeed.io.unify import combine, conform
 from tabfeed.trace import span
 
-__all__ = ["FileSink", "HiveSink", "PageOptions", "Sink"]
+__all__ = ["FileSink", "HiveSink", "Sink"]
 
-_GROUP_BYTES = 64 * 2**20
 _GROUP_ROWS = 1_000_000
+_SAMPLE_ROWS = 10_000
 _OPEN_FILES = 64
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """How pages are written; checked when made."""
-
-    row_group_size: int | None = None
-    compression: str | None = "snappy"
-    layout: str = "compact"
-
-    def __post_init__(self) -> None:
-        if self.layout not in ("compact", "fast"):
-            raise ArgumentError(f'layout is {self.layout!r}; it must be "compact" or "fast"')
-        if self.row_group_size is not None and self.row_group_size < 1:
-            raise ArgumentError(f"row_group_size is {self.row_group_size}; it must be 1 or more")
-        codec = self.compression or "none"
-        if codec.lower() != "none" and not _is_codec(codec):
-            raise ArgumentError(
-                f"compression is {self.compression!r}; it must be snappy, zstd, lz4, gzip, brotli "
-                "or None"
-            )
-
-    def writer(self, sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-        """A Parquet writer set up so."""
-        fast = self.layout == "fast"
-        try:
-            return pq.ParquetWriter(
-                sink,
-                schema,
-                compression="none" if fast else (self.compression or "none"),
-                use_dictionary=not fast,
-                write_page_checksum=True,
-                store_schema=True,
-            )
-        except pa.ArrowNotImplementedError as e:
-            raise SchemaError(f"Parquet cannot hold one of the columns: {e}") from e
-
-
-def _is_codec(name: str) -> bool:
-    known = name.lower() in ("snappy", "zstd", "lz4", "gzip", "brotli")
-    return known and pa.Codec.is_available(name.lower())
 
 
 class Sink(Protocol):
@@ -89,43 +54,96 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """One Parquet file. Rows are held back until a row group is full."""
+    """One Parquet file. Rows are held back until a row group is full.
+
+    In the fast layout a column that has no null in the first row group is declared to have none,
+    which halves the work of reading it. If a null comes later, the file is written again.
+    """
 
     def __init__(self, commit: Commit, name: str, schema: pa.Schema, pages: PageOptions) -> None:
         self.rows = 0
         self._commit, self._name, self._schema, self._pages = commit, name, schema, pages
         self._group_rows = pages.row_group_size
         self._held: list[pa.Table] = []
-        self._held_rows = 0
+        self._held_rows = self._held_bytes = 0
         self._stack = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+        self._declared = schema
 
     def __enter__(self) -> FileSink:
-        with ExitStack() as stack:
-            sink = stack.enter_context(self._commit.create(self._name))
-            self._writer = stack.enter_context(self._pages.writer(sink, self._schema))
-            self._stack = stack.pop_all()
+        self._sink = self._stack.enter_context(self._commit.create(self._name))
         return self
 
     def write(self, table: pa.Table) -> None:
         """Add rows."""
         if not table.num_rows:
             return
-        table = conform(table, self._schema)
-        if self._group_rows is None:
-            width = max(1.0, table.nbytes / table.num_rows)
-            self._group_rows = int(min(_GROUP_ROWS, max(1_000, _GROUP_BYTES // width)))
+        table = _checked(conform(table, self._schema, where=self._name), self._schema)
         self._held.append(table)
         self._held_rows += table.num_rows
-        while self._held_rows >= self._group_rows:
+        self._held_bytes += table.nbytes
+        if self._group_rows is None and self._held_rows >= _SAMPLE_ROWS:
+            self._group_rows = self._choose_group_rows()
+        while self._group_rows is not None and self._held_rows >= self._group_rows:
             self._flush(self._group_rows)
+        if self._held_bytes > 2 * self._pages.group_bytes and self._pages.row_group_size is None:
+            self._flush(self._held_rows)
+
+    def _choose_group_rows(self) -> int:
+        sample = combine(pa.concat_tables(self._held).slice(0, _SAMPLE_ROWS))
+        width = max(1.0, sample.nbytes / sample.num_rows)
+        return int(min(_GROUP_ROWS, max(1_000, self._pages.group_bytes // width)))
 
     def _flush(self, rows: int) -> None:
         held = pa.concat_tables(self._held)
         with span("write", rows=rows):
-            self._writer.write_table(held.slice(0, rows), row_group_size=rows)
+            self._write_group(combine(held.slice(0, rows)))
         self.rows += min(rows, held.num_rows)
-        self._held = [held.slice(rows)]
-        self._held_rows = self._held[0].num_rows
+        rest = held.slice(rows)
+        self._held = [rest] if rest.num_rows else []
+        self._held_rows, self._held_bytes = rest.num_rows, rest.nbytes
+
+    def _write_group(self, group: pa.Table) -> None:
+        writer = self._open_for(group)
+        group = pa.Table.from_arrays(group.columns, schema=self._declared)
+        try:
+            with self._commit.writing(self._name):
+                writer.write_table(group, row_group_size=max(1, group.num_rows))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise explain_refusal(group, e) from e
+
+    # -- the writer -----------------------------------------------------------------
+
+    def _open_for(self, group: pa.Table) -> pq.ParquetWriter:
+        """The writer, its schema fit for the nulls of this group."""
+        if self._writer is None:
+            self._declared = self._pages.declare(group)
+            self._writer = self._start()
+        elif not self._allows(group):
+            self._start_again()
+        return self._writer
+
+    def _start(self) -> pq.ParquetWriter:
+        with self._commit.writing(self._name):
+            writer = self._pages.writer(self._sink, self._declared)
+        return self._stack.enter_context(writer)
+
+    def _allows(self, group: pa.Table) -> bool:
+        pairs = zip(self._declared, group.columns, strict=True)
+        return all(field.nullable or not column.null_count for field, column in pairs)
+
+    def _start_again(self) -> None:
+        """Write the file anew with a schema that allows nulls."""
+        with self._commit.writing(self._name):
+            self._stack.close()
+            self._declared = self._schema
+            with self._commit.again(self._name) as source:
+                self._sink = self._stack.enter_context(self._commit.create(self._name))
+                self._writer = self._start()
+                with pq.ParquetFile(source) as old:
+                    for i in range(old.num_row_groups):
+                        group = conform(old.read_row_group(i), self._schema)
+                        self._writer.write_table(group, row_group_size=max(1, group.num_rows))
 
     def __exit__(
         self,
@@ -133,18 +151,53 @@ class FileSink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._stack:
-            if error is None and self._held_rows:
-                self._flush(self._held_rows)
         if error is None:
-            self._commit.rows[self._name] = self.rows
+            try:
+                self._finish()
+            except BaseException:
+                self._abandon()
+                raise
+        else:
+            self._abandon()
+
+    def _finish(self) -> None:
+        if self._held_rows:
+            self._flush(self._held_rows)
+        if self._writer is None:
+            self._declared = self._schema
+            self._writer = self._start()
+        with self._commit.writing(self._name):
+            self._stack.close()
+        self._commit.rows[self._name] = self.rows
+
+    def _abandon(self) -> None:
+        """Close what is open; the error that led here is the one to report."""
+        with suppress(OSError, pa.ArrowException):
+            self._stack.close()
+
+
+def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Refuse nulls where there may be none; take nulls out of dictionaries."""
+    for i, field in enumerate(schema):
+        column = table.column(i)
+        if not field.nullable and column.null_count:
+            raise SchemaError(
+                f"column {field.name!r} is declared not null and has {column.null_count:,} nulls; "
+                "fill them, or declare it nullable in the schema"
+            )
+        if pa.types.is_dictionary(field.type):
+            if any(chunk.dictionary.null_count for chunk in column.chunks):
+                plain = pa.table({field.name: column.cast(field.type.value_type)})
+                table = table.set_column(i, field, conform(plain, pa.schema([field])).column(0))
+    return table
 
 
 class HiveSink:
     """A file for each combination of key values, in folders ``key=value``.
 
-    At most a few dozen files are open at a time; a combination that comes back after its file
-    was closed gets another file.
+    Rows wait in memory, sorted by folder, until there are enough of them; then the largest lots
+    are written. At most a few dozen files are open at a time; a combination that comes back after
+    its file was closed gets another file.
     """
 
     def __init__(
@@ -158,7 +211,10 @@ class HiveSink:
         self.rows = 0
         self._commit, self._pages, self._keys = commit, pages, list(keys)
         self._stem = name.removesuffix(".parquet")
+        self._full = schema
         self._schema = pa.schema([f for f in schema if f.name not in keys])
+        self._waiting: dict[str, list[pa.Table]] = {}
+        self._bytes: dict[str, int] = {}
         self._open: OrderedDict[str, FileSink] = OrderedDict()
         self._opened: dict[str, int] = {}
 
@@ -167,30 +223,38 @@ class HiveSink:
 
     def write(self, table: pa.Table) -> None:
         """Add rows, each to its folder."""
-        folders = self._folders(table)
-        codes = folders.dictionary_encode().combine_chunks()
-        order = np.argsort(codes.indices.to_numpy(), kind="stable")
-        ends = np.cumsum(np.bincount(codes.indices.to_numpy(), minlength=len(codes.dictionary)))
-        rest = table.drop_columns(self._keys).combine_chunks().take(pa.array(order))
-        start = 0
-        for folder, end in zip(codes.dictionary.to_pylist(), ends.tolist(), strict=True):
-            self._file(folder).write(rest.slice(start, end - start))
-            start = end
+        if not table.num_rows:
+            return
+        table = conform(table, self._full, where=self._stem)
+        for folder, rows in self._split(table):
+            self._waiting.setdefault(folder, []).append(rows)
+            self._bytes[folder] = self._bytes.get(folder, 0) + rows.nbytes
         self.rows += table.num_rows
+        total = sum(self._bytes.values())
+        while total > self._pages.group_bytes:
+            largest = max(self._bytes, key=lambda folder: self._bytes[folder])
+            total -= self._bytes[largest]
+            self._write_out(largest)
+
+    def _split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of each folder, as tables of their own."""
+        codes = self._folders(table).dictionary_encode().combine_chunks()
+        numbers = codes.indices.to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=len(codes.dictionary))).tolist()
+        rest = prepare(table.drop_columns(self._keys))
+        start = 0
+        for folder, end in zip(codes.dictionary.to_pylist(), ends, strict=True):
+            yield folder, take_prepared(rest, order[start:end], self._schema)
+            start = end
 
     def _folders(self, table: pa.Table) -> pa.ChunkedArray:
-        parts = [self._folder_names(table, key) for key in self._keys]
+        parts = [_folder_names(table.column(key), key) for key in self._keys]
         return pc.binary_join_element_wise(*parts, "/")
 
-    def _folder_names(self, table: pa.Table, key: str) -> pa.ChunkedArray:
-        """``key=value`` for each row, special characters escaped; each distinct value once."""
-        column = table.column(key)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        codes = column.dictionary_encode(null_encoding="encode").combine_chunks()
-        values = codes.dictionary.cast(pa.string()).to_pylist()
-        names = [f"{quote(key)}={_HIVE_NULL if v is None else quote(v, safe='')}" for v in values]
-        return pa.chunked_array([pa.array(names, pa.string()).take(codes.indices)])
+    def _write_out(self, folder: str) -> None:
+        self._bytes.pop(folder)
+        self._file(folder).write(pa.concat_tables(self._waiting.pop(folder)))
 
     def _file(self, folder: str) -> FileSink:
         if folder in self._open:
@@ -201,7 +265,7 @@ class HiveSink:
             oldest.__exit__(None, None, None)
         again = self._opened.get(folder, 0)
         self._opened[folder] = again + 1
-        name = f"{folder}/{self._stem}{f'_{again}' if again else ''}.parquet"
+        name = f"{folder}/{self._stem}{f'-{again}' if again else ''}.parquet"
         sink = FileSink(self._commit, name, self._schema, self._pages).__enter__()
         self._open[folder] = sink
         return sink
@@ -212,6 +276,33 @@ class HiveSink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        with ExitStack() as stack:
+            stack.callback(self._abandon)
+            if error is None:
+                for folder in sorted(self._waiting, key=lambda f: f not in self._open):
+                    self._write_out(folder)
+                while self._open:
+                    _, sink = self._open.popitem()
+                    sink.__exit__(None, None, None)
+
+    def _abandon(self) -> None:
         while self._open:
             _, sink = self._open.popitem()
-            sink.__exit__(kind, error, trace)
+            sink._abandon()
+
+
+def _folder_names(column: pa.ChunkedArray, key: str) -> pa.ChunkedArray:
+    """``key=value`` for each row, special characters escaped; each distinct value once."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    codes = column.dictionary_encode(null_encoding="encode").combine_chunks()
+    values = codes.dictionary.cast(pa.string()).to_pylist()
+    names = [f"{quote(key, safe='')}={_folder_value(v)}" for v in values]
+    return pa.chunked_array([pa.array(names, pa.string()).take(codes.indices)])
+
+
+def _folder_value(text: str | None) -> str:
+    if text is None:
+        return _HIVE_NULL
+    escaped = quote(text, safe="")
+    return escaped.replace("_", "%5F", 1) if escaped == _HIVE_NULL else escaped

@@ -15,6 +15,8 @@ from tabfeed.dtypes import small_type
 
 __all__ = ["rebatch", "small_schema", "small_type", "to_small"]
 
+_MOST_BYTES = 2**31
+
 
 def small_schema(schema: pa.Schema) -> pa.Schema:
     """A schema of small types, without metadata."""
@@ -46,7 +48,7 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> Iterator[pa.Array]:
 
 def _cast_chunk(chunk: pa.Array, dtype: pa.DataType) -> Iterator[pa.Array]:
     """Cast an array; by halves if it holds more than 2 GB of text."""
-    if len(chunk) < 2 or chunk.nbytes < 2**31:
+    if len(chunk) < 2 or chunk.nbytes < _MOST_BYTES:
         yield chunk.cast(dtype)
         return
     half = len(chunk) // 2

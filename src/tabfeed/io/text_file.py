@@ -173,7 +173,9 @@ class TextFile:
         """How much memory each column takes for a byte of text, and how long a row is."""
         sample = self._form.decode(text, self.schema.names)
         size = max(1, len(text))
-        self._widths = {n: sample.column(n).nbytes / size for n in self.schema.names}
+        self._widths: dict[str, float] = {
+            n: sample.column(n).nbytes / size for n in self.schema.names
+        }
         self._row_bytes = size / max(1, sample.num_rows)
 
     @property
@@ -207,12 +209,12 @@ class TextFile:
         if unit not in self._counts:
             text = self._read_text(unit)
             self._counts[unit] = self._form.count(text) if text else 0
-        return int(self._counts[unit])
+        return self._counts[unit]
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate: the unit's text, times the memory that text of the first rows took."""
         share = sum(self._widths[c] for c in columns)
-        return max(1, round(self._units.nbytes(unit) * share))
+        return max(1, int(self._units.nbytes(unit) * share))
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole units, decoded on the calling thread without the GIL."""
@@ -233,6 +235,8 @@ class TextFile:
     def _read_text(self, unit: int) -> bytes:
         start, end = self._units[unit]
         last = unit == len(self._units) - 1
+        if start == end and not last:
+            return b""
         with self._text.at(start) as read:
             text = read(end - start + last)  # a byte more at the end: nothing should be there
         if len(text) != end - start:

@@ -2,29 +2,31 @@
 
 A column missing from some files is null there. Types that differ are widened where
 every value of each survives exactly: int32 beside int64, float beside double, int32
-beside double, string beside large_string, a dictionary beside its values, null beside
-anything. Whatever would lose a digit is an error that names both files, because a value
-changed in silence is worse than a run that stops.
+beside double, a dictionary beside its values, null beside anything. Whatever would lose
+a digit is an error that names both files, because a value changed in silence is worse than
+a run that stops. A user who knows better gives the type, or leaves the column out.
+
+Large and view layouts become small ones, so that a column looks the same from every source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.dtypes import format_type, is_list_type
-from tabfeed.errors import SchemaMismatchError
+from tabfeed.errors import SchemaError, SchemaMismatchError
+from tabfeed.io.small_types import small_type, to_small
 
-__all__ = ["common_type", "conform", "unify_schemas"]
+__all__ = ["combine", "common_type", "conform", "join_schemas", "unify_schemas"]
 
 _SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 _UNSIGNED = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 _FLOATS = [pa.float16(), pa.float32(), pa.float64()]
 _EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 _UNITS = ["s", "ms", "us", "ns"]
-_LARGE = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
@@ -42,27 +44,60 @@ def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
     x: int64
     y: string
     """
+    schema, conflicts = join_schemas(schemas)
+    for error in conflicts.values():
+        raise error
+    return schema
+
+
+def join_schemas(
+    schemas: Sequence[tuple[str, pa.Schema]], types: Mapping[str, pa.DataType] | None = None
+) -> tuple[pa.Schema, dict[str, SchemaMismatchError]]:
+    """The union of the schemas, and the error for each column that has no common type.
+
+    The caller raises the error if that column is wanted. `types` are the user's own: no two
+    files disagree about a column that has one.
+    """
+    distinct = _distinct(schemas)
+    given = types or {}
     fields: dict[str, pa.Field] = {}
     origin: dict[str, str] = {}
+    conflicts: dict[str, SchemaMismatchError] = {}
+    seen: dict[str, int] = {}
+    for file, schema in distinct:
+        for field in schema:
+            name = field.name
+            new = field.with_type(given.get(name, small_type(field.type)))
+            known = fields.setdefault(name, new)
+            first = origin.setdefault(name, file)
+            seen[name] = seen.get(name, 0) + 1
+            merged = common_type(known.type, new.type)
+            if merged is None:
+                conflicts.setdefault(name, _mismatch((first, known), (file, new)))
+                continue
+            fields[name] = pa.field(name, merged, known.nullable or new.nullable)
+    for name, count in seen.items():
+        if count < len(distinct):
+            fields[name] = fields[name].with_nullable(True)
+    return pa.schema(list(fields.values())), conflicts
+
+
+def _distinct(schemas: Sequence[tuple[str, pa.Schema]]) -> list[tuple[str, pa.Schema]]:
+    """The schemas that differ; a thousand files usually share one."""
+    found: list[tuple[str, pa.Schema]] = []
     for file, schema in schemas:
-        for new in schema:
-            known = fields.setdefault(new.name, new)
-            first = origin.setdefault(new.name, file)
-            if known.type != new.type:
-                merged = common_type(known.type, new.type)
-                if merged is None:
-                    raise SchemaMismatchError(
-                        f"column {new.name!r} is {format_type(known.type)} in {first} and "
-                        f"{format_type(new.type)} in {file}, and no type holds both exactly; "
-                        "rewrite one of them, or leave the column out with columns="
-                    )
-                known = known.with_type(merged)
-            fields[new.name] = known.with_nullable(known.nullable or new.nullable)
-    everywhere = len(schemas)
-    for name, field in fields.items():
-        if sum(schema.get_field_index(name) >= 0 for _, schema in schemas) < everywhere:
-            fields[name] = field.with_nullable(True)
-    return pa.schema(list(fields.values()))
+        if not any(schema.equals(known) for _, known in found):
+            found.append((file, schema))
+    return found
+
+
+def _mismatch(a: tuple[str, pa.Field], b: tuple[str, pa.Field]) -> SchemaMismatchError:
+    (first, known), (second, new) = a, b
+    return SchemaMismatchError(
+        f"column {new.name!r} is {format_type(known.type)} in {first} and {format_type(new.type)} "
+        f"in {second}, and no type holds both exactly; say which one with "
+        f"dtypes={{{new.name!r}: ...}}, leave the column out with columns=, or rewrite one file"
+    )
 
 
 def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
@@ -73,6 +108,7 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     >>> common_type(pa.int32(), pa.float64()), common_type(pa.int64(), pa.float64())
     (DataType(double), None)
     """
+    a, b = small_type(a), small_type(b)
     if a == b:
         return a
     if pa.types.is_null(a) or pa.types.is_null(b):
@@ -81,10 +117,7 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return common_type(_decoded(a), _decoded(b))
     if is_list_type(a) and is_list_type(b):
         inner = common_type(a.value_type, b.value_type)
-        large = pa.types.is_large_list(a) or pa.types.is_large_list(b)
-        return None if inner is None else (pa.large_list(inner) if large else pa.list_(inner))
-    if _LARGE.get(a) == b or _LARGE.get(b) == a:
-        return a if a in _LARGE else b
+        return None if inner is None else pa.list_(inner, _common_length(a, b))
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz:
         return pa.timestamp(max(a.unit, b.unit, key=_UNITS.index), a.tz)
     if pa.types.is_decimal(a) and pa.types.is_decimal(b):
@@ -94,6 +127,12 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 def _decoded(dtype: pa.DataType) -> pa.DataType:
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+
+
+def _common_length(a: pa.DataType, b: pa.DataType) -> int:
+    """The length that all lists of both have, or -1 where it varies."""
+    sizes = {t.list_size if pa.types.is_fixed_size_list(t) else -1 for t in (a, b)}
+    return int(sizes.pop()) if len(sizes) == 1 else -1
 
 
 def _common_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
@@ -125,8 +164,15 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return bool(same_sign and narrow.bit_width <= wide.bit_width)
 
 
-def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give a table the columns, order and types of `schema`; absent columns become null."""
+def conform(table: pa.Table, schema: pa.Schema, *, where: str = "the data") -> pa.Table:
+    """Give a table the columns, order and types of `schema`; absent columns become null.
+
+    Examples
+    --------
+    >>> table = pa.table({"x": pa.array([1], pa.int32())})
+    >>> conform(table, pa.schema({"y": pa.string(), "x": pa.int64()})).to_pylist()
+    [{'y': None, 'x': 1}]
+    """
     if table.schema.equals(schema):
         return table
     columns = []
@@ -135,16 +181,38 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if index < 0:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
-            columns.append(_convert(table.column(index), field.type))
+            columns.append(_convert(table.column(index), field, where))
     if not columns:
         return table.select([])
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _convert(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
-    if column.type == dtype:
+def _convert(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    if column.type == field.type:
         return column
+    try:
+        return _cast(column, field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise SchemaError(
+            f"column {field.name!r} of {where} is {format_type(column.type)} and cannot become "
+            f"{format_type(field.type)}: {e}"
+        ) from e
+
+
+def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type) and pa.types.is_dictionary(dtype):
+        return column.cast(dtype)
     if pa.types.is_dictionary(dtype):
-        values = _convert(column, dtype.value_type)
-        return pc.dictionary_encode(values).cast(dtype)
-    return column.cast(dtype)
+        values = _cast(column, dtype.value_type)
+        chunks = [pc.dictionary_encode(chunk).cast(dtype) for chunk in values.chunks]
+        return pa.chunked_array(chunks, dtype)
+    table = pa.Table.from_arrays([column], names=[""])
+    return to_small(table, pa.schema([pa.field("", dtype)])).column(0)
+
+
+def combine(table: pa.Table) -> pa.Table:
+    """One chunk a column; dictionaries that together outgrow their index type stay apart."""
+    try:
+        return table.combine_chunks()
+    except pa.ArrowInvalid:
+        return table

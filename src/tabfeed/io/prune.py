@@ -1,0 +1,115 @@
+"""Which row groups a filter can do without, told from the footers alone.
+
+What is known of a row group (its folder keys, the smallest and largest value of a column,
+whether it has nulls) is written as an expression that holds for all of its rows. Arrow then
+says whether the filter can be true where that expression is. The footers were read when
+the files were opened; Arrow's own pruning would read each of them again.
+
+A comparison with NaN is false, and NaN is left out of the statistics: ``not (x <= 5)`` can hold
+in a row group whose largest value is 5. Such filters get no help from statistics of floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from tabfeed.io.filters import Filter
+
+__all__ = ["facts_of_chunk", "facts_of_keys", "may_match"]
+
+
+def may_match(
+    condition: Filter, facts: Sequence[Sequence[pc.Expression]], schema: pa.Schema
+) -> list[bool]:
+    """Whether the filter can hold, for each row group of which the facts are known."""
+    import pyarrow.dataset as pads  # imports pandas where it is installed: not at the top
+
+    form, nowhere = pads.ParquetFileFormat(), pafs.LocalFileSystem()
+    pieces = [
+        form.make_fragment(str(i), nowhere, partition_expression=_all_of(known))
+        for i, known in enumerate(facts)
+    ]
+    possible = pads.FileSystemDataset(pieces, schema, form, nowhere)
+    kept = {int(p.path) for p in possible.get_fragments(filter=condition.expression)}
+    return [i in kept for i in range(len(facts))]
+
+
+def _all_of(facts: Sequence[pc.Expression]) -> pc.Expression:
+    return reduce(and_, facts) if facts else pc.scalar(True)
+
+
+def facts_of_keys(
+    keys: Mapping[str, Any], columns: Iterable[str], schema: pa.Schema
+) -> list[pc.Expression]:
+    """What the folders say: a column has one value, or is null throughout."""
+    facts = []
+    for name in columns:
+        if name in keys:
+            value = pa.scalar(keys[name]).cast(schema.field(name).type)
+            facts.append(pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return facts
+
+
+def facts_of_chunk(
+    chunk: pq.ColumnChunkMetaData, stored: pa.DataType, field: pa.Field, condition: Filter
+) -> list[pc.Expression]:
+    """What the statistics of one column of a row group say.
+
+    Parameters
+    ----------
+    chunk
+        The column in the footer.
+    stored
+        Its type in the file.
+    field
+        Its name and type in the dataset.
+    condition
+        The filter, to leave out what does not help it.
+    """
+    statistics = chunk.statistics
+    if statistics is None or not _ordered_alike(stored, field.type):
+        return []
+    if statistics.has_null_count and statistics.null_count == chunk.num_values:
+        return [pc.field(field.name).is_null()]
+    if pa.types.is_floating(stored) and "invert" in str(condition.expression):
+        return []
+    bounds = _bounds(statistics, stored, field.type)
+    if bounds is None:
+        return []
+    low, high = bounds
+    within = (pc.field(field.name) >= low) & (pc.field(field.name) <= high)
+    if not statistics.has_null_count or statistics.null_count:
+        within = within | pc.field(field.name).is_null()
+    return [within]
+
+
+def _ordered_alike(stored: pa.DataType, read: pa.DataType) -> bool:
+    """Whether the smallest value in the file is the smallest once it is read."""
+    if stored == read:
+        return not pa.types.is_nested(stored) and not pa.types.is_dictionary(stored)
+    numbers = (pa.types.is_integer, pa.types.is_floating)
+    both_numbers = all(any(check(t) for check in numbers) for t in (stored, read))
+    return both_numbers or (pa.types.is_timestamp(stored) and pa.types.is_timestamp(read))
+
+
+def _bounds(
+    statistics: pq.Statistics, stored: pa.DataType, read: pa.DataType
+) -> tuple[pa.Scalar, pa.Scalar] | None:
+    if not statistics.has_min_max:
+        return None
+    try:
+        values = statistics.min, statistics.max
+        if any(v is None or v != v for v in values):
+            return None
+        low, high = (pa.scalar(v, stored).cast(read) for v in values)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None  # text cut in the middle of a character, a date Python does not know
+    return low, high

@@ -1,0 +1,54 @@
+import pyarrow as pa
+import pytest
+
+from tabfeed.io import small_types
+from tabfeed.io.small_types import rebatch, small_schema, to_small
+
+
+def test_a_schema_without_large_types_or_metadata() -> None:
+    schema = pa.schema(
+        [
+            pa.field("a", pa.large_list(pa.struct({"x": pa.large_string()})), nullable=False),
+            ("b", pa.dictionary(pa.int8(), pa.string_view())),
+            ("c", pa.list_(pa.large_binary(), 2)),
+        ],
+        metadata={"k": "v"},
+    )
+    small = small_schema(schema)
+    assert small == pa.schema(
+        [
+            pa.field("a", pa.list_(pa.struct({"x": pa.string()})), nullable=False),
+            ("b", pa.dictionary(pa.int8(), pa.string())),
+            ("c", pa.list_(pa.binary(), 2)),
+        ]
+    )
+    assert small.metadata is None
+
+
+def test_text_too_long_for_one_chunk_comes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_types, "_MOST_BYTES", 40)
+    words = [f"word {i}" for i in range(20)]
+    table = pa.table({"s": pa.array(words, pa.large_string())})
+    small = to_small(table, pa.schema({"s": pa.string()}))
+    assert small.column("s").type == pa.string()
+    assert small.column("s").num_chunks > 4
+    assert small.column("s").to_pylist() == words
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [5], [1, 0, 1, 7, 2], [3, 3, 3]])
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_rebatch(sizes: list[int], rows: int) -> None:
+    numbers = iter(range(100))
+    tables = [
+        pa.table({"x": pa.array([next(numbers) for _ in range(n)], pa.int64())}) for n in sizes
+    ]
+    batches = list(rebatch(tables, rows))
+    assert [v for b in batches for v in b.column(0).to_pylist()] == list(range(sum(sizes)))
+    assert all(b.num_rows == rows for b in batches[:-1])
+    assert all(b.num_rows for b in batches)
+
+
+def test_rebatch_joins_different_dictionaries() -> None:
+    parts = [pa.table({"c": pa.array(v).dictionary_encode()}) for v in (["a", "b"], ["c", "a"])]
+    (batch,) = rebatch(parts, 10)
+    assert batch.column(0).to_pylist() == ["a", "b", "c", "a"]
