@@ -20,7 +20,7 @@ SRC = Path(__file__).parents[1] / "src"
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
     "errors trace",
-    "dtypes hashing budget progress textproto protostruct",
+    "arguments dtypes hashing budget progress textproto protostruct",
     "column_schema schema selector schema_formats tfmetadata",
     "execute",
     "io",

@@ -1,14 +1,19 @@
 """Amounts of memory, as users write them: ``"2GB"``, ``2_000_000_000``, ``0.1`` (a share).
 
 A share is of what is free now, not of what is installed: on a machine with other
-tenants the installed amount promises memory nobody has. Inside a container the
-container's own limit counts.
+tenants the installed amount promises memory nobody has. Inside a container or a batch
+job its own limits count, of memory and of cores: they are those of its control group and
+of every group around it. Cached file pages count as free there, as they do on the machine,
+since the kernel gives them up first.
 """
 
 from __future__ import annotations
 
+import math
+import numbers
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tabfeed.errors import ArgumentError
@@ -27,7 +32,10 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_AMOUNT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_AMOUNT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
+_MEMINFO = Path("/proc/meminfo")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
 
 
 def parse_bytes(value: int | float | str, *, name: str = "size", of: int | None = None) -> int:
@@ -46,45 +54,52 @@ def parse_bytes(value: int | float | str, *, name: str = "size", of: int | None 
     --------
     >>> parse_bytes("512MB"), parse_bytes("1 GiB"), parse_bytes(0.5, of=1000)
     (512000000, 1073741824, 500)
-    >>> parse_bytes("fast", name="part_size")
-    Traceback (most recent call last):
-        ...
-    tabfeed.errors.ArgumentError: part_size is 'fast'; write bytes (1_000_000), an amount ("512MB", "2GiB") or a share (0.25)
+    >>> parse_bytes("2 GB", name="part_size") == parse_bytes(2_000_000_000)
+    True
     """
     amount = _to_number(value)
-    if amount is None or amount <= 0:
+    if isinstance(amount, float) and 0 < amount <= 1:
+        return max(1, int(amount * (free_memory() if of is None else of)))
+    if amount is None or amount <= 0 or (isinstance(amount, float) and not amount.is_integer()):
         raise ArgumentError(
             f"{name} is {value!r}; write bytes (1_000_000), an amount "
             '("512MB", "2GiB") or a share (0.25)'
         )
-    if isinstance(value, float) and value <= 1:
-        return max(1, int(value * (free_memory() if of is None else of)))
-    return max(1, int(amount))
+    return int(amount)
 
 
-def _to_number(value: object) -> float | None:
+def _to_number(value: object) -> int | float | None:
+    """Bytes as int or whole float, a share as float; None for what is neither."""
+    if isinstance(value, str):
+        return _from_text(value)
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
-        return float(value) if value == value else None
-    if not isinstance(value, str):
-        return None
-    match = _AMOUNT.fullmatch(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
+    return None
+
+
+def _from_text(text: str) -> int | float | None:
+    match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _UNITS:
         return None
-    return float(match[1].replace("_", "")) * _UNITS[match[2].lower()]
+    digits, unit = match[1].replace("_", ""), match[2].lower()
+    if "." not in digits:
+        return int(digits) * _UNITS[unit]
+    return float(digits) if unit == "" else int(float(digits) * _UNITS[unit])
 
 
 def free_memory() -> int:
     """Bytes this process may still take: the machine's, or its container's if that is less."""
-    candidates = [_meminfo_available(), _cgroup_available()]
-    known = [c for c in candidates if c is not None]
+    known = [n for n in (_machine_available(), *_groups_available()) if n is not None]
     return min(known) if known else 4 * 2**30
 
 
-def _meminfo_available() -> int | None:
+def _machine_available() -> int | None:
     try:
-        text = Path("/proc/meminfo").read_text()
+        text = _MEMINFO.read_text()
     except OSError:
         pages, size = "SC_PHYS_PAGES", "SC_PAGE_SIZE"
         if pages in os.sysconf_names and size in os.sysconf_names:
@@ -94,17 +109,45 @@ def _meminfo_available() -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def _cgroup_available() -> int | None:
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        ),
-    ):
+def _groups_available() -> Iterator[int]:
+    for folder in _own_groups("memory"):
+        limit = _read_int(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = _read_int(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            yield max(0, limit - used + _cached(folder))
+
+
+def _cached(folder: Path) -> int:
+    """File pages the group holds in the page cache."""
+    try:
+        text = (folder / "memory.stat").read_text()
+    except OSError:
+        return 0
+    return sum(int(n) for n in re.findall(r"^(?:in)?active_file (\d+)$", text, re.MULTILINE))
+
+
+def _own_groups(controller: str) -> Iterator[Path]:
+    """Folders of the control groups this process is in, innermost first (versions 2 and 1)."""
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = _GROUPS / controller if controllers else _GROUPS
+        inner = root / path.lstrip("/")
+        yield inner
+        yield from (p for p in inner.parents if p == root or root in p.parents)
+
+
+def _read_int(*files: Path) -> int | None:
+    """The number in the first of `files` that holds one; "max" is none."""
+    for file in files:
         try:
-            return max(0, int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # not in a container, or the limit is "max"
+            return int(file.read_text())
+        except (OSError, ValueError):
             continue
     return None
 
@@ -113,11 +156,24 @@ def cpu_count() -> int:
     """Cores this process may use; ``TABFEED_THREADS`` overrides."""
     override = os.environ.get("TABFEED_THREADS")
     if override:
-        if not override.isdigit() or int(override) < 1:
+        if not override.isdecimal() or int(override) < 1:
             raise ArgumentError(
                 f"TABFEED_THREADS is {override!r}; it must be a whole number from 1"
             )
         return int(override)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    return max(1, min([cores, *_group_cores()]))
+
+
+def _group_cores() -> Iterator[int]:
+    """Cores' worth of time the control groups allow, rounded up."""
+    for folder in _own_groups("cpu"):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield math.ceil(int(quota) / int(period))
+        except (OSError, ValueError, ZeroDivisionError):  # no limit, or version 1
+            quota_us = _read_int(folder / "cpu.cfs_quota_us")
+            period_us = _read_int(folder / "cpu.cfs_period_us")
+            if quota_us and period_us and quota_us > 0:
+                yield math.ceil(quota_us / period_us)

@@ -6,6 +6,8 @@ down and read it again, which saved schemas need: ``list<int64>`` rather than a 
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,7 @@ import pyarrow as pa
 
 from tabfeed.errors import SchemaError
 
-__all__ = ["as_arrow_type", "format_type", "is_list_type", "leaf_type", "parse_type"]
+__all__ = ["as_arrow_type", "format_type", "is_list_type", "leaf_type", "parse_type", "small_type"]
 
 
 def is_list_type(dtype: pa.DataType) -> bool:
@@ -36,37 +38,106 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
     DataType(int32)
     """
     while True:
-        if is_list_type(dtype):
-            dtype = dtype.value_type
-        elif pa.types.is_dictionary(dtype):
+        if is_list_type(dtype) or pa.types.is_dictionary(dtype):
             dtype = dtype.value_type
         else:
             return dtype
 
 
+def small_type(dtype: pa.DataType) -> pa.DataType:
+    """The type with 32-bit offsets that holds the same values.
+
+    Examples
+    --------
+    >>> print(small_type(pa.large_list(pa.large_string())))
+    list<item: string>
+    """
+    if dtype in _FLAT:
+        return _FLAT[dtype]
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(_small_field(dtype.value_field), dtype.list_size)
+    if _is_list(dtype):
+        return pa.list_(_small_field(dtype.value_field))
+    if pa.types.is_struct(dtype):
+        return pa.struct([_small_field(dtype.field(i)) for i in range(dtype.num_fields)])
+    if pa.types.is_dictionary(dtype):
+        return pa.dictionary(dtype.index_type, small_type(dtype.value_type), dtype.ordered)
+    if pa.types.is_map(dtype):
+        return pa.map_(
+            small_type(dtype.key_type), _small_field(dtype.item_field), dtype.keys_sorted
+        )
+    return dtype
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    checks = (
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_list_view,
+        pa.types.is_large_list_view,
+    )
+    return any(check(dtype) for check in checks)
+
+
+def _small_field(field: pa.Field) -> pa.Field:
+    return field.with_type(small_type(field.type))
+
+
+_FLAT = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
+
+
 def format_type(dtype: pa.DataType) -> str:
     """Write an Arrow type as text that `parse_type` reads back.
+
+    Rare types that have no text of their own (unions, extension types) are written as
+    ``arrow:`` and Arrow's serialised form.
 
     Examples
     --------
     >>> format_type(pa.list_(pa.timestamp("us", tz="UTC")))
     'list<timestamp[us, tz=UTC]>'
+    >>> format_type(pa.struct([pa.field("a b", pa.int8(), nullable=False)]))
+    'struct<"a b": int8 not null>'
     """
     if pa.types.is_fixed_size_list(dtype):
-        return f"fixed_size_list<{format_type(dtype.value_type)}, {dtype.list_size}>"
+        return f"fixed_size_list<{_format_field(dtype.value_field)}, {dtype.list_size}>"
     if pa.types.is_large_list(dtype):
-        return f"large_list<{format_type(dtype.value_type)}>"
+        return f"large_list<{_format_field(dtype.value_field)}>"
     if pa.types.is_list(dtype):
-        return f"list<{format_type(dtype.value_type)}>"
+        return f"list<{_format_field(dtype.value_field)}>"
     if pa.types.is_dictionary(dtype):
         ordered = ", ordered" if dtype.ordered else ""
         return f"dictionary<{format_type(dtype.value_type)}, {dtype.index_type}{ordered}>"
     if pa.types.is_map(dtype):
-        return f"map<{format_type(dtype.key_type)}, {format_type(dtype.item_type)}>"
+        ordered = ", keys_sorted" if dtype.keys_sorted else ""
+        return f"map<{format_type(dtype.key_type)}, {_format_field(dtype.item_field)}{ordered}>"
     if pa.types.is_struct(dtype):
         fields = [dtype.field(i) for i in range(dtype.num_fields)]
-        return "struct<" + ", ".join(f"{f.name}: {format_type(f.type)}" for f in fields) + ">"
-    return str(dtype)
+        return f"struct<{', '.join(f'{_quoted(f.name)}: {_format_field(f)}' for f in fields)}>"
+    return _format_leaf(dtype)
+
+
+def _format_field(field: pa.Field) -> str:
+    return format_type(field.type) + ("" if field.nullable else _NOT_NULL)
+
+
+def _format_leaf(dtype: pa.DataType) -> str:
+    text = str(dtype)
+    try:
+        if _parse(text) == dtype:
+            return text
+    except (ValueError, IndexError):
+        pass
+    return _ARROW + base64.b64encode(pa.schema([pa.field("", dtype)]).serialize()).decode()
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else json.dumps(name)
 
 
 def parse_type(text: str) -> pa.DataType:
@@ -77,52 +148,74 @@ def parse_type(text: str) -> pa.DataType:
     >>> parse_type("fixed_size_list<float, 4>")
     FixedSizeListType(fixed_size_list<item: float>[4])
     """
-    text = text.strip()
-    head, _, rest = text.partition("<")
-    if rest.endswith(">") and head in _NESTED:
-        return _NESTED[head](_split(rest[:-1]))
-    for pattern, make in _PARAMETRIC:
-        if match := pattern.fullmatch(text):
-            return make(match)
     try:
-        return pa.type_for_alias(text)
-    except ValueError:
+        return _parse(text.strip())
+    except (ValueError, TypeError, IndexError, OverflowError, OSError):
         raise SchemaError(
             f"{text!r} is not a type tabfeed knows; examples: int64, float, string, "
             "timestamp[us], list<int64>, dictionary<string, int32>"
         ) from None
 
 
+def _parse(text: str) -> pa.DataType:
+    head, _, rest = text.partition("<")
+    if rest.endswith(">") and head in _NESTED:
+        return _NESTED[head](_split(rest[:-1]))
+    if text.startswith(_ARROW):
+        data = base64.b64decode(text[len(_ARROW) :], validate=True)
+        return pa.ipc.read_schema(pa.BufferReader(data)).field(0).type
+    for pattern, make in _PARAMETRIC:
+        if match := pattern.fullmatch(text):
+            return make(match)
+    return pa.type_for_alias(text)
+
+
+def _parse_field(text: str, name: str = "item") -> pa.Field:
+    bare = text.removesuffix(_NOT_NULL)
+    return pa.field(name, _parse(bare.strip()), nullable=bare == text)
+
+
+def _parse_struct(parts: list[str]) -> pa.DataType:
+    fields = []
+    for part in parts:
+        match = _STRUCT_FIELD.fullmatch(part)
+        if match is None:
+            raise ValueError(part)
+        name = json.loads(match[1]) if match[1].startswith('"') else match[1]
+        fields.append(_parse_field(match[2], name))
+    return pa.struct(fields)
+
+
 def _split(text: str) -> list[str]:
-    """Split at the commas that are not inside brackets."""
+    """Split at the commas that are inside neither brackets nor quotes."""
     parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
+    for match in _PUNCTUATION.finditer(text):
+        char = match[0]
         depth += (char in "<[(") - (char in ">])")
         if char == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
+            parts.append(text[start : match.start()])
+            start = match.end()
     parts.append(text[start:])
     return [p.strip() for p in parts if p.strip()]
 
 
-def _parse_struct(parts: list[str]) -> pa.DataType:
-    pairs = [p.partition(":") for p in parts]
-    return pa.struct([(name, parse_type(rest)) for name, _, rest in pairs])
-
+_ARROW = "arrow:"
+_NOT_NULL = " not null"
+_PLAIN_NAME = re.compile(r"\w+")
+_PUNCTUATION = re.compile(r'"(?:[^"\\]|\\.)*"|[<>\[\](),]')
+_STRUCT_FIELD = re.compile(r'("(?:[^"\\]|\\.)*"|\w+)\s*:\s*(.*)', re.DOTALL)
 
 _NESTED: dict[str, Callable[[list[str]], pa.DataType]] = {
-    "list": lambda p: pa.list_(parse_type(p[0])),
-    "large_list": lambda p: pa.large_list(parse_type(p[0])),
-    "fixed_size_list": lambda p: pa.list_(parse_type(p[0]), int(p[1])),
-    "dictionary": lambda p: pa.dictionary(parse_type(p[1]), parse_type(p[0]), len(p) > 2),
-    "map": lambda p: pa.map_(parse_type(p[0]), parse_type(p[1])),
+    "list": lambda p: pa.list_(_parse_field(p[0])),
+    "large_list": lambda p: pa.large_list(_parse_field(p[0])),
+    "fixed_size_list": lambda p: pa.list_(_parse_field(p[0]), int(p[1])),
+    "dictionary": lambda p: pa.dictionary(_parse(p[1]), _parse(p[0]), "ordered" in p[2:]),
+    "map": lambda p: pa.map_(_parse(p[0]), _parse_field(p[1], "value"), "keys_sorted" in p[2:]),
     "struct": _parse_struct,
 }
 
 _PARAMETRIC: list[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]]] = [
     (re.compile(r"timestamp\[(\w+), tz=(.+)\]"), lambda m: pa.timestamp(m[1], m[2])),
-    (re.compile(r"date32\[day\]"), lambda m: pa.date32()),
-    (re.compile(r"date64\[ms\]"), lambda m: pa.date64()),
     (
         re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)"),
         lambda m: getattr(pa, f"decimal{m[1]}")(int(m[2]), int(m[3])),
@@ -144,39 +237,62 @@ def as_arrow_type(dtype: Any) -> pa.DataType:
     """
     if isinstance(dtype, pa.DataType):
         return dtype
-    if isinstance(dtype, str) and dtype == "object":
-        return pa.string()
     if isinstance(dtype, str):
-        try:
-            return parse_type(dtype)
-        except SchemaError as unknown:
-            try:
-                return pa.from_numpy_dtype(np.dtype(dtype))
-            except (TypeError, ValueError, pa.ArrowNotImplementedError):
-                raise unknown from None
-    if dtype in _PYTHON:
+        return _from_name(dtype)
+    if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    if type(dtype).__module__.startswith("polars") or getattr(dtype, "__module__", "").startswith(
-        "polars"
-    ):
-        import polars as pl
-
-        arrow: pa.DataType = pl.Series([], dtype=dtype).to_arrow().type
-        return pa.string() if pa.types.is_large_string(arrow) else arrow
-    if hasattr(dtype, "numpy_dtype"):  # pandas' nullable types
-        dtype = dtype.numpy_dtype
+    library = (dtype if isinstance(dtype, type) else type(dtype)).__module__.partition(".")[0]
     try:
-        return pa.from_numpy_dtype(np.dtype(dtype))
+        if library == "polars":
+            return _from_polars(dtype)
+        if library == "pandas":
+            return _from_pandas(dtype)
+        if dtype is not None:
+            return _from_numpy(np.dtype(dtype))
     except (TypeError, ValueError, pa.ArrowNotImplementedError):
-        raise SchemaError(
-            f"{dtype!r} is not a type tabfeed knows; give an Arrow type, a NumPy dtype or a name"
-        ) from None
+        pass
+    raise SchemaError(
+        f"{dtype!r} is not a type tabfeed knows; give an Arrow type, a NumPy dtype or a name"
+    )
 
 
-_PYTHON: dict[Any, pa.DataType] = {
+def _from_name(name: str) -> pa.DataType:
+    try:
+        return parse_type(name)
+    except SchemaError as unknown:
+        try:
+            return _from_numpy(np.dtype(name))
+        except (TypeError, ValueError, pa.ArrowNotImplementedError):
+            raise unknown from None
+
+
+def _from_numpy(dtype: np.dtype[Any]) -> pa.DataType:
+    """A NumPy dtype; ``object`` is how NumPy and pandas hold text."""
+    return pa.string() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
+
+
+def _from_polars(dtype: Any) -> pa.DataType:
+    import polars as pl
+
+    if dtype == pl.Object:
+        raise TypeError("Python objects have no Arrow type")
+    return small_type(pl.Series([], dtype=dtype).to_arrow().type)
+
+
+def _from_pandas(dtype: Any) -> pa.DataType:
+    import pandas as pd
+
+    arrow = pa.Array.from_pandas(pd.Series([], dtype=dtype)).type
+    if pa.types.is_dictionary(arrow) and pa.types.is_null(arrow.value_type):  # no values yet
+        return pa.dictionary(pa.int32(), pa.string(), arrow.ordered)
+    return small_type(arrow)
+
+
+_PYTHON: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
     str: pa.string(),
     bytes: pa.binary(),
+    object: pa.string(),
 }

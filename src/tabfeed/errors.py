@@ -4,6 +4,7 @@
 
     TabfeedError
     ├── ArgumentError (ValueError)          an option has a value we cannot use
+    │   └── UnknownArgumentError (TypeError)  there is no option of that name; the nearest ones
     ├── MissingExtraError (ImportError)     an optional library is not installed
     ├── SchemaError (ValueError)            columns or types are not what was expected
     │   ├── ColumnNotFoundError (KeyError)  a named column is absent; lists the nearest names
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "ArgumentError",
@@ -57,6 +59,7 @@ __all__ = [
     "TabfeedError",
     "TabfeedWarning",
     "UnfinishedDatasetError",
+    "UnknownArgumentError",
     "UnreadableFileError",
     "WorkflowError",
     "WriteError",
@@ -70,9 +73,39 @@ class TabfeedError(Exception):
         # KeyError would print the repr of its message; every class here prints the message.
         return str(self.args[0]) if self.args else ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error crosses to another process with its attributes and notes, whatever its
+        # constructor takes.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(cls: type[TabfeedError], args: tuple[Any, ...], state: dict[str, Any]) -> TabfeedError:
+    error = cls.__new__(cls, *args)
+    super(TabfeedError, error).__init__(*args)  # the builtin's, not our subclass's
+    error.__dict__.update(state)
+    return error
+
 
 class ArgumentError(TabfeedError, ValueError):
     """An option has a value we cannot use."""
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
+    """There is no argument of that name.
+
+    Examples
+    --------
+    >>> print(UnknownArgumentError("Dataset", "part_sizes", ["part_size", "schema"]))
+    Dataset has no argument 'part_sizes'; did you mean 'part_size'?
+    """
+
+    def __init__(self, function: str, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
+        super().__init__(
+            f"{function} has no argument {name!r}; {hint if near else 'it has ' + ', '.join(names)}"
+        )
 
 
 class MissingExtraError(TabfeedError, ImportError):
@@ -80,10 +113,8 @@ class MissingExtraError(TabfeedError, ImportError):
 
     Examples
     --------
-    >>> raise MissingExtraError("dask", "Dask DataFrames")
-    Traceback (most recent call last):
-        ...
-    tabfeed.errors.MissingExtraError: Dask DataFrames need an optional library: pip install "tabfeed[dask]"
+    >>> print(MissingExtraError("dask", "Dask DataFrames"))
+    Dask DataFrames need an optional library: pip install "tabfeed[dask]"
     """
 
     def __init__(self, extra: str, feature: str) -> None:
@@ -101,10 +132,8 @@ class ColumnNotFoundError(SchemaError, KeyError):
 
     Examples
     --------
-    >>> raise ColumnNotFoundError("lable", ["label", "C1"], where="train.parquet")
-    Traceback (most recent call last):
-        ...
-    tabfeed.errors.ColumnNotFoundError: there is no column 'lable' in train.parquet; did you mean 'label'? (2 columns: label, C1)
+    >>> print(ColumnNotFoundError("lable", ["label", "C1"], where="train.parquet"))
+    there is no column 'lable' in train.parquet; did you mean 'label'? (2 columns: label, C1)
     """
 
     def __init__(self, name: str, available: Iterable[str], *, where: str = "the data") -> None:
@@ -112,7 +141,7 @@ class ColumnNotFoundError(SchemaError, KeyError):
         self.name = name
         self.available = names
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ";"
+        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
         shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         super().__init__(
             f"there is no column {name!r} in {where}{hint} ({len(names)} columns: {shown})"

@@ -1,24 +1,31 @@
 """Progress bars for long work: Rich, in a terminal or a notebook, and nothing in a pipe.
 
-``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. Work shorter than a
-second leaves no trace on the screen.
+``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. A bar is gone when its work is
+done. One bar is shown at a time: work inside other work, or on another thread, is silent,
+since two bars would write over each other.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 __all__ = ["Bar", "progress"]
 
+_OFF = frozenset(["", "0", "false", "no", "off"])
+_screen = threading.Lock()
+
 
 class Bar(Protocol):
     """What the work tells the bar."""
 
-    def advance(self, amount: int = 1) -> None: ...
+    def advance(self, amount: int = 1) -> None:
+        """So much more is done."""
+        ...
 
 
 class _Silent:
@@ -27,51 +34,60 @@ class _Silent:
 
 
 class _RichBar:
-    def __init__(self, bars: Any, task: Any) -> None:
-        self._bars, self._task = bars, task
+    def __init__(self, bars: Any, task: Any, unit: str) -> None:
+        self._bars, self._task, self._unit = bars, task, unit
 
     def advance(self, amount: int = 1) -> None:
         self._bars.advance(self._task, amount)
+        task = self._bars.tasks[0]
+        speed = f", {task.speed:,.0f} {self._unit}/s" if task.speed else ""
+        total = f"/{task.total:,}" if task.total else ""
+        self._bars.update(self._task, counts=f"{task.completed:,}{total} {self._unit}{speed}")
 
 
 def wanted() -> bool:
     """Whether anyone is there to see a bar."""
     setting = os.environ.get("TABFEED_PROGRESS")
     if setting is not None:
-        return setting not in ("0", "", "false", "no")
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+        return setting.strip().lower() not in _OFF
+    if "ipykernel" in sys.modules:
+        return True
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # closed
+        return False
 
 
 @contextmanager
 def progress(label: str, total: int | None, *, unit: str = "rows") -> Iterator[Bar]:
-    """Show how far some work has come.
+    """Show how far some work has come; `total` is None where the end is not known.
 
     Examples
     --------
     >>> with progress("writing", total=10) as bar:
     ...     bar.advance(10)
     """
-    if not wanted():
+    if not wanted() or not _screen.acquire(blocking=False):
         yield _Silent()
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    try:
+        bars = _make_bars()
+        with bars:
+            yield _RichBar(bars, bars.add_task(label, total=total, counts=""), unit)
+    finally:
+        _screen.release()
 
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,}/{task.total:,} " + unit if total else "{task.completed:,}"),
-        TextColumn("{task.speed:,.0f} " + unit + "/s" if total else ""),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+
+def _make_bars() -> Any:
+    from rich import progress as rich
+    from rich.console import Console
+
+    return rich.Progress(
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.TextColumn("{task.fields[counts]}", markup=False),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    with bars:
-        yield _RichBar(bars, bars.add_task(label, total=total))

@@ -14,7 +14,7 @@ from typing import Any
 
 from tabfeed.dtypes import as_arrow_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
-from tabfeed.schema import Schema, normalise_tags
+from tabfeed.schema import Schema
 
 __all__ = ["ColumnSelector"]
 
@@ -33,7 +33,7 @@ class ColumnSelector:
     subgroups
         More groups, each a sequence of names.
     tags
-        Columns that carry any of these tags.
+        Columns that carry any of these tags; ``user_id`` asks for both ``user`` and ``id``.
     dtypes
         Columns of any of these types (of their values, for lists).
 
@@ -67,8 +67,8 @@ class ColumnSelector:
         dtype_list = dtypes if isinstance(dtypes, list | tuple) else [dtypes]
         put = object.__setattr__
         put(self, "names", tuple(flat))
-        put(self, "subgroups", (*groups, *(tuple(g) for g in subgroups)))
-        put(self, "tags", normalise_tags(tags))
+        put(self, "subgroups", (*groups, *_split_groups([_as_group(g) for g in subgroups])[1]))
+        put(self, "tags", _tags(tags))
         put(self, "dtypes", tuple(as_arrow_type(d) for d in dtype_list))
         put(self, "excluded", tuple(excluded))
 
@@ -85,9 +85,9 @@ class ColumnSelector:
         for group in self.subgroups:
             for name in group:
                 chosen.update(dict.fromkeys(_match(name, schema, where)))
+        tagged = schema.select_by_tag(self.tags)
         for column in schema:
-            by_tag = self.tags and not set(self.tags).isdisjoint(column.tags)
-            if by_tag or (self.dtypes and column.leaf_dtype in self.dtypes):
+            if column.name in tagged or (self.dtypes and column.leaf_dtype in self.dtypes):
                 chosen[column.name] = None
         for selector in self.excluded:
             for name in selector.resolve(schema, where=where):
@@ -96,12 +96,13 @@ class ColumnSelector:
 
     def groups(self, schema: Schema, *, where: str = "the data") -> list[tuple[str, ...]]:
         """As groups: each subgroup whole, every other column a group of one, in order."""
-        grouped = {name for group in self.subgroups for name in group}
         named = self.resolve(schema, where=where)
+        whole = [tuple(m for n in g for m in _match(n, schema, where)) for g in self.subgroups]
+        grouped = {name for group in whole for name in group}
         singles: list[tuple[str, ...]] = [
             (n,) for n in named if n not in grouped or n in self.names
         ]
-        return singles + [g for g in self.subgroups if set(g) <= set(named)]
+        return singles + [g for g in whole if set(g) <= set(named)]
 
     def __add__(self, other: Any) -> ColumnSelector:
         right = ColumnSelector.of(other)
@@ -133,11 +134,21 @@ class ColumnSelector:
         ]
         text = f"[{', '.join(parts)}]" if parts else ""
         if self.tags:
-            text += f"{', ' if text else ''}tags={[str(t) for t in self.tags]}"
+            text += f"{', ' if text else ''}tags={list(self.tags)}"
         if self.dtypes:
             text += f"{', ' if text else ''}dtypes={[str(d) for d in self.dtypes]}"
         minus = "".join(f" - {s!r}" for s in self.excluded)
         return f"ColumnSelector({text}){minus}"
+
+
+def _as_group(group: Any) -> list[Any]:
+    return [group] if isinstance(group, str) else list(group)
+
+
+def _tags(tags: Iterable[str] | str) -> tuple[str, ...]:
+    """Tags as given, lower-case; a compound such as ``user_id`` stays one, and asks for both."""
+    given = [tags] if isinstance(tags, str) else list(tags)
+    return tuple(dict.fromkeys(str(t).strip().lower() for t in given))
 
 
 def _split_groups(names: Iterable[Any] | str | None) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -32,7 +32,9 @@ class Span:
 class Recorder(Protocol):
     """What a profiler provides."""
 
-    def span(self, name: str, data: dict[str, Any]) -> AbstractContextManager[None]: ...
+    def span(self, name: str, data: dict[str, Any]) -> AbstractContextManager[None]:
+        """A block whose work is recorded."""
+        ...
 
 
 class _Nothing:
@@ -60,6 +62,7 @@ class ListRecorder:
 
     @contextmanager
     def span(self, name: str, data: dict[str, Any]) -> Iterator[None]:
+        """A block that is kept as a `Span` when it ends, whether well or not."""
         start = time.perf_counter_ns()
         try:
             yield

@@ -1,15 +1,18 @@
 """Map and reduce on threads.
 
-At most ``threads + 1`` results are held at a time: a slow consumer slows the
-workers instead of filling memory. Results come in the order of the items. The first
-exception cancels what has not started and reaches the caller as it was raised.
+At most ``threads + 1`` items are in work or done and waiting, beside the result the caller
+holds: a slow consumer slows the workers instead of filling memory. Results come in the order
+of the items. The first exception cancels what has not started and reaches the caller as it
+was raised.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -57,22 +60,23 @@ class LocalExecutor:
             raise ArgumentError(f"threads is {threads}; it must be 1 or more")
         self.threads = threads or cpu_count()
 
-    def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Iterator[R]:
+    def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Generator[R, None, None]:
         """``fn`` of each item, in order, lazily."""
         source = iter(items)
         if self.threads == 1:
             yield from map(fn, source)
             return
         with ThreadPoolExecutor(self.threads, thread_name_prefix="tabfeed-map") as pool:
-            window: deque[Future[R]] = deque(
-                pool.submit(fn, item) for item in islice(source, self.threads + 1)
-            )
+            window: deque[Future[R]] = deque()
             try:
+                for item in islice(source, self.threads + 1):
+                    window.append(pool.submit(fn, item))
                 while window:
                     result = window.popleft().result()
                     for item in islice(source, 1):
                         window.append(pool.submit(fn, item))
                     yield result
+                    del result  # the caller may be done with it; then so are we
             finally:
                 for future in window:
                     future.cancel()
@@ -81,10 +85,9 @@ class LocalExecutor:
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
         """All of ``partial(item)`` merged, left to right; None if there are no items."""
-        total: R | None = None
-        for result in self.map(items, partial):
-            total = result if total is None else merge(total, result)
-        return total
+        with closing(self.map(items, partial)) as results:
+            first = list(islice(results, 1))
+            return functools.reduce(merge, results, first.pop()) if first else None
 
     def __repr__(self) -> str:
         return f"LocalExecutor(threads={self.threads})"

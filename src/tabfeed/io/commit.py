@@ -17,11 +17,10 @@ a user keeps in the folder stays.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,8 +29,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tabfeed.errors import DatasetExistsError, TabfeedError, UnfinishedDatasetError, WriteError
+from tabfeed.errors import (
+    ArgumentError,
+    DatasetExistsError,
+    TabfeedError,
+    UnfinishedDatasetError,
+    WriteError,
+)
 from tabfeed.io.filesystem import Place, place_of
+from tabfeed.io.folder_lock import FolderLock
 from tabfeed.schema import Schema
 
 __all__ = ["JOURNAL", "MANIFEST", "STAGING", "Commit", "check_finished", "read_manifest"]
@@ -40,7 +46,6 @@ STAGING = "_tabfeed_writing"
 JOURNAL = "_tabfeed_commit.json"
 MANIFEST = "_tabfeed.json"
 _DATA = (".parquet", ".pq", ".parq")
-_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 _COMPANIONS = {
     "_metadata",
     "_common_metadata",
@@ -57,8 +62,8 @@ def check_finished(folder: Place) -> None:
     if folder.child(JOURNAL).exists:
         raise UnfinishedDatasetError(
             f"{folder.name} is half replaced, some of its files old and some new: the process that "
-            "writes it is still at it, or ended too soon; wait, or run the same to_parquet again to "
-            "complete it"
+            "writes it is still at it, or ended too soon; wait, or run the same to_parquet again "
+            "to complete it"
         )
 
 
@@ -96,6 +101,8 @@ class Commit:
         Rows of each file, by name; goes into the manifest.
     schema
         The dataset's schema; goes into the manifest, tags and all.
+    order
+        Names of files in the order in which they are to be read; the rest follow by name.
 
     Examples
     --------
@@ -119,8 +126,9 @@ class Commit:
         self.overwrite = overwrite
         self.rows: dict[str, int] = {}
         self.schema: Schema | None = None
-        self._files: list[str] = []
-        self._lock: int | None = None
+        self.order: Sequence[str] = ()
+        self._files: set[str] = set()
+        self._lock = FolderLock(self.folder.path)
         self._made = self._interrupted = False
 
     @property
@@ -135,20 +143,23 @@ class Commit:
             self._refuse_a_file()
             self._made = not self.folder.exists
             self.folder.filesystem.create_dir(self.folder.path, recursive=True)
-            self._take_lock()
+            if self.folder.local:
+                self._lock.take()
             try:
                 self._interrupted = self.folder.child(JOURNAL).exists
                 self._refuse_to_overwrite()
                 self._clear_staging()
                 self.folder.filesystem.create_dir(self.staging.path, recursive=True)
             except BaseException:
-                self._release_lock()
+                self._lock.release()
                 raise
         return self
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
         """Open a new file of the dataset for writing; a relative name may hold folders."""
+        if name in self._files:
+            raise ArgumentError(f"two files of the dataset have the name {name!r}")
         place = self.staging.child(name)
         with self.writing(name):
             parent = posixpath.dirname(place.path)
@@ -156,7 +167,23 @@ class Commit:
                 place.filesystem.create_dir(parent, recursive=True)
             with place.filesystem.open_output_stream(place.path, compression=None) as sink:
                 yield sink
-        self._files.append(name)
+        self._files.add(name)
+
+    @contextmanager
+    def again(self, name: str) -> Iterator[pa.NativeFile]:
+        """Open a file that was written, to be read while it is created again."""
+        place, aside = self.staging.child(name), self.staging.child(f"{name}.aside")
+        place.filesystem.move(place.path, aside.path)
+        self._files.discard(name)
+        with aside.filesystem.open_input_file(aside.path) as source:
+            yield source
+        aside.filesystem.delete_file(aside.path)
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files written so far, in reading order."""
+        place = {name: i for i, name in enumerate(self.order)}
+        return sorted(self._files, key=lambda n: (place.get(n, len(place)), n))
 
     @contextmanager
     def writing(self, name: str = "") -> Iterator[None]:
@@ -184,12 +211,12 @@ class Commit:
             else:
                 self._give_up()
         finally:
-            self._release_lock()
+            self._lock.release()
 
     # -- publishing -----------------------------------------------------------------
 
     def _publish(self) -> None:
-        new = sorted(self._files)
+        new = self.files
         try:
             with self.writing():
                 there = self._files_there()
@@ -205,7 +232,7 @@ class Commit:
         except OSError as e:
             raise WriteError(
                 f"could not replace {self.folder.name}: {_reason(e)}; some of its files are old "
-                "and some new, so it will not open. Mend the cause, then run it again to complete it"
+                "and some new, so it will not open. Mend the cause and run it again to complete it"
             ) from e
 
     def _replace(self, old: list[str], new: list[str], manifest: dict[str, Any]) -> None:
@@ -322,39 +349,9 @@ class Commit:
                     if str(parent) != ".":
                         os.rmdir(os.path.join(self.folder.path, parent))
 
-    # -- staging and locking --------------------------------------------------------
-
     def _clear_staging(self) -> None:
         if self.staging.exists:
             self.staging.filesystem.delete_dir(self.staging.path)
-
-    def _take_lock(self) -> None:
-        """Keep a second process from writing here; the lock dies with this one."""
-        if not self.folder.local:
-            return
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        self._lock = os.open(self.folder.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._lock), os.stat(self.folder.path)):
-                raise BlockingIOError("the folder was made anew by another process")
-        except BlockingIOError as e:
-            self._release_lock()
-            raise WriteError(
-                f"another process is writing {self.folder.name} now; wait for it, or write elsewhere"
-            ) from e
-        except OSError as e:
-            if e.errno not in _NO_LOCKS:  # a network filesystem may have none: go without
-                self._release_lock()
-                raise
-
-    def _release_lock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
 
 def _reason(error: OSError) -> str:

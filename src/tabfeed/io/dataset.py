@@ -140,7 +140,6 @@ class Dataset:
             storage_options=storage_options,
             on_bad_file=on_bad_file,
         )
-        self._files.refuse_unknown(list(types))
         self._part_size = part_size_bytes
         self._npartitions = npartitions
         self._maps: tuple[TableMap, ...] = ()
@@ -555,7 +554,7 @@ class Dataset:
         executor
             Who reads the partitions; threads by default.
         """
-        from tabfeed.io.sink import PageOptions
+        from tabfeed.io.pages import PageOptions
         from tabfeed.io.writer import WriteOptions, write_parquet
 
         options = WriteOptions(

@@ -1,9 +1,10 @@
 """From what a user writes (a path, a list, a glob, a folder, a URL) to the files meant.
 
 Folders are searched all the way down; names that start with ``_`` or ``.`` are passed
-over, as every tool of this kind does. Folders named ``key=value`` below the one
-given become columns. Files come in natural order: ``part_2`` before ``part_10``.
-A folder that tabfeed wrote is checked against its manifest before a byte is read.
+over, as every tool of this kind does. Folders named ``key=value`` become columns, below the
+one given and right above it: one day of a dataset still knows its day. Files come in natural
+order: ``part_2`` before ``part_10``. A folder that tabfeed wrote is checked against its manifest
+before a byte is read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tabfeed.io.commit import STAGING, check_finished, read_manifest
 from tabfeed.io.filesystem import Place, place_of
 from tabfeed.io.source import Location
 
-__all__ = ["Found", "find_files", "infer_engine"]
+__all__ = ["Found", "find_files", "infer_engine", "outermost_key"]
 
 _SUFFIXES = {
     "parquet": (".parquet", ".pq", ".parq"),
@@ -72,14 +73,15 @@ def find_files(
         return _from_path(place, engine)
     if place.local and os.path.exists(place.path):  # a real name that happens to hold a bracket
         return _from_path(place, engine)
-    return _from_glob(place)
+    return _from_glob(place, engine)
 
 
 def _from_path(place: Place, engine: str | None) -> Found:
     info = _info(place)
     if info.type == pafs.FileType.File:
-        check_finished(place.child(".."))
-        return Found((_location(place, info),), None, None)
+        folder = posixpath.dirname(place.path)
+        _check_above(place, folder)
+        return Found(tuple(_with_keys([_location(place, info)], folder)), None, None)
     if info.type == pafs.FileType.Directory:
         return _from_folder(place, engine)
     raise SourceNotFoundError(_say_missing(place))
@@ -90,6 +92,12 @@ def _info(place: Place) -> pafs.FileInfo:
         return place.info()
     except PermissionError as e:
         raise UnreadableFileError(f"{place.name} may not be read: {e.strerror}") from e
+
+
+def _check_above(place: Place, folder: str) -> None:
+    """Refuse a folder in the midst of being written, or one inside a dataset that is."""
+    for path in dict.fromkeys((folder, outermost_key(folder))):
+        check_finished(replace(place, path=path))
 
 
 def _location(place: Place, info: pafs.FileInfo) -> Location:
@@ -111,9 +119,11 @@ def _say_missing(place: Place) -> str:
 
 
 def _from_folder(folder: Place, engine: str | None) -> Found:
-    check_finished(folder)
+    _check_above(folder, folder.path)
     manifest = read_manifest(folder)
     infos = _list(folder)
+    if folder.local:
+        _refuse_dangling(folder.path)
     visible = [i for i in infos if not _hidden(i.path, folder.path)]
     chosen = _choose(folder, visible, engine)
     if not chosen:
@@ -133,6 +143,18 @@ def _list(folder: Place) -> list[pafs.FileInfo]:
     return [i for i in infos if i.type == pafs.FileType.File]
 
 
+def _refuse_dangling(folder: str) -> None:
+    """A link to nothing is a file that is missing, and listings leave it out in silence."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            if not _hidden(path, folder) and engine_of(path) and not os.path.exists(path):
+                raise SourceNotFoundError(
+                    f"{path} is a link to {os.readlink(path)}, which does not exist; restore that "
+                    "file, or remove the link"
+                )
+
+
 def _hidden(path: str, root: str) -> bool:
     parts = path[len(root) :].strip("/").split("/")
     return any(p.startswith((".", "_")) and "=" not in p for p in parts)
@@ -141,7 +163,8 @@ def _hidden(path: str, root: str) -> bool:
 def _choose(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> list[pafs.FileInfo]:
     """The data files of a folder: those of one format."""
     if engine is not None:
-        return [i for i in infos if engine_of(i.path) in (engine, None)]
+        named = [i for i in infos if engine_of(i.path) == engine]
+        return named or [i for i in infos if engine_of(i.path) is None and not _is_remark(i.path)]
     engines = {e for i in infos if (e := engine_of(i.path)) is not None}
     if len(engines) > 1:
         raise ArgumentError(
@@ -149,7 +172,11 @@ def _choose(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> li
             "say which with engine="
         )
     known = [i for i in infos if engine_of(i.path) is not None]
-    return known or infos
+    return known or [i for i in infos if not _is_remark(i.path)]
+
+
+def _is_remark(path: str) -> bool:
+    return posixpath.basename(path) == "schema.pbtxt"
 
 
 def _refuse_empty(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> None:
@@ -197,29 +224,40 @@ def _check_manifest(
 # -- globs ------------------------------------------------------------------------------
 
 
-def _from_glob(place: Place) -> Found:
-    pattern = place.path
-    fixed = pattern[: min(pattern.index(c) for c in _GLOB if c in pattern)]
-    root = posixpath.dirname(fixed)
-    matches = re.compile(_glob_to_regex(pattern))
-    selector = pafs.FileSelector(root or "/", recursive=True, allow_not_found=True)
-    infos = [
-        i
-        for i in place.filesystem.get_file_info(selector)
-        if i.type == pafs.FileType.File
-        and matches.fullmatch(i.path)
-        and f"/{STAGING}/" not in i.path
-    ]
+def _from_glob(place: Place, engine: str | None) -> Found:
+    pattern = place.path.rstrip("/")
+    root = posixpath.dirname(pattern[: min(pattern.index(c) for c in _GLOB if c in pattern)])
+    matching = [i for i in _matching(place, root or "/", pattern) if f"/{STAGING}/" not in i.path]
+    infos = _choose(place, matching, engine)
     if not infos:
         raise SourceNotFoundError(
             f"no file matches {place.name}; "
             + ("check the pattern" if _exists(place, root) else f"there is no folder {root}")
         )
     for parent in {posixpath.dirname(i.path) for i in infos}:
-        check_finished(replace(place, path=parent))
+        _check_above(place, parent)
     files = [_location(replace(place, path=i.path), i) for i in infos]
     files.sort(key=lambda f: natural_key(f.path))
     return Found(tuple(_with_keys(files, root)), None, None)
+
+
+def _matching(place: Place, root: str, pattern: str) -> list[pafs.FileInfo]:
+    """The files that match, and those in folders that do; hidden ones only if named as such."""
+    matches = re.compile(_glob_to_regex(pattern))
+    beyond = pattern[len(root) :].strip("/")
+    deep = "/" in beyond or "**" in beyond
+    hidden_too = any(part.startswith((".", "_")) for part in beyond.split("/"))
+    selector = pafs.FileSelector(root, recursive=deep, allow_not_found=True)
+    found: dict[str, pafs.FileInfo] = {}
+    for info in place.filesystem.get_file_info(selector):
+        if not matches.fullmatch(info.path) or (_hidden(info.path, root) and not hidden_too):
+            continue
+        if info.type == pafs.FileType.File:
+            found[info.path] = info
+        elif info.type == pafs.FileType.Directory and not beyond.endswith("**"):
+            inside = _list(replace(place, path=info.path))
+            found.update({i.path: i for i in inside if not _hidden(i.path, info.path)})
+    return list(found.values())
 
 
 def _exists(place: Place, path: str) -> bool:
@@ -250,13 +288,24 @@ def _glob_to_regex(pattern: str) -> str:
 # -- Hive keys --------------------------------------------------------------------------
 
 
+def outermost_key(folder: str) -> str:
+    """The folder above all ``key=value`` folders at the end of a path."""
+    while "=" in posixpath.basename(folder):
+        folder = posixpath.dirname(folder)
+    return folder
+
+
 def _common_folder(files: Sequence[Location]) -> str:
     folders = [posixpath.dirname(f.path) for f in files]
-    return posixpath.commonpath(folders) if folders else ""
+    try:
+        return posixpath.commonpath(folders)
+    except ValueError:  # on several filesystems
+        return ""
 
 
-def _with_keys(files: Sequence[Location], root: str) -> list[Location]:
-    """Read ``key=value`` folders below `root`; integers where every value is one."""
+def _with_keys(files: Sequence[Location], folder: str) -> list[Location]:
+    """Read the ``key=value`` folders; integers where every value is one."""
+    root = outermost_key(folder)
     texts = [_key_texts(f.path, root) for f in files]
     names = {name for keys in texts for name in keys}
     whole = {n for n in names if all(_is_int(keys[n]) for keys in texts if n in keys)}
@@ -287,8 +336,8 @@ def _key_value(text: str, whole: bool) -> Any:
 
 def natural_key(path: str) -> list[tuple[int, str | int]]:
     """Sort numbers in names by value: part_2 before part_10."""
-    parts = re.split(r"(\d+)", path)
-    return [(1, int(p)) if p.isdigit() else (0, p) for p in parts]
+    parts = re.split(r"(\d+)", path)  # text and digits in turn
+    return [(1, int(p)) if i % 2 else (0, p) for i, p in enumerate(parts)] + [(0, path)]
 
 
 def engine_of(path: str) -> str | None:

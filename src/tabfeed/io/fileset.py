@@ -4,22 +4,25 @@ Files are opened in parallel. Their schemas are joined into one; what each file 
 filled with nulls and what it has narrower is widened as it is read. Folder keys become
 columns. A file that cannot be read stops the work, or, when asked, is left out,
 counted and reported.
+
+What is left out is left out everywhere: a unit found damaged in one column gives no rows
+from then on, whatever columns are asked for, and one that is read in slices is decoded once
+to its end before the first slice is given out. So the rows of one reading fit those of the
+next.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tabfeed.errors import (
     BadFileError,
     ColumnNotFoundError,
-    SkippedFileWarning,
     SourceNotFoundError,
     UnreadableFileError,
 )
@@ -27,43 +30,16 @@ from tabfeed.execute import LocalExecutor
 from tabfeed.io.filters import Filter
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
+from tabfeed.io.prune import facts_of_keys, may_match
+from tabfeed.io.skipping import CannotRead, SkipList, Skipped
 from tabfeed.io.source import DataFile, Location, OpenFormat, ReadOptions
-from tabfeed.io.unify import conform, unify_schemas
+from tabfeed.io.unify import combine, conform, join_schemas
 from tabfeed.trace import span
 
-__all__ = ["FileSet", "Skipped", "open_files"]
+__all__ = ["FileSet", "open_files"]
 
 _OPEN_THREADS = 16
 _STREAM_ROWS = 65_536
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A file, or a row group of one, that could not be read and was left out."""
-
-    file: str
-    row_group: int | None
-    rows: int | None
-    reason: str
-
-
-@dataclass
-class SkipList:
-    """What was left out so far; threads add to it."""
-
-    allowed: bool
-    items: list[Skipped] = field(default_factory=list)
-
-    def add(self, error: BadFileError | UnreadableFileError, item: Skipped) -> None:
-        """Note it, or raise if nobody allowed it."""
-        if not self.allowed:
-            raise error
-        if item in self.items:
-            return
-        self.items.append(item)
-        what = item.file if item.row_group is None else f"{item.file}, row group {item.row_group}"
-        rows = "" if item.rows is None else f" ({item.rows:,} rows)"
-        warnings.warn(f"left out {what}{rows}: {item.reason}", SkippedFileWarning, stacklevel=3)
 
 
 def open_files(
@@ -71,24 +47,27 @@ def open_files(
 ) -> FileSet:
     """Open every file, in parallel."""
 
-    def try_open(location: Location) -> DataFile | BadFileError | UnreadableFileError:
+    def try_open(location: Location) -> DataFile | CannotRead:
         try:
             return open_format(location, options)
         except (BadFileError, UnreadableFileError) as e:
+            if not skips.allowed:
+                raise
             return e
 
     executor = LocalExecutor(threads=min(_OPEN_THREADS, len(locations)))
-    opened = list(executor.map(locations, try_open))
     good: list[tuple[Location, DataFile]] = []
-    for location, result in zip(locations, opened, strict=True):
+    bad: list[tuple[Skipped, CannotRead]] = []
+    for location, result in zip(locations, executor.map(locations, try_open), strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
-            skips.add(result, Skipped(location.name, None, None, str(result)))
+            bad.append((Skipped(location.name, None, None, str(result)), result))
         else:
             good.append((location, result))
     if not good:
         raise SourceNotFoundError(
-            f"none of the {len(locations)} files can be read; the first: {skips.items[0].reason}"
+            f"none of the {len(locations)} files can be read; the first: {bad[0][1]}"
         )
+    skips.add(bad)
     return FileSet(
         [f for _, f in good],
         [loc.name for loc, _ in good],
@@ -110,6 +89,15 @@ class FileSet:
         The folder keys of each.
     skips
         What to do with a file that cannot be read.
+    types
+        The user's own types for some columns.
+
+    Attributes
+    ----------
+    schema
+        All columns, folder keys last.
+    conflicts
+        The error for each column about which files disagree; to raise if it is asked for.
     """
 
     def __init__(
@@ -118,32 +106,29 @@ class FileSet:
         names: Sequence[str],
         keys: Sequence[dict[str, Any]],
         skips: SkipList,
+        types: Mapping[str, pa.DataType] | None = None,
     ) -> None:
         self.files = list(files)
         self.names = list(names)
         self.keys = list(keys)
         self.skips = skips
-        self._own = [frozenset(f.schema.names) for f in self.files]
-        self.schema = self._joined_schema()
+        self._own = _column_sets(self.files)
+        self._checked: dict[tuple[int, int], set[str]] = {}
+        named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
+        schema, self.conflicts = join_schemas(named, types)
+        self.schema = _with_keys(schema, self.keys, types or {})
 
-    def _joined_schema(self) -> pa.Schema:
-        own = unify_schemas([(n, f.schema) for n, f in zip(self.names, self.files, strict=True)])
-        values: dict[str, list[Any]] = {}
-        for keys in self.keys:
-            for name, value in keys.items():
-                values.setdefault(name, []).append(value)
-        for name, found in values.items():
-            if name not in own.names:
-                own = own.append(pa.field(name, _key_type(found)))
-        return own
-
-    def with_types(self, types: dict[str, pa.DataType]) -> FileSet:
+    def with_types(self, types: Mapping[str, pa.DataType]) -> FileSet:
         """The same files, some columns given another type as they are read."""
-        new = FileSet(self.files, self.names, self.keys, self.skips)
-        for name, dtype in types.items():
-            index = self.schema.get_field_index(name)
-            if index >= 0:
-                new.schema = new.schema.set(index, self.schema.field(index).with_type(dtype))
+        if not types:
+            return self
+        self._refuse_unknown(list(types))
+        new = FileSet(self.files, self.names, self.keys, self.skips, types)
+        for name, file in zip(self.names, self.files, strict=True):
+            changed = [c for c in types if file.schema.get_field_index(c) >= 0]
+            part = pa.schema([file.schema.field(c) for c in changed])
+            target = pa.schema([new.schema.field(c) for c in changed])
+            conform(part.empty_table(), target, where=name)
         return new
 
     # -- units ----------------------------------------------------------------------
@@ -162,9 +147,15 @@ class FileSet:
         def count(piece: Piece) -> Piece:
             if piece.rows is not None:
                 return piece
-            rows = self.files[piece.file].count(piece.unit)
+            try:
+                rows = self.files[piece.file].count(piece.unit)
+            except (BadFileError, UnreadableFileError) as e:
+                self._leave_out(piece, e)
+                rows = 0
             return Piece(piece.file, piece.unit, 0, rows)
 
+        if all(p.rows is not None for p in pieces):
+            return list(pieces)
         return list(LocalExecutor().map(pieces, count))
 
     def nbytes(self, piece: Piece, columns: Sequence[str]) -> int:
@@ -173,25 +164,24 @@ class FileSet:
         return self.files[piece.file].nbytes(piece.unit, own)
 
     def _own_columns(self, index: int, columns: Sequence[str]) -> list[str]:
-        return [c for c in columns if c in self._own[index]]
+        own = self._own[index]
+        return [c for c in columns if c in own]
 
     def prune(self, pieces: Sequence[Piece], condition: Filter) -> list[Piece]:
         """Leave out units whose folder keys or statistics rule the filter out."""
-        kept: list[Piece] = []
-        for index, group in groupby(pieces, key=lambda p: p.file):
-            kept.extend(self._prune_file(index, list(group), condition))
-        return kept
+        facts = [self._facts(p, condition) for p in pieces]
+        kept = may_match(condition, facts, self.schema)
+        return [p for p, keep in zip(pieces, kept, strict=True) if keep]
 
-    def _prune_file(self, index: int, pieces: list[Piece], condition: Filter) -> list[Piece]:
-        file = self.files[index]
-        keys = {k: v for k, v in self.keys[index].items() if k not in self._own[index]}
-        if set(condition.columns) <= keys.keys():
-            row = self._key_columns(index, list(condition.columns), 1)
-            return pieces if condition.apply(pa.table(row)).num_rows else []
-        if keys.keys().isdisjoint(condition.columns) and isinstance(file, ParquetFile):
-            matching = set(file.prune(condition.expression, self.schema))
-            return [p for p in pieces if p.unit in matching]
-        return pieces
+    def _facts(self, piece: Piece, condition: Filter) -> list[pc.Expression]:
+        """What is known of a unit without reading it."""
+        own, keys = self._own[piece.file], self.keys[piece.file]
+        given = {c: keys.get(c) for c in condition.columns if c not in own}
+        facts = facts_of_keys(given, condition.columns, self.schema)
+        file = self.files[piece.file]
+        if isinstance(file, ParquetFile):
+            facts += file.facts(piece.unit, condition, self.schema)
+        return facts
 
     # -- reading --------------------------------------------------------------------
 
@@ -199,7 +189,9 @@ class FileSet:
         self, partition: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
         """The columns of a partition, in the order asked."""
-        self.refuse_unknown(columns)
+        self._refuse_unknown(columns)
+        if not columns:  # tables without columns forget their rows when they are joined
+            return self.read(partition, self.schema.names[:1]).select([])
         with span("read", rows=partition.rows):
             tables = [
                 self._read_run(list(run), columns, dictionary)
@@ -220,47 +212,49 @@ class FileSet:
                 held.append(table)
             joined = pa.concat_tables(held) if held else self._empty(columns)
             held = [joined.slice(need)]
-            yield joined.slice(0, need).combine_chunks()
+            yield combine(joined.slice(0, need))
+
+    def batches(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """What a file itself has of these columns of a unit, as a stream."""
+        own = self._own_columns(piece.file, columns)
+        return self.files[piece.file].batches(piece.unit, own, _STREAM_ROWS)
 
     def _read_run(
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
         """Pieces of one file: whole units in one call, slices one by one."""
-        index = run[0].file
-        file = self.files[index]
-        own = self._own_columns(index, columns)
+        run = [p for p in run if (self.names[p.file], p.unit) not in self.skips]
+        if not run:
+            return self._empty(columns)
         try:
-            if not run[0].whole:
-                return pa.concat_tables(
-                    [t for p in run for t in self._slices(p, columns, p.rows)]
-                    or [self._empty(columns)]
-                ).combine_chunks()
-            units = [p.unit for p in run]
-            if isinstance(file, ParquetFile):
-                table = file.read(units, own, [c for c in dictionary if c in own])
-            else:
-                table = file.read(units, own)
-            return self._add_keys(table, index, columns, dictionary)
+            return self._decode_run(run, columns, dictionary)
         except (BadFileError, UnreadableFileError) as e:
-            return self._recover(run, columns, e)
+            if len(run) > 1 and self.skips.allowed:
+                return pa.concat_tables([self._read_run([p], columns, ()) for p in run])
+            self._leave_out(run[0], e)
+            return self._empty(columns)
 
-    def _recover(
-        self, run: list[Piece], columns: Sequence[str], error: BadFileError | UnreadableFileError
+    def _decode_run(
+        self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
-        """Raise, or read what can be read unit by unit and note the rest."""
-        if len(run) > 1 and self.skips.allowed:
-            parts = [self._read_run([p], columns, ()) for p in run]
-            return pa.concat_tables(parts)
-        piece = run[0]
-        self.skips.add(error, Skipped(self.names[piece.file], piece.unit, piece.rows, str(error)))
-        return self._empty(columns)
+        if not run[0].whole:
+            slices = [t for p in run for t in self._slices(p, columns, p.rows)]
+            return combine(pa.concat_tables(slices or [self._empty(columns)]))
+        index = run[0].file
+        file, own = self.files[index], self._own_columns(index, columns)
+        units = [p.unit for p in run]
+        if isinstance(file, ParquetFile):
+            table = file.read(units, own, [c for c in dictionary if c in own])
+        else:
+            table = file.read(units, own)
+        return self._add_keys(table, index, columns, dictionary)
 
     def _slices(self, piece: Piece, columns: Sequence[str], rows: int | None) -> Iterator[pa.Table]:
         """Rows of a unit from ``piece.start`` on, as a stream that never holds the unit whole."""
-        file = self.files[piece.file]
-        own = self._own_columns(piece.file, columns)
+        if self.skips.allowed and not self._sound(piece, columns):
+            return
         skip, left = piece.start, rows
-        for batch in file.batches(piece.unit, own, _STREAM_ROWS):
+        for batch in self.batches(piece, columns):
             drop = min(skip, batch.num_rows)
             skip -= drop
             part = batch.slice(drop) if left is None else batch.slice(drop, left)
@@ -271,19 +265,41 @@ class FileSet:
             if left == 0:
                 return
 
+    # -- leaving out ----------------------------------------------------------------
+
+    def _sound(self, piece: Piece, columns: Sequence[str]) -> bool:
+        """Whether these columns of a unit can be read to the end; looked at once."""
+        if (self.names[piece.file], piece.unit) in self.skips:
+            return False
+        known = self._checked.setdefault((piece.file, piece.unit), set())
+        new = [c for c in self._own_columns(piece.file, columns) if c not in known]
+        if not new:
+            return True
+        try:
+            for _ in self.batches(piece, new):
+                pass
+        except (BadFileError, UnreadableFileError) as e:
+            self._leave_out(piece, e)
+            return False
+        known.update(new)
+        return True
+
+    def _leave_out(self, piece: Piece, error: CannotRead) -> None:
+        """Note that a unit cannot be read, or raise."""
+        rows = self.files[piece.file].unit_rows[piece.unit] if self.skips.allowed else None
+        self.skips.add([(Skipped(self.names[piece.file], piece.unit, rows, str(error)), error)])
+
+    # -- columns --------------------------------------------------------------------
+
     def _add_keys(
         self, table: pa.Table, index: int, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
         keys, own = self.keys[index], self._own[index]
-        wanted = [c for c in columns if c in keys and c not in own] if keys else []
-        for name, values in self._key_columns(index, wanted, table.num_rows).items():
-            table = table.append_column(name, values)
-        return conform(table, self._target(columns, [table], dictionary))
-
-    def _key_columns(self, index: int, names: Sequence[str], rows: int) -> dict[str, pa.Array]:
-        keys = self.keys[index]
-        types = {n: self.schema.field(n).type for n in names}
-        return {n: pa.repeat(pa.scalar(keys[n]).cast(types[n]), rows) for n in names}
+        for name in [c for c in columns if c in keys and c not in own] if keys else []:
+            value = pa.scalar(keys[name]).cast(self.schema.field(name).type)
+            table = table.append_column(name, pa.repeat(value, table.num_rows))
+        target = self._target(columns, [table], dictionary)
+        return conform(table, target, where=self.names[index])
 
     def _target(
         self, columns: Sequence[str], tables: Sequence[pa.Table], dictionary: Sequence[str]
@@ -293,7 +309,7 @@ class FileSet:
         for name in columns:
             wanted = self.schema.field(name)
             if name in dictionary:
-                got = {t.schema.field(name).type for t in tables}
+                got = {t.schema.field(name).type for t in tables if name in t.schema.names}
                 if len(got) == 1 and pa.types.is_dictionary(first := next(iter(got))):
                     wanted = wanted.with_type(first)
             fields.append(wanted)
@@ -302,13 +318,36 @@ class FileSet:
     def _empty(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.field(c) for c in columns]).empty_table()
 
-    def refuse_unknown(self, columns: Sequence[str]) -> None:
-        """Complain of a column that no file has."""
-        known = set(self.schema.names)
+    def _refuse_unknown(self, columns: Sequence[str]) -> None:
         for name in columns:
-            if name not in known:
+            if self.schema.get_field_index(name) < 0:
                 where = self.names[0] if len(self.names) == 1 else "the dataset"
                 raise ColumnNotFoundError(name, self.schema.names, where=where)
+
+
+def _column_sets(files: Sequence[DataFile]) -> list[frozenset[str]]:
+    """The names in each file; files of one schema share one set."""
+    sets: list[frozenset[str]] = []
+    last: pa.Schema | None = None
+    for file in files:
+        same = last is not None and file.schema.equals(last)
+        sets.append(sets[-1] if same else frozenset(file.schema.names))
+        last = file.schema
+    return sets
+
+
+def _with_keys(
+    schema: pa.Schema, keys: Sequence[dict[str, Any]], types: Mapping[str, pa.DataType]
+) -> pa.Schema:
+    """The schema and, after it, the folder keys."""
+    values: dict[str, list[Any]] = {}
+    for found in keys:
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    for name, seen in values.items():
+        if schema.get_field_index(name) < 0:
+            schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
+    return schema
 
 
 def _key_type(values: list[Any]) -> pa.DataType:

@@ -37,7 +37,7 @@ class Place:
     @property
     def local(self) -> bool:
         """Whether the path is on this machine."""
-        return not self.prefix
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     @property
     def name(self) -> str:
@@ -87,7 +87,10 @@ def place_of(
     try:
         filesystem, inner = fsspec.core.url_to_fs(text, **dict(storage_options or {}))
     except ImportError as e:
-        raise MissingExtraError(_EXTRAS.get(protocol, protocol), f"{protocol}:// URLs") from e
+        if protocol in _EXTRAS:
+            raise MissingExtraError(_EXTRAS[protocol], f"{protocol}:// URLs") from e
+        raise ArgumentError(f"{text} needs a library that is not installed: {e}") from e
     except ValueError as e:
         raise ArgumentError(f"{text}: {e}") from e
-    return Place(inner, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), f"{protocol}://")
+    prefix = "" if "://" in inner else f"{protocol}://"  # HTTP paths are whole URLs
+    return Place(inner, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), prefix)

@@ -2,12 +2,17 @@
 
 Each becomes the same thing a file is: units that can be read. A frame is one unit that is
 sliced without copying. What can be read only once (a record batch reader, a lazy frame, a
-scanner) is first put on disk as an Arrow file, since a dataset must be readable again for
-every epoch; the file goes when the dataset does.
+scanner) is first put on disk as an Arrow stream, since a dataset must be readable again for
+every epoch; the file goes when the dataset does. An Arrow dataset of plain Parquet files is
+not copied: `tabfeed.io.arrow_datasets` opens its files.
+
+The names of a pandas index are columns like any other; an index without a name only
+numbers the rows, and goes.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +27,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError
+from tabfeed.io.small_types import small_type
 from tabfeed.io.source import DataFile, Location, ReadOptions
+from tabfeed.io.unify import conform
 
 __all__ = ["DaskFrame", "MemoryTable", "TemporaryFolder", "arrow_from_frame", "as_data_file"]
 
@@ -31,9 +38,7 @@ class MemoryTable:
     """An Arrow table as a file of one unit."""
 
     def __init__(self, table: pa.Table) -> None:
-        if len(set(table.column_names)) < table.num_columns:
-            twice = next(n for n in table.column_names if table.column_names.count(n) > 1)
-            raise DuplicateColumnError(f"the table has more than one column named {twice!r}")
+        _refuse_twins(table.column_names, "table")
         self.table = table
         self.schema = table.schema.remove_metadata()
         self.unit_rows: Sequence[int | None] = [table.num_rows]
@@ -55,13 +60,22 @@ class MemoryTable:
         yield from self.read([0], columns).to_batches(max_chunksize=rows)
 
 
+def _refuse_twins(names: Sequence[str], what: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if list(names).count(n) > 1)
+        raise DuplicateColumnError(
+            f"the {what} has more than one column named {twice!r}; rename them: a column is found "
+            "by its name"
+        )
+
+
 class DaskFrame:
     """A Dask DataFrame: a unit a partition, computed when it is read."""
 
     def __init__(self, frame: Any) -> None:
-        self.frame = frame
-        self.schema = pa.Schema.from_pandas(frame._meta_nonempty, preserve_index=False)
-        self.schema = self.schema.remove_metadata()
+        self.frame = frame if frame.index.name is None else frame.reset_index()
+        meta = _from_pandas(self.frame._meta_nonempty).schema.remove_metadata()
+        self.schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
         self.unit_rows: Sequence[int | None] = [None] * frame.npartitions
 
     def count(self, unit: int) -> int:
@@ -69,19 +83,29 @@ class DaskFrame:
         return len(self.frame.partitions[unit])
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
-        """Not known before it is computed."""
-        return 1
+        """Not known before it is computed: taken as large, so that no two are joined."""
+        return sys.maxsize
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Compute partitions."""
-        schema = pa.schema([self.schema.field(c) for c in columns])
-        parts = [self.frame[list(columns)].partitions[u].compute() for u in units]
-        tables = [pa.Table.from_pandas(p, schema=schema, preserve_index=False) for p in parts]
-        return pa.concat_tables(tables).replace_schema_metadata(None)
+        wanted = list(columns)
+        schema = pa.schema([self.schema.field(c) for c in wanted])
+        frames = [self.frame[wanted].partitions[u].compute() for u in units]
+        tables = [_from_pandas(f).replace_schema_metadata(None) for f in frames]
+        if not wanted:
+            return pa.table({"rows": pa.nulls(sum(len(f) for f in frames))}).select([])
+        return pa.concat_tables([conform(t, schema, where="the Dask frame") for t in tables])
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A partition in batches."""
         yield from self.read([unit], columns).to_batches(max_chunksize=rows)
+
+
+def _wide_index(dtype: pa.DataType) -> pa.DataType:
+    """Room for the categories of every partition, which the first does not know."""
+    if not pa.types.is_dictionary(dtype):
+        return dtype
+    return pa.dictionary(pa.int32(), small_type(dtype.value_type), dtype.ordered)
 
 
 class TemporaryFolder:
@@ -89,11 +113,17 @@ class TemporaryFolder:
 
     def __init__(self, parent: str | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="tabfeed-", dir=parent))
-        self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self._remove = weakref.finalize(self, _remove_tree, self.path, os.getpid())
 
     def remove(self) -> None:
         """Remove it now."""
         self._remove()
+
+
+def _remove_tree(path: Path, owner: int) -> None:
+    """Remove a folder, unless this is a forked copy of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def as_data_file(source: Any) -> DataFile | None:
@@ -107,10 +137,16 @@ def as_data_file(source: Any) -> DataFile | None:
         return _spool(source.scanner().to_reader())
     if isinstance(source, pl.LazyFrame):
         return _spool_lazy(source)
-    if type(source).__module__.split(".")[0] in ("dask", "dask_expr"):
+    if _is_dask_frame(source):
         return DaskFrame(source)
     table = arrow_from_frame(source)
     return None if table is None else MemoryTable(table)
+
+
+def _is_dask_frame(source: Any) -> bool:
+    library = type(source).__module__.split(".")[0]
+    frame_like = hasattr(source, "columns") and hasattr(source, "npartitions")
+    return library in ("dask", "dask_expr") and frame_like
 
 
 def arrow_from_frame(source: Any) -> pa.Table | None:
@@ -132,18 +168,19 @@ def arrow_from_frame(source: Any) -> pa.Table | None:
 
 
 def _from_pandas(frame: Any) -> pa.Table:
-    """The columns of a pandas frame; the index is a label of rows, not a column."""
-    names = [str(c) for c in frame.columns]
-    if len(set(names)) < len(names):
-        twice = next(n for n in names if names.count(n) > 1)
-        raise DuplicateColumnError(f"the frame has more than one column named {twice!r}")
+    """The columns of a pandas frame, the named levels of its index first."""
+    named = [n for n in frame.index.names if n is not None]
+    _refuse_twins([str(n) for n in [*named, *frame.columns]], "frame")
+    if named:
+        frame = frame.reset_index(level=named)
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+    except (pa.ArrowException, OverflowError) as e:
         raise SchemaError(f"a pandas column holds values of several types: {e}") from e
 
 
 def _from_mapping(source: Mapping[Any, Any]) -> pa.Table:
+    _refuse_twins([str(name) for name in source], "dict")
     columns = {str(name): _as_array(str(name), values) for name, values in source.items()}
     lengths = {name: len(a) for name, a in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -156,26 +193,45 @@ def _as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
         return values
     if isinstance(values, pl.Series):
         return values.to_arrow(compat_level=pl.CompatLevel.oldest())
-    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+    if isinstance(values, str | bytes | Mapping) or not _has_rows(values):
         raise ArgumentError(
             f"column {name!r} is a single value, {values!r}; give an array or a list of rows"
         )
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
     try:
+        if isinstance(values, np.ndarray) and values.ndim > 1:
+            return _from_matrix(values)
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as e:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         raise SchemaError(f"column {name!r} cannot be made into a table's column: {e}") from e
 
 
+def _has_rows(values: Any) -> bool:
+    try:
+        len(values)
+    except TypeError:
+        return False
+    return True
+
+
+def _from_matrix(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Rows of equal length as lists of that length, nested as deep as the array is."""
+    if values.ndim == 1:
+        return pa.array(values)
+    rows, width, *rest = values.shape
+    inner = _from_matrix(np.ascontiguousarray(values).reshape(rows * width, *rest))
+    if width == 0:
+        return pa.array([[]] * rows, pa.list_(inner.type))
+    return pa.FixedSizeListArray.from_arrays(inner, width)
+
+
 def _spool(reader: pa.RecordBatchReader) -> DataFile:
-    """Put a stream on disk as an Arrow file, a batch at a time."""
+    """Put a stream on disk, a batch at a time; a stream, as its dictionaries may change."""
+    _refuse_twins(reader.schema.names, "stream")
     folder = TemporaryFolder()
-    path = str(folder.path / "stream.arrow")
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, reader.schema) as writer:
+    path = str(folder.path / "stream.arrows")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, reader.schema) as writer:
         for batch in reader:
-            writer.write_batch(batch, None)
+            writer.write_batch(batch)
     return _open_spooled(path, folder)
 
 

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from tabfeed.errors import ArgumentError, SchemaError
+from tabfeed.io.arrow_datasets import open_arrow_dataset
 from tabfeed.io.commit import read_manifest
-from tabfeed.io.files import Found, find_files, infer_engine
-from tabfeed.io.fileset import FileSet, SkipList, open_files
+from tabfeed.io.files import Found, find_files, infer_engine, outermost_key
+from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.filesystem import Place
 from tabfeed.io.frames import as_data_file
+from tabfeed.io.skipping import SkipList
 from tabfeed.io.source import Location, OpenFormat, ReadOptions
 from tabfeed.schema import Schema
 
@@ -56,18 +58,25 @@ def open_source(
         raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(_FORMATS)}")
     skips = SkipList(allowed=on_bad_file == "skip")
     if not _is_path(source):
-        file = as_data_file(source)
-        if file is None:
-            raise ArgumentError(
-                f"a dataset cannot be made from {type(source).__name__}; give paths, a pandas, "
-                "Polars, Arrow or Dask frame, or a dict of arrays"
-            )
-        return FileSet([file], [f"<{type(source).__name__}>"], [{}], skips), None
+        return _open_frame(source, skips), None
     family = None if engine is None else _FORMATS[engine]
     found = find_files(source, engine=family, storage_options=storage_options)
     chosen = family or _one_engine(found.files, options)
     files = open_files(found.files, _format(chosen), options, skips)
     return files, _remarks(found)
+
+
+def _open_frame(source: Any, skips: SkipList) -> FileSet:
+    files = open_arrow_dataset(source, skips)
+    if files is not None:
+        return files
+    file = as_data_file(source)
+    if file is None:
+        raise ArgumentError(
+            f"a dataset cannot be made from {type(source).__name__}; give a path, a list of paths, "
+            "a pandas, Polars, Arrow or Dask frame, or a dict of arrays"
+        )
+    return FileSet([file], [f"<{type(source).__name__}>"], [{}], skips)
 
 
 def _is_path(source: Any) -> bool:
@@ -93,6 +102,7 @@ def _remarks(found: Found) -> Schema | None:
     first = found.files[0]
     prefix = first.name.removesuffix(first.path)
     folder = posixpath.dirname(first.path) if found.folder is None else found.folder.path
+    folder = outermost_key(folder)
     for path in (folder, posixpath.dirname(folder)):
         schema = _schema_in(Place(path, first.filesystem, prefix))
         if schema is not None:
@@ -110,8 +120,10 @@ def _schema_in(folder: Place) -> Schema | None:
         place = replace(folder, path=posixpath.join(folder.path, name))
         try:
             text = place.read_text()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # some object stores forbid what they do not have
+        except UnicodeDecodeError as e:
+            raise SchemaError(f"{place.name} cannot be understood: it is not text") from e
         try:
             return read(text)
         except SchemaError as e:

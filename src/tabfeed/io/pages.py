@@ -99,13 +99,13 @@ def refuse_types(schema: pa.Schema) -> None:
     >>> refuse_types(pa.schema({"x": pa.struct([])}))
     Traceback (most recent call last):
         ...
-    tabfeed.errors.SchemaError: column 'x' is struct<>, which Parquet cannot hold; convert it or leave it out
+    tabfeed.errors.SchemaError: column 'x' is struct<>, which Parquet cannot hold; convert it
     """
     for field in schema:
         if not _is_writable(field):
             raise SchemaError(
                 f"column {field.name!r} is {format_type(field.type)}, which Parquet cannot hold; "
-                "convert it or leave it out"
+                "convert it"
             )
 
 

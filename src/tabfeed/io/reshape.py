@@ -18,7 +18,7 @@ from tabfeed.budget import free_memory, parse_bytes
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.hashing import hash_columns
 from tabfeed.io.frames import TemporaryFolder
-from tabfeed.io.scatter import Ids, scatter
+from tabfeed.io.scatter import Ids, Room, scatter
 from tabfeed.progress import progress
 from tabfeed.schema import Schema
 
@@ -65,8 +65,8 @@ def shuffle_by_keys(
     folder = TemporaryFolder()
     pieces = dataset.repartition(partition_size=max(1, limit // 16))
     with progress("grouping", None) as bar:
-        files = scatter(pieces.iter_tables(), assign, count, folder.path)
-    written = [str(f) for f in files if f.exists()] or [_empty_file(dataset, folder)]
+        buckets = scatter(pieces.iter_tables(), assign, count, Room(limit, folder.path))
+    written = [str(b.path) for b in buckets if b.rows] or [_empty_file(dataset, folder)]
     grouped = Dataset(written, engine="ipc", part_size=_NO_LIMIT, schema=dataset.schema)
     return grouped._derive(_folder=folder)
 

@@ -185,11 +185,15 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
                 f"column {field.name!r} is declared not null and has {column.null_count:,} nulls; "
                 "fill them, or declare it nullable in the schema"
             )
-        if pa.types.is_dictionary(field.type):
-            if any(chunk.dictionary.null_count for chunk in column.chunks):
-                plain = pa.table({field.name: column.cast(field.type.value_type)})
-                table = table.set_column(i, field, conform(plain, pa.schema([field])).column(0))
+        if pa.types.is_dictionary(field.type) and _has_null_value(column):
+            plain = pa.table({field.name: column.cast(field.type.value_type)})
+            table = table.set_column(i, field, conform(plain, pa.schema([field])).column(0))
     return table
+
+
+def _has_null_value(column: pa.ChunkedArray) -> bool:
+    """Whether null is one of a dictionary's values, which Parquet does not know."""
+    return any(chunk.dictionary.null_count for chunk in column.chunks)
 
 
 class HiveSink:

@@ -52,8 +52,8 @@ def _cast_chunk(chunk: pa.Array, dtype: pa.DataType) -> Iterator[pa.Array]:
         yield chunk.cast(dtype)
         return
     half = len(chunk) // 2
-    yield from _cast_chunk(chunk.slice(0, half), dtype)
-    yield from _cast_chunk(chunk.slice(half), dtype)
+    for part in (chunk.slice(0, half), chunk.slice(half)):
+        yield from _cast_chunk(pa.concat_arrays([part]), dtype)  # a copy, its offsets from 0 again
 
 
 def rebatch(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tabfeed.errors import BadFileError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
+from tabfeed.io.fileset import FileSet
 from tabfeed.io.parquet import ParquetFile
-from tabfeed.io.partition import Partition
+from tabfeed.io.partition import Piece
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
@@ -27,7 +30,7 @@ class Report:
     Attributes
     ----------
     rows
-        Rows that could be read.
+        Rows that could be read, before any filter.
     damaged
         What cannot be read, a sentence each.
     advice
@@ -47,7 +50,8 @@ class Report:
         return self.ok
 
     def __repr__(self) -> str:
-        verdict = "can be read whole" if self.ok else f"{len(self.damaged)} places are damaged"
+        places = "1 place is" if len(self.damaged) == 1 else f"{len(self.damaged)} places are"
+        verdict = "all can be read" if self.ok else f"{places} damaged"
         lines = [f"{self.rows:,} rows; {verdict}"]
         lines += [f"  damaged: {d}" for d in self.damaged] + [f"  slow: {a}" for a in self.advice]
         return "\n".join(lines)
@@ -55,44 +59,60 @@ class Report:
 
 def validate(dataset: Dataset) -> Report:
     """See `Dataset.validate`."""
+    files, columns = dataset._files, dataset._source_columns
 
-    def check(piece_number: int) -> tuple[int, str | None]:
+    def check(unit: Piece) -> tuple[int, str | None]:
         try:
-            return dataset.read(Partition((pieces[piece_number],))).num_rows, None
+            return _rows_of(files, unit, columns), None
         except (BadFileError, UnreadableFileError) as e:
             return 0, str(e)
 
-    pieces = [p for part in dataset.partitions for p in part.pieces]
-    results = list(LocalExecutor().map(range(len(pieces)), check))
+    results = list(LocalExecutor().map(files.units(), check))
     damaged = [problem for _, problem in results if problem is not None]
     left_out = [s.reason for s in dataset.skipped]
     return Report(
         rows=sum(rows for rows, _ in results),
-        damaged=tuple(dict.fromkeys(damaged + left_out)),
-        advice=tuple(_advice(dataset)),
+        damaged=tuple(dict.fromkeys(left_out + damaged)),
+        advice=tuple(_advice(files, columns)),
     )
 
 
-def _advice(dataset: Dataset) -> list[str]:
+def _rows_of(files: FileSet, unit: Piece, columns: list[str]) -> int:
+    """Decode a unit to its end, a batch at a time, and look at every value."""
+    rows = 0
+    for batch in files.batches(unit, columns):
+        rows += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as e:
+                file = files.names[unit.file]
+                raise BadFileError(
+                    f"{file}, row group {unit.unit}, column {name!r} holds what is not a value: {e}",
+                    file=file,
+                    row_group=unit.unit,
+                    column=name,
+                ) from e
+    return rows
+
+
+def _advice(source: FileSet, columns: list[str]) -> list[str]:
     """Remarks that a footer alone allows."""
     advice = []
-    units = [
-        u for u in dataset._files.units() if isinstance(dataset._files.files[u.file], ParquetFile)
-    ]
+    units = [u for u in source.units() if isinstance(source.files[u.file], ParquetFile)]
     small = [u for u in units if (u.rows or 0) < _SMALL_GROUP]
     if len(units) > 1 and len(small) > len(units) // 2:
         advice.append(
             f"{len(small)} of {len(units)} row groups have fewer than {_SMALL_GROUP:,} rows; "
             "write it again with to_parquet, which makes them larger"
         )
-    columns = dataset._source_columns
-    large = [u for u in units if dataset._files.nbytes(u, columns) > _LARGE_GROUP]
+    large = [u for u in units if source.nbytes(u, columns) > _LARGE_GROUP]
     if large:
         advice.append(
             f"{len(large)} row groups take more than 512 MiB in memory and are read in slices; "
             "write it again with row_group_size=250_000"
         )
-    files = [f for f in dataset._files.files if isinstance(f, ParquetFile)]
+    files = [f for f in source.files if isinstance(f, ParquetFile)]
     tiny = [f for f in files if f.location.size < _SMALL_FILE]
     if len(tiny) > 100:
         advice.append(f"{len(tiny)} files are smaller than 1 MB; write fewer with output_files=")

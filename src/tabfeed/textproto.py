@@ -1,0 +1,221 @@
+"""Protobuf's text format, without protobuf: text to plain values and back.
+
+A message is a dict from field name to the list of its values, in order, since the text
+alone does not say which fields repeat. Values are str, int, float, bool and messages; the
+names of enum values come as str, and are written as `Name` to go without quotes.
+Extension and ``Any`` names keep their brackets: ``"[type.googleapis.com/x.Y]"``.
+
+Strings are bytes in the format. They are decoded as UTF-8 with ``surrogateescape``, so
+one that holds binary data comes back unchanged from the same way of encoding.
+
+Given up: knowing the fields' declared types. Whoever reads a message checks its values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+from tabfeed.errors import SchemaError
+
+__all__ = ["Message", "Name", "dump", "parse"]
+
+Message = dict[str, list[Any]]
+
+_DEEPEST = 100  # protobuf's own limit
+_SPACE = re.compile(r"(?:\s|#[^\n]*)*")
+_FIELD = re.compile(r"[A-Za-z_]\w*|\[\s*[\w./%~-]+\s*\]", re.ASCII)
+_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'', re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?", re.ASCII)
+_ESCAPE = re.compile(
+    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
+)
+_LETTERS = dict(zip(b"nrtabfv", b"\n\r\t\a\b\f\v", strict=True))
+_CLOSING = {"{": "}", "<": ">"}
+_WORDS = {"true": True, "false": False, "True": True, "False": False}
+_FLOATS = {"inf", "infinity", "nan"}
+
+
+class Name(str):
+    """The name of an enum value: text that is written without quotes."""
+
+    __slots__ = ()
+
+
+def parse(text: str) -> Message:
+    """Read a message.
+
+    Examples
+    --------
+    >>> parse('feature { name: "a" type: INT }  # a comment')
+    {'feature': [{'name': ['a'], 'type': ['INT']}]}
+    >>> parse("feature {")
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.SchemaError: not protobuf text: expected '}' at line 1, column 10, found the end
+    """
+    return _Reader(text).message("")
+
+
+def dump(message: Message, *, indent: str = "") -> str:
+    r"""Write a message, a field a line.
+
+    Examples
+    --------
+    >>> print(dump({"name": ["café"], "type": [Name("INT")], "shape": [{"dim": [{}]}]}), end="")
+    name: "caf\303\251"
+    type: INT
+    shape {
+      dim {
+      }
+    }
+    """
+    lines = []
+    for field, values in message.items():
+        for value in values:
+            if isinstance(value, dict):
+                inner = dump(value, indent=indent + "  ")
+                lines.append(f"{indent}{field} {{\n{inner}{indent}}}\n")
+            else:
+                lines.append(f"{indent}{field}: {_scalar(value)}\n")
+    return "".join(lines)
+
+
+def _scalar(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Name):
+        return str(value)
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value.encode("utf-8", "surrogateescape"))) + '"'
+    return repr(value)
+
+
+def _escaped(byte: int) -> str:
+    char = chr(byte)
+    if char in "\\\"'":
+        return "\\" + char
+    if char == "\n":
+        return "\\n"
+    return char if 32 <= byte < 127 else f"\\{byte:03o}"
+
+
+class _Reader:
+    """One pass over the text; what is allowed next decides what is looked for."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+        self.skip()
+
+    def message(self, close: str) -> Message:
+        """Fields up to `close`, or to the end where that is empty."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            self.fail(f"at most {_DEEPEST} levels of messages")
+        fields: Message = {}
+        while not (self.take(close) if close else self.at == len(self.text)):
+            name = self.match(_FIELD)
+            if name is None:
+                self.fail(f"{close!r}" if close and self.at == len(self.text) else "a field's name")
+            fields.setdefault("".join(name[0].split()), []).extend(self.values())
+            _ = self.take(",") or self.take(";")
+        self.depth -= 1
+        return fields
+
+    def values(self) -> list[Any]:
+        """What follows a field's name: one value, or a list of them in brackets."""
+        has_colon = self.take(":")
+        if has_colon and self.take("["):
+            return self.listed()
+        return [self.value(scalar=has_colon)]
+
+    def listed(self) -> list[Any]:
+        found: list[Any] = []
+        while not self.take("]"):
+            if found and not self.take(","):
+                self.fail("',' or ']'")
+            found.append(self.value(scalar=True))
+        return found
+
+    def value(self, *, scalar: bool) -> Any:
+        for opening, closing in _CLOSING.items():
+            if self.take(opening):
+                return self.message(closing)
+        if not scalar:
+            self.fail("':' or '{'")
+        if string := self.match(_STRING):
+            return self.string(string)
+        negative = self.take("-")
+        if number := self.match(_NUMBER):
+            return -_number(number[0]) if negative else _number(number[0])
+        word = self.match(_NAME)
+        if word is not None and word[0].lower() in _FLOATS:
+            return -float(word[0]) if negative else float(word[0])
+        if word is None or negative:
+            self.fail("a value")
+        return _WORDS.get(word[0], word[0])
+
+    def string(self, match: re.Match[str]) -> str:
+        """Join a string and those that follow it: neighbours are one."""
+        data = b""
+        found: re.Match[str] | None = match
+        while found is not None:
+            data += _unescaped(found[1] if found[1] is not None else found[2])
+            found = self.match(_STRING)
+        return data.decode("utf-8", "surrogateescape")
+
+    # -- the text -----------------------------------------------------------------
+
+    def skip(self) -> None:
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+
+    def take(self, symbol: str) -> bool:
+        if not self.text.startswith(symbol, self.at):
+            return False
+        self.at += len(symbol)
+        self.skip()
+        return True
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
+            self.skip()
+        return match
+
+    def fail(self, expected: str) -> NoReturn:
+        line = self.text.count("\n", 0, self.at) + 1
+        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
+        found = self.text[self.at : self.at + 20].partition("\n")[0]
+        raise SchemaError(
+            f"not protobuf text: expected {expected} at line {line}, column {column}, "
+            f"found {repr(found) if found else 'the end'}"
+        )
+
+
+def _number(text: str) -> int | float:
+    if text[:2] in ("0x", "0X"):
+        return int(text, 16)
+    if text.isdigit():
+        octal = len(text) > 1 and text[0] == "0" and not set(text) & {"8", "9"}
+        return int(text, 8 if octal else 10)
+    return float(text.rstrip("fF"))
+
+
+def _unescaped(text: str) -> bytes:
+    return _ESCAPE.sub(_unescape, text.encode("utf-8", "surrogateescape"))
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    octal, code, short, long, letter = match.groups()
+    if octal:
+        return bytes([int(octal, 8) & 0xFF])
+    if code:
+        return bytes([int(code, 16)])
+    if short or long:
+        return chr(min(int(short or long, 16), 0x10FFFF)).encode("utf-8", "surrogatepass")
+    return bytes([_LETTERS.get(letter[0], letter[0])])

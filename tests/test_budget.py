@@ -1,0 +1,159 @@
+"""Amounts of memory: what users write, and what a machine or its container has left."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tabfeed import budget
+from tabfeed.budget import cpu_count, free_memory, parse_bytes
+from tabfeed.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (1, 1),
+        (1_000_000, 1_000_000),
+        (np.int64(512), 512),
+        (2.5e9, 2_500_000_000),
+        ("12", 12),
+        ("1_000", 1000),
+        ("512MB", 512_000_000),
+        ("512 mb", 512_000_000),
+        (" 2GiB ", 2_147_483_648),
+        ("1.5kb", 1500),
+        ("0.5KiB", 512),
+        ("3b", 3),
+        ("1TB", 10**12),
+        ("1TiB", 2**40),
+        (2**60 + 1, 2**60 + 1),
+    ],
+)
+def test_an_amount(written: Any, expected: int) -> None:
+    assert parse_bytes(written) == expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 500), ("0.25", 250), (1.0, 1000), (1e-9, 1)])
+def test_a_share(share: Any, expected: int) -> None:
+    assert parse_bytes(share, of=1000) == expected
+
+
+def test_a_share_is_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "free_memory", lambda: 4000)
+    assert parse_bytes(0.25) == 1000
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        0, -1, -0.5, 0.0, 1.5, "1.5", True, None, "", "GB", "-3GB", "5 XB", "1e9", "fast", b"3",
+        float("nan"), float("inf"), [1], "٣GB",
+    ],
+)  # fmt: skip
+def test_what_is_no_amount_is_refused_by_name(written: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"part_size is .*share"):
+        parse_bytes(written, name="part_size")
+
+
+@given(st.integers(1, 2**63), st.sampled_from(["B", "kb", "MB", "GB", "TB"]))
+def test_units_multiply_exactly(number: int, unit: str) -> None:
+    power = {"B": 0, "kb": 3, "MB": 6, "GB": 9, "TB": 12}[unit]
+    assert parse_bytes(f"{number}{unit}") == number * 10**power
+
+
+# -- the machine and its containers -------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with 8 MiB free and no control groups, to be furnished."""
+    monkeypatch.setattr(budget, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(budget, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(budget, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.delenv("TABFEED_THREADS", raising=False)
+    write(tmp_path / "meminfo", "MemTotal: 999999 kB\nMemAvailable:    8192 kB\n")
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_this_machine_has_memory_and_cores() -> None:
+    assert free_memory() > 0
+    assert cpu_count() >= 1
+
+
+def test_without_groups_the_machine_counts(machine: Path) -> None:
+    assert free_memory() == 8 * 2**20
+
+
+def test_a_container_limits_memory_and_its_page_cache_is_free(machine: Path) -> None:
+    write(machine / "own", "0::/\n")
+    write(machine / "cgroup/memory.max", "1000000\n")
+    write(machine / "cgroup/memory.current", "900000\n")
+    write(
+        machine / "cgroup/memory.stat", "anon 1\ninactive_file 300000\nactive_file 50000\nfile 9\n"
+    )
+    assert free_memory() == 1_000_000 - 900_000 + 350_000
+
+
+def test_the_tightest_of_nested_groups_counts(machine: Path) -> None:
+    write(machine / "own", "0::/job/step\n")
+    for folder, limit in [("", "max"), ("job/", "5000"), ("job/step/", "70000")]:
+        write(machine / f"cgroup/{folder}memory.max", limit)
+        write(machine / f"cgroup/{folder}memory.current", "2000")
+    assert free_memory() == 3000
+
+
+def test_a_group_that_is_over_its_limit_has_nothing(machine: Path) -> None:
+    write(machine / "own", "0::/\n")
+    write(machine / "cgroup/memory.max", "1000")
+    write(machine / "cgroup/memory.current", "1001")
+    assert free_memory() == 0
+    assert parse_bytes(0.5) == 1
+
+
+def test_version_1_groups(machine: Path) -> None:
+    write(machine / "own", "4:memory:/docker/abc\n1:cpu,cpuacct:/\n0::/\n")
+    write(machine / "cgroup/memory/memory.limit_in_bytes", "7000")
+    write(machine / "cgroup/memory/memory.usage_in_bytes", "6000")
+    write(machine / "cgroup/cpu/cpu.cfs_quota_us", "50000")
+    write(machine / "cgroup/cpu/cpu.cfs_period_us", "100000")
+    assert free_memory() == 1000
+    assert cpu_count() == 1
+
+
+def test_a_machine_that_says_nothing(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine / "meminfo").unlink()
+    monkeypatch.setattr(budget.os, "sysconf_names", {})
+    assert free_memory() == 4 * 2**30
+
+
+def test_a_container_limits_cores(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    write(machine / "own", "0::/\n")
+    assert cpu_count() == 64
+    write(machine / "cgroup/cpu.max", "150000 100000\n")
+    assert cpu_count() == 2
+    write(machine / "cgroup/cpu.max", "max 100000\n")
+    assert cpu_count() == 64
+
+
+def test_the_environment_overrides_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TABFEED_THREADS", "7")
+    assert cpu_count() == 7
+
+
+@pytest.mark.parametrize("setting", ["0", "-1", "two", "1.5", "²"])
+def test_a_wrong_number_of_threads_is_refused(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TABFEED_THREADS", setting)
+    with pytest.raises(ArgumentError, match="TABFEED_THREADS"):
+        cpu_count()
