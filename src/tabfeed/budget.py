@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tabfeed.errors import ArgumentError
 
-__all__ = ["cpu_count", "free_memory", "parse_bytes"]
+__all__ = ["cpu_count", "free_memory", "parse_bytes", "working_memory"]
 
 _UNITS = {
     "": 1,
@@ -89,6 +89,17 @@ def _from_text(text: str) -> int | float | None:
     if "." not in digits:
         return int(digits) * _UNITS[unit]
     return float(digits) if unit == "" else int(float(digits) * _UNITS[unit])
+
+
+def working_memory(limit: int | float | str | None) -> int:
+    """What a task may hold: `limit` as a user writes it, else a quarter of what is free.
+
+    Examples
+    --------
+    >>> working_memory("1MB")
+    1000000
+    """
+    return free_memory() // 4 if limit is None else parse_bytes(limit, name="memory_limit")
 
 
 def free_memory() -> int:

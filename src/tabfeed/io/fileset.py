@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tabfeed.budget import free_memory
 from tabfeed.errors import (
     BadFileError,
     ColumnNotFoundError,
@@ -28,7 +29,7 @@ from tabfeed.errors import (
 )
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.filters import Filter
-from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.parquet import HELD_BYTES, ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.skipping import CannotRead, SkipList, Skipped
@@ -40,6 +41,8 @@ __all__ = ["FileSet", "open_files"]
 
 _OPEN_THREADS = 16
 _STREAM_ROWS = 65_536
+_STREAM_BYTES = 16 * 2**20
+_HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
 def open_files(
@@ -114,6 +117,7 @@ class FileSet:
         self.skips = skips
         self._own = _column_sets(self.files)
         self._checked: dict[tuple[int, int], set[str]] = {}
+        self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
         schema, self.conflicts = join_schemas(named, types)
         self.schema = _with_keys(schema, self.keys, types or {})
@@ -122,8 +126,10 @@ class FileSet:
         """The same files, some columns given another type as they are read."""
         if not types:
             return self
-        self._refuse_unknown(list(types))
-        new = FileSet(self.files, self.names, self.keys, self.skips, types)
+        self.refuse_unknown(list(types))
+        everything = {**self._types, **types}
+        new = FileSet(self.files, self.names, self.keys, self.skips, everything)
+        new.schema = pa.schema([new.schema.field(n) for n in self.schema.names])
         for name, file in zip(self.names, self.files, strict=True):
             changed = [c for c in types if file.schema.get_field_index(c) >= 0]
             part = pa.schema([file.schema.field(c) for c in changed])
@@ -189,7 +195,7 @@ class FileSet:
         self, partition: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
         """The columns of a partition, in the order asked."""
-        self._refuse_unknown(columns)
+        self.refuse_unknown(columns)
         if not columns:  # tables without columns forget their rows when they are joined
             return self.read(partition, self.schema.names[:1]).select([])
         with span("read", rows=partition.rows):
@@ -202,9 +208,15 @@ class FileSet:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def stream(self, run: Sequence[Partition], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Partitions that are successive slices of one unit, decoded once from start to end."""
-        first = run[0].pieces[0]
-        rest = self._slices(first, columns, rows=None)
+        """Partitions that are successive slices of one unit, decoded once from start to end.
+
+        Unless the columns are so many that their pages alone would fill the memory: then a few
+        columns at a time, which decodes them anew for each partition.
+        """
+        rest = self._once_through(run[0].pieces[0], columns)
+        if rest is None:
+            yield from (self.read(partition, columns) for partition in run)
+            return
         held: list[pa.Table] = []
         for partition in run:
             need = partition.rows or 0
@@ -214,10 +226,36 @@ class FileSet:
             held = [joined.slice(need)]
             yield combine(joined.slice(0, need))
 
-    def batches(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What a file itself has of these columns of a unit, as a stream."""
+    def _once_through(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table] | None:
+        """A unit from a piece on, by whatever holds less of it; None if either is too much."""
+        streamed, whole = self._held(piece, columns), self.nbytes(piece, columns)
+        if min(streamed, whole) > max(HELD_BYTES, free_memory() // _HELD_SHARE):
+            return None
+        if streamed <= whole:
+            return self._slices(piece, columns, rows=None)
+        unit = Piece(piece.file, piece.unit, 0, self.files[piece.file].unit_rows[piece.unit])
+        return iter([self.read(Partition((unit,)), columns).slice(piece.start)])
+
+    def batches(
+        self, piece: Piece, columns: Sequence[str], *, verify: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """What a file itself has of these columns of a unit, as a stream.
+
+        `verify` asks for the checksums even where a file's layout leaves them for later.
+        """
         own = self._own_columns(piece.file, columns)
-        return self.files[piece.file].batches(piece.unit, own, _STREAM_ROWS)
+        file = self.files[piece.file]
+        if verify and isinstance(file, ParquetFile):
+            file = file.verifying()
+        return file.batches(piece.unit, own, self._rows_at_once(piece, own))
+
+    def _rows_at_once(self, piece: Piece, own: Sequence[str]) -> int:
+        """How many rows to decode at a time: fewer where they are wide."""
+        file = self.files[piece.file]
+        rows = file.unit_rows[piece.unit]
+        if not rows:
+            return _STREAM_ROWS
+        return max(1, min(_STREAM_ROWS, _STREAM_BYTES * rows // file.nbytes(piece.unit, own)))
 
     def _read_run(
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
@@ -238,8 +276,7 @@ class FileSet:
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
         if not run[0].whole:
-            slices = [t for p in run for t in self._slices(p, columns, p.rows)]
-            return combine(pa.concat_tables(slices or [self._empty(columns)]))
+            return combine(pa.concat_tables([self._slice(p, columns) for p in run]))
         index = run[0].file
         file, own = self.files[index], self._own_columns(index, columns)
         units = [p.unit for p in run]
@@ -248,6 +285,29 @@ class FileSet:
         else:
             table = file.read(units, own)
         return self._add_keys(table, index, columns, dictionary)
+
+    def _slice(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
+        """A part of a unit, a few columns at a time."""
+        found: dict[str, pa.ChunkedArray] = {}
+        for group in self.column_groups(piece, columns):
+            slices = list(self._slices(piece, group, piece.rows)) or [self._empty(group)]
+            part = combine(pa.concat_tables(slices))
+            found.update(zip(part.column_names, part.columns, strict=True))
+        arrays = [found[c] for c in columns]
+        return pa.Table.from_arrays(arrays, schema=self._empty(columns).schema)
+
+    def column_groups(self, piece: Piece, columns: Sequence[str]) -> list[list[str]]:
+        """The columns in groups that can be streamed together within bounds."""
+        file = self.files[piece.file]
+        if not isinstance(file, ParquetFile):
+            return [list(columns)]
+        first, *rest = file.column_groups(piece.unit, self._own_columns(piece.file, columns))
+        return [[*first, *(c for c in columns if c not in self._own[piece.file])], *rest]
+
+    def _held(self, piece: Piece, columns: Sequence[str]) -> int:
+        file = self.files[piece.file]
+        own = self._own_columns(piece.file, columns)
+        return sum(file.held(piece.unit, own)) if isinstance(file, ParquetFile) else 0
 
     def _slices(self, piece: Piece, columns: Sequence[str], rows: int | None) -> Iterator[pa.Table]:
         """Rows of a unit from ``piece.start`` on, as a stream that never holds the unit whole."""
@@ -276,8 +336,9 @@ class FileSet:
         if not new:
             return True
         try:
-            for _ in self.batches(piece, new):
-                pass
+            for group in self.column_groups(piece, new):
+                for _ in self.batches(piece, group):
+                    pass
         except (BadFileError, UnreadableFileError) as e:
             self._leave_out(piece, e)
             return False
@@ -294,12 +355,12 @@ class FileSet:
     def _add_keys(
         self, table: pa.Table, index: int, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
-        keys, own = self.keys[index], self._own[index]
+        keys, own, where = self.keys[index], self._own[index], self.names[index]
         for name in [c for c in columns if c in keys and c not in own] if keys else []:
-            value = pa.scalar(keys[name]).cast(self.schema.field(name).type)
-            table = table.append_column(name, pa.repeat(value, table.num_rows))
+            column = _key_column(keys[name], self.schema.field(name), table.num_rows, where)
+            table = table.append_column(name, column)
         target = self._target(columns, [table], dictionary)
-        return conform(table, target, where=self.names[index])
+        return conform(table, target, where=where)
 
     def _target(
         self, columns: Sequence[str], tables: Sequence[pa.Table], dictionary: Sequence[str]
@@ -318,7 +379,8 @@ class FileSet:
     def _empty(self, columns: Sequence[str]) -> pa.Table:
         return pa.schema([self.schema.field(c) for c in columns]).empty_table()
 
-    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+    def refuse_unknown(self, columns: Sequence[str]) -> None:
+        """Complain of a column that no file has."""
         for name in columns:
             if self.schema.get_field_index(name) < 0:
                 where = self.names[0] if len(self.names) == 1 else "the dataset"
@@ -348,6 +410,13 @@ def _with_keys(
         if schema.get_field_index(name) < 0:
             schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
     return schema
+
+
+def _key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
+    """A folder key, as many times as there are rows."""
+    column = pa.table({field.name: pa.array([value])})
+    typed = conform(column, pa.schema([field]), where=where).column(0)
+    return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
 
 
 def _key_type(values: list[Any]) -> pa.DataType:

@@ -18,8 +18,9 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, MissingExtraError
 
-__all__ = ["Place", "place_of"]
+__all__ = ["HIVE_NULL", "Place", "place_of"]
 
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose key is null
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 

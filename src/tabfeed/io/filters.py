@@ -90,8 +90,8 @@ def _any_of(filters: Any) -> list[list[tuple[Any, Any, Any]]]:
 def _refuse_null(name: Any, op: Any, value: Any) -> None:
     if value is None:
         raise ArgumentError(
-            f"the filter ({name!r}, {op!r}, None) holds for no row, since a comparison with null is "
-            f"null; write pyarrow.compute.field({name!r}).is_null(), or .is_valid()"
+            f"the filter ({name!r}, {op!r}, None) holds for no row, as null equals nothing; "
+            f"write pyarrow.compute.field({name!r}).is_null(), or .is_valid()"
         )
 
 

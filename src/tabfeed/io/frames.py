@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,10 @@ class TemporaryFolder:
         """Remove it now."""
         self._remove()
 
+    def __reduce__(self) -> tuple[Callable[[Path], Path], tuple[Path]]:
+        """A copy elsewhere is the path alone: who made the folder removes it."""
+        return Path, (self.path,)
+
 
 def _remove_tree(path: Path, owner: int) -> None:
     """Remove a folder, unless this is a forked copy of the process that made it."""
@@ -174,7 +178,8 @@ def _from_pandas(frame: Any) -> pa.Table:
     if named:
         frame = frame.reset_index(level=named)
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        return table.rename_columns([str(c) for c in frame.columns])
     except (pa.ArrowException, OverflowError) as e:
         raise SchemaError(f"a pandas column holds values of several types: {e}") from e
 

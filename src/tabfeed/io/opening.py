@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from tabfeed.errors import ArgumentError, SchemaError
 from tabfeed.io.arrow_datasets import open_arrow_dataset
 from tabfeed.io.commit import read_manifest
@@ -33,6 +35,7 @@ _FORMATS = {
     "feather": "ipc",
     "arrow": "ipc",
     "avro": "avro",
+    "tfrecord": "tfrecord",
 }
 
 
@@ -63,7 +66,8 @@ def open_source(
     found = find_files(source, engine=family, storage_options=storage_options)
     chosen = family or _one_engine(found.files, options)
     files = open_files(found.files, _format(chosen), options, skips)
-    return files, _remarks(found)
+    remarks = _remarks(found)
+    return _with_key_types(files, remarks), remarks
 
 
 def _open_frame(source: Any, skips: SkipList) -> FileSet:
@@ -108,6 +112,36 @@ def _remarks(found: Found) -> Schema | None:
         if schema is not None:
             return schema
     return None
+
+
+def _with_key_types(files: FileSet, remarks: Schema | None) -> FileSet:
+    """Folder keys as they were written: a folder's name alone tells only whole numbers apart."""
+    names = {n for keys in files.keys for n in keys}
+    own = {n for file in files.files for n in file.schema.names} if names else set()
+    noted = {
+        c.name: c.dtype for c in remarks or () if c.dtype is not None and c.name in names - own
+    }
+    types = {n: t for n, t in noted.items() if all(_is_value(keys, n, t) for keys in files.keys)}
+    if remarks is None or not types:
+        return files
+    keys = [
+        {n: str(v) if n in types and v is not None else v for n, v in old.items()}
+        for old in files.keys
+    ]
+    new = FileSet(files.files, files.names, keys, files.skips, types)
+    if set(remarks.column_names) == set(new.schema.names):
+        new.schema = pa.schema([new.schema.field(n) for n in remarks.column_names])
+    return new
+
+
+def _is_value(keys: Mapping[str, Any], name: str, dtype: pa.DataType) -> bool:
+    """Whether a folder's name is a value of that type, or says null."""
+    value = keys.get(name)
+    try:
+        pa.scalar(None if value is None else str(value), pa.string()).cast(dtype)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
 
 
 def _schema_in(folder: Place) -> Schema | None:

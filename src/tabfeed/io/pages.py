@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.dtypes import format_type
 from tabfeed.errors import ArgumentError, SchemaError
 
-__all__ = ["FAST", "PageOptions", "explain_refusal", "refuse_types"]
+__all__ = ["FAST", "PageOptions", "explain_refusal", "plain_inside", "refuse_types"]
 
 FAST = {"tabfeed.layout": "fast"}  # in the footer, so that a reader knows
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli")
@@ -91,6 +90,40 @@ def _not_null(field: pa.Field) -> pa.Field:
     return field.with_nullable(False)
 
 
+def plain_inside(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionaries inside lists and structs as plain values.
+
+    Parquet readers cannot put such a dictionary together again if it comes in several parts.
+
+    Examples
+    --------
+    >>> plain_inside(pa.schema({"x": pa.list_(pa.dictionary(pa.int32(), pa.string()))}))
+    x: list<item: string>
+      child 0, item: string
+    """
+    return pa.schema([f.with_type(_plain_children(f.type)) for f in schema])
+
+
+def _plain_children(dtype: pa.DataType) -> pa.DataType:
+    if not dtype.num_fields or not pa.types.is_nested(dtype):
+        return dtype
+    fields = [dtype.field(i) for i in range(dtype.num_fields)]
+    fields = [f.with_type(_plain_children(_decoded(f.type))) for f in fields]
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(fields[0], dtype.list_size)
+    if pa.types.is_list(dtype):
+        return pa.list_(fields[0])
+    if pa.types.is_struct(dtype):
+        return pa.struct(fields)
+    if pa.types.is_map(dtype):
+        return pa.map_(*(_plain_children(_decoded(t)) for t in (dtype.key_type, dtype.item_type)))
+    return dtype
+
+
+def _decoded(dtype: pa.DataType) -> pa.DataType:
+    return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+
+
 def refuse_types(schema: pa.Schema) -> None:
     """Name the first column whose type Parquet cannot hold, before anything is written.
 
@@ -104,8 +137,7 @@ def refuse_types(schema: pa.Schema) -> None:
     for field in schema:
         if not _is_writable(field):
             raise SchemaError(
-                f"column {field.name!r} is {format_type(field.type)}, which Parquet cannot hold; "
-                "convert it"
+                f"column {field.name!r} is {field.type}, which Parquet cannot hold; convert it"
             )
 
 
@@ -132,6 +164,7 @@ def explain_refusal(table: pa.Table, error: Exception) -> SchemaError:
         try:
             pq.write_table(pa.table({name: column}), pa.BufferOutputStream())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-            kind = format_type(column.type)
-            return SchemaError(f"Parquet cannot hold the values of column {name!r} ({kind}): {e}")
+            return SchemaError(
+                f"Parquet cannot hold the values of column {name!r} ({column.type}): {e}"
+            )
     return SchemaError(f"Parquet cannot hold one of the columns: {error}")

@@ -3,7 +3,7 @@
 The footer is read once, when the file is opened, and kept; each later read opens the
 file anew with that footer, so threads share nothing. Page checksums are verified where
 the file has them: without that, a flipped bit in a compressed page can decode into
-plausible wrong numbers.
+plausible wrong numbers. Only files of the fast layout are read without; see `tabfeed.io.pages`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tabfeed.dtypes import is_list_type, leaf_type
-from tabfeed.errors import BadFileError, UnreadableFileError
+from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
 from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
 from tabfeed.io.filters import Filter
+from tabfeed.io.pages import FAST
+from tabfeed.io.parquet_layout import STREAM_BUFFER, Layout, layout_of
 from tabfeed.io.prune import facts_of_chunk
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
 
-__all__ = ["ParquetFile", "open_parquet"]
+__all__ = ["HELD_BYTES", "ParquetFile", "open_parquet"]
 
 _MAGIC = b"PAR1"
-_STREAM_BUFFER = 1 << 20
+HELD_BYTES = 64 * 2**20
+_OLD_ARROW = "Expected all lists to be of size"
 _LOOK_ROWS = 65_536
 # Not the file's fault: these pass, so that skipping never drops good rows for want of memory.
 _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
@@ -41,7 +43,7 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     with reading(location), location.open() as f:
         try:
             metadata = pq.read_metadata(f)
-            schema = _restore_dictionaries(metadata.schema.to_arrow_schema(), metadata)
+            schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
         except _NOT_DAMAGE:
             raise
         except _DAMAGE as e:
@@ -50,7 +52,10 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
             f.seek(0)
             raise _explain_bad_footer(location, f.read(4)) from e
     refuse_duplicates(location, schema.names)
-    return ParquetFile(location, metadata, schema)
+    file = ParquetFile(location, metadata, schema)
+    if sum(file.unit_rows) != metadata.num_rows:
+        raise bad_file(location, "has a damaged footer: its row groups do not add up")
+    return file
 
 
 def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
@@ -63,24 +68,58 @@ def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
     return bad_file(location, what)
 
 
-def _restore_dictionaries(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
-    """Parquet itself keeps dictionaries of text only; the writer's schema knows the others."""
+def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
+    """Row groups in one call, or one by one: a dictionary inside a list must not be in chunks."""
+    try:
+        return reader.read_row_groups(units, columns=columns, use_threads=False)
+    except pa.ArrowNotImplementedError:
+        if len(units) < 2:
+            raise
+        parts = [_read_groups(reader, [unit], columns) for unit in units]
+        return pa.concat_tables(parts)
+
+
+def _restore_types(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
+    """The types as they were before they were written.
+
+    Parquet itself keeps dictionaries of text only, has no seconds and one kind of date; the
+    writer's own schema, which lies beside, knows what they were.
+    """
     encoded = (metadata.metadata or {}).get(b"ARROW:schema")
     if encoded is None:
         return schema.remove_metadata()
     original = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    if schema.equals(original):
+        return schema.remove_metadata()
     fields = []
     for field in schema:
         index = original.get_field_index(field.name)
         known = original.field(index).type if index >= 0 else field.type
-        if pa.types.is_dictionary(known) and not pa.types.is_dictionary(field.type):
-            field = field.with_type(known)
-        fields.append(field)
+        fields.append(field.with_type(known) if _becomes(field, known) else field)
     return pa.schema(fields)
+
+
+def _becomes(field: pa.Field, dtype: pa.DataType) -> bool:
+    """Whether values can be given that type as they are read."""
+    if small_type(field.type) == small_type(dtype) or _holds_dictionary(dtype):
+        return False
+    try:
+        conform(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
+    except SchemaError:
+        return False
+    return True
+
+
+def _holds_dictionary(dtype: pa.DataType) -> bool:
+    """Whether a list or struct has a dictionary inside, which values cannot be cast into."""
+    inner = [dtype.field(i).type for i in range(dtype.num_fields)]
+    return any(pa.types.is_dictionary(t) or _holds_dictionary(t) for t in inner)
 
 
 class ParquetFile:
     """One Parquet file whose footer has been read."""
+
+    _verify = False  # also where the layout leaves that to `Dataset.validate`
 
     def __init__(self, location: Location, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
         self.location = location
@@ -88,57 +127,53 @@ class ParquetFile:
         self.schema = schema
 
     @cached_property
-    def unit_rows(self) -> Sequence[int]:
+    def unit_rows(self) -> list[int]:
         """Rows of each row group."""
-        return [self.metadata.row_group(i).num_rows for i in range(self.metadata.num_row_groups)]
+        groups = range(self.metadata.num_row_groups)
+        return [int(self.metadata.row_group(i).num_rows) for i in groups]
 
     def count(self, unit: int) -> int:
         """Rows of a row group."""
         return self.unit_rows[unit]
 
-    # -- sizes ----------------------------------------------------------------------
+    # -- the footer -----------------------------------------------------------------
 
     @cached_property
-    def _leaves(self) -> dict[str, list[int]]:
-        """Which column chunks make up each column."""
-        leaves: dict[str, list[int]] = {name: [] for name in self.schema.names}
-        schema = self.metadata.schema
-        for i in range(len(schema)):
-            parts = schema.column(i).path.split(".")
-            prefixes = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
-            leaves[next(p for p in prefixes if p in leaves)].append(i)
-        return leaves
-
-    @cached_property
-    def _row_widths(self) -> dict[str, float | None]:
-        """Bytes a row of each column takes, or None where the footer must say."""
-        return {f.name: _row_width(f) for f in self.schema}
+    def _layout(self) -> Layout:
+        return layout_of(self.schema)
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate of what these columns of a row group take in memory once decoded."""
-        widths = self._row_widths
-        varying = [c for c in columns if widths[c] is None]
-        fixed = sum(widths[c] or 0 for c in columns) * self.unit_rows[unit]
-        return max(1, int(fixed) + sum(self._variable_bytes(unit, c) for c in varying))
+        return self._layout.nbytes(self.metadata.row_group(unit), columns)
 
-    def _variable_bytes(self, unit: int, name: str) -> int:
-        """Text and lists: from the number of values, and how long the ones in the footer are."""
-        dtype = self.schema.field(name).type
+    def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
+        """What each of these columns keeps in memory while a row group is read or streamed."""
         group = self.metadata.row_group(unit)
-        chunks = [group.column(i) for i in self._leaves[name]]
-        stored = sum(c.total_uncompressed_size for c in chunks)
-        if pa.types.is_dictionary(dtype):  # the file holds indices and values, too
-            return stored + group.num_rows * (_fixed_width(dtype.index_type) or 4)
-        leaf = _fixed_width(leaf_type(dtype))
-        decoded = sum(c.num_values * (leaf or _text_length(c) + 4) for c in chunks)
-        levels = 4 * group.num_rows if is_list_type(dtype) else 0
-        return max(decoded, stored) + levels + group.num_rows // 8
+        return [self._layout.held(group, c, whole=whole) for c in columns]
+
+    def column_groups(
+        self, unit: int, columns: Sequence[str], *, whole: bool = False
+    ) -> list[list[str]]:
+        """The columns in groups to be read one after the other.
+
+        Arrow keeps the pages of every column of a call until the call ends: for a thousand columns
+        that is more than the rows themselves. Reading a few at a time costs nothing.
+        """
+        groups: list[list[str]] = [[]]
+        total = 0
+        for name, held in zip(columns, self.held(unit, columns, whole=whole), strict=True):
+            if groups[-1] and total + held > HELD_BYTES:
+                groups.append([])
+                total = 0
+            groups[-1].append(name)
+            total += held
+        return groups
 
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
         """The footer's entries for a column, one or more a row group."""
         for unit in range(self.metadata.num_row_groups):
             group = self.metadata.row_group(unit)
-            yield from (group.column(i) for i in self._leaves.get(column, ()))
+            yield from (group.column(i) for i in self._layout.leaves.get(column, ()))
 
     # -- reading --------------------------------------------------------------------
 
@@ -149,7 +184,7 @@ class ParquetFile:
         wanted = list(columns)
         try:
             with self._reader(dictionary) as reader:
-                table = reader.read_row_groups(list(units), columns=wanted, use_threads=False)
+                table = self._decode(reader, list(units), wanted)
         except _NOT_DAMAGE:
             raise
         except _DAMAGE as e:
@@ -157,12 +192,23 @@ class ParquetFile:
         self._check_rows(units, table.num_rows)
         return self._finish(table, wanted, dictionary)
 
+    def _decode(self, reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
+        largest = max(units, key=self.unit_rows.__getitem__, default=None)
+        groups = [] if largest is None else self.column_groups(largest, columns, whole=True)
+        if len(groups) < 2:
+            return _read_groups(reader, units, columns)
+        found: dict[str, pa.ChunkedArray] = {}
+        for group in groups:
+            part = _read_groups(reader, units, group)
+            found.update(zip(part.column_names, part.columns, strict=True))
+        return pa.table({c: found[c] for c in columns})
+
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A row group as a stream; at no time is more of it decoded than the batch at hand."""
         wanted = list(columns)
         count = 0
         try:
-            with self._reader(buffer_size=_STREAM_BUFFER) as reader:
+            with self._reader(buffer_size=STREAM_BUFFER) as reader:
                 for batch in self._stream(reader, unit, wanted, rows):
                     count += batch.num_rows
                     table = self._finish(pa.Table.from_batches([batch]), wanted)
@@ -178,17 +224,31 @@ class ParquetFile:
     ) -> Iterator[pa.RecordBatch]:
         yield from reader.iter_batches(rows, row_groups=[unit], columns=columns, use_threads=False)
 
+    def verifying(self) -> ParquetFile:
+        """The same file, every page of it verified as it is read."""
+        other = ParquetFile(self.location, self.metadata, self.schema)
+        other._verify = True
+        return other
+
+    @cached_property
+    def _fast(self) -> bool:
+        """Whether it was written to be read at the speed of a copy, which a checksum halves."""
+        noted = self.metadata.metadata or {}
+        return all(noted.get(k.encode()) == v.encode() for k, v in FAST.items())
+
     def _reader(self, dictionary: Sequence[str] = (), buffer_size: int = 0) -> pq.ParquetFile:
         file = self.location.open()
-        if self.location.size > 0 and file.size() != self.location.size:
-            raise self._changed(f"it has {file.size():,} bytes now, not {self.location.size:,}")
+        size, known = file.size(), self.location.size
+        if size != known > 0:
+            file.close()
+            raise self._changed(f"it has {size:,} bytes now, not {known:,}")
         return pq.ParquetFile(
             file,
             metadata=self.metadata,
             read_dictionary=list(dictionary),
             buffer_size=buffer_size,
             pre_buffer=False,
-            page_checksum_verification=True,
+            page_checksum_verification=self._verify or not self._fast,
         )
 
     def _finish(
@@ -218,10 +278,15 @@ class ParquetFile:
         self, units: Sequence[int], columns: list[str], error: Exception
     ) -> Exception:
         """Read row group by row group and column by column to say where the damage is."""
-        if isinstance(error, BadFileError | UnreadableFileError):
+        if isinstance(error, TabfeedError):
             return error
         if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
             return self._changed(f"it cannot be read any more ({error})")
+        if _OLD_ARROW in str(error):
+            return SchemaError(
+                f"{self.location.name} has a fixed-size list that is null, which pyarrow "
+                f"{pa.__version__} cannot read; use pyarrow 26, or leave it out with columns="
+            )
         for unit in units:
             for column in columns:
                 if (found := self._try(unit, column)) is not None:
@@ -231,7 +296,7 @@ class ParquetFile:
     def _try(self, unit: int, column: str) -> Exception | None:
         """Decode one column of a row group; what goes wrong, if anything does."""
         try:
-            with self._reader(buffer_size=_STREAM_BUFFER) as reader:
+            with self._reader(buffer_size=STREAM_BUFFER) as reader:
                 for _ in self._stream(reader, unit, [column], _LOOK_ROWS):
                     pass
         except _NOT_DAMAGE:
@@ -258,40 +323,16 @@ class ParquetFile:
         facts = []
         group = self.metadata.row_group(unit)
         for name in condition.columns:
-            leaves = self._leaves.get(name, ())
-            if len(leaves) == 1:
-                stored = small_type(self.schema.field(name).type)
-                chunk = group.column(leaves[0])
+            leaves = self._layout.leaves.get(name, range(0))
+            chunk = group.column(leaves[0]) if len(leaves) == 1 else None
+            if chunk is not None and chunk.path_in_schema == name and self._typed(chunk, leaves[0]):
+                stored = small_type(self._layout.types[name])
                 facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
         return facts
 
+    def _typed(self, chunk: pq.ColumnChunkMetaData, leaf: int) -> bool:
+        """Whether a chunk has its column's type; if not, its statistics would end the process."""
+        return bool(chunk.physical_type == self.metadata.schema.column(leaf).physical_type)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"location": self.location, "metadata": self.metadata, "schema": self.schema}
-
-
-def _row_width(field: pa.Field) -> float | None:
-    """Bytes a row takes, a bit for null included; None where that varies."""
-    width = None if pa.types.is_dictionary(field.type) else _fixed_width(field.type)
-    return None if width is None else width + field.nullable / 8
-
-
-def _fixed_width(dtype: pa.DataType) -> int | None:
-    """Bytes a value takes, or None where that varies."""
-    if pa.types.is_fixed_size_list(dtype):
-        inner = _fixed_width(dtype.value_type)
-        return None if inner is None else inner * dtype.list_size
-    if pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
-        return 1
-    try:
-        return max(1, int(dtype.bit_width) // 8)
-    except ValueError:
-        return None
-
-
-def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
-    """How long a text value is, judging by the smallest and the largest one."""
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_min_max:
-        return 16
-    lengths = [len(v) for v in (statistics.min_raw, statistics.max_raw) if isinstance(v, bytes)]
-    return max(lengths, default=16)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-__all__ = ["Partition", "Piece", "cut_by_count", "cut_by_size"]
+__all__ = ["Partition", "Piece", "cut_by_count", "cut_by_size", "first_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +132,21 @@ def cut_by_count(pieces: Sequence[Piece], npartitions: int) -> list[Partition]:
 def _rows_of(piece: Piece, low: int, high: int) -> Piece:
     whole = piece.whole and high - low == piece.rows
     return replace(piece, start=piece.start + low, rows=high - low, whole=whole)
+
+
+def first_rows(partition: Partition, rows: int) -> Partition:
+    """The beginning of a partition whose pieces have been counted.
+
+    Examples
+    --------
+    >>> start = first_rows(Partition((Piece(0, 0, 0, 2), Piece(0, 1, 0, 9))), 5)
+    >>> [(p.unit, p.rows, p.whole) for p in start.pieces]
+    [(0, 2, True), (1, 3, False)]
+    """
+    kept: list[Piece] = []
+    for piece in partition.pieces:
+        if rows <= 0:
+            break
+        kept.append(_rows_of(piece, 0, min(rows, piece.rows or 0)))
+        rows -= piece.rows or 0
+    return Partition(tuple(kept))

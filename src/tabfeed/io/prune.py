@@ -52,10 +52,18 @@ def facts_of_keys(
     """What the folders say: a column has one value, or is null throughout."""
     facts = []
     for name in columns:
-        if name in keys:
-            value = pa.scalar(keys[name]).cast(schema.field(name).type)
-            facts.append(pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+        if name not in keys:
+            continue
+        if keys[name] is None:
+            facts.append(pc.field(name).is_null())
+        elif not pa.types.is_nested(dtype := schema.field(name).type):
+            facts.append(pc.field(name) == _as(keys[name], dtype))
     return facts
+
+
+def _as(value: Any, dtype: pa.DataType) -> pa.Scalar:
+    plain = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    return pa.scalar(value).cast(plain)
 
 
 def facts_of_chunk(
@@ -84,11 +92,11 @@ def facts_of_chunk(
     bounds = _bounds(statistics, stored, field.type)
     if bounds is None:
         return []
-    low, high = bounds
-    within = (pc.field(field.name) >= low) & (pc.field(field.name) <= high)
+    column = pc.field(field.name)
+    within = [column >= bounds[0], column <= bounds[1]]
     if not statistics.has_null_count or statistics.null_count:
-        within = within | pc.field(field.name).is_null()
-    return [within]
+        within = [fact | column.is_null() for fact in within]  # each by itself, as Arrow reads them
+    return within
 
 
 def _ordered_alike(stored: pa.DataType, read: pa.DataType) -> bool:

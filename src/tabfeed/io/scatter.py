@@ -34,7 +34,7 @@ __all__ = ["Bucket", "Room", "draw_keys", "read_bucket", "scatter", "shuffled", 
 _KEY = "__tabfeed_key__"
 _FEWEST_BUCKETS, _MOST_BUCKETS = 16, 128
 _MOST_AT_ONCE = 2**30  # a table of text larger than this nears the reach of 32-bit offsets
-_LEAST_MEMORY = 64 * 2**10
+_LEAST_MEMORY = 2**20
 _BLOCK = 64 * 2**20
 
 Ids = npt.NDArray[np.integer]
@@ -47,7 +47,7 @@ class Room:
     Parameters
     ----------
     memory
-        Bytes it may hold; 64 KiB at least.
+        Bytes it may hold; 1 MiB at least.
     folder
         Where it may put files; they are removed as they are read.
     buckets
@@ -213,11 +213,13 @@ def scatter(
     tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: Room
 ) -> list[Bucket]:
     """Deal rows into `count` buckets; rows of a bucket keep their order."""
+    if count > room.buckets:
+        return _scatter_twice(tables, assign, count, room)
     buckets = [Bucket(room.folder / f"bucket_{i}.arrows") for i in range(count)]
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
     try:
         for table in tables:
-            for part in _slices(table, room.slice):
+            for part in _slices(_decoded(table), room.slice):
                 for number, rows in _deal(part, assign(part), count):
                     _append(writers, number, buckets[number], rows)
         for number, writer in writers.items():
@@ -228,6 +230,26 @@ def scatter(
             with suppress(OSError):  # closed already, or the error is on its way
                 writer.close()
     return buckets
+
+
+def _scatter_twice(
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: Room
+) -> list[Bucket]:
+    """More buckets than files may be open: first a few large ones, then each dealt again."""
+    width = -(-count // room.buckets)
+    coarse = scatter(tables, lambda t: assign(t) // width, -(-count // width), room)
+    fine: list[Bucket] = []
+    for number, bucket in enumerate(coarse):
+        inner = Room(room.memory, room.folder / bucket.path.stem, room.buckets)
+        inner.folder.mkdir()
+        rows = _stream_bucket(bucket) if bucket.rows else ()
+        low, high = number * width, min(count, (number + 1) * width)
+        fine += scatter(rows, _from(assign, low), high - low, inner)
+    return fine
+
+
+def _from(assign: Callable[[pa.Table], Ids], low: int) -> Callable[[pa.Table], Ids]:
+    return lambda table: assign(table) - low
 
 
 def _append(
@@ -244,7 +266,7 @@ def _append(
 def _deal(table: pa.Table, ids: Ids, count: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each bucket that got some."""
     with span("scatter", rows=table.num_rows):
-        dealt = take_rows(_decoded(table), np.argsort(ids, kind="stable"))
+        dealt = take_rows(table, np.argsort(ids, kind="stable"))
     ends = np.cumsum(np.bincount(ids, minlength=count)).tolist()
     for number in np.unique(ids).tolist():
         start = ends[number - 1] if number else 0

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import SchemaError
 from tabfeed.io.commit import Commit
+from tabfeed.io.filesystem import HIVE_NULL
 from tabfeed.io.pages import PageOptions, explain_refusal
 from tabfeed.io.take import prepare, take_prepared
 from tabfeed.io.unify import combine, conform
@@ -31,7 +32,6 @@ __all__ = ["FileSink", "HiveSink", "Sink"]
 _GROUP_ROWS = 1_000_000
 _SAMPLE_ROWS = 10_000
 _OPEN_FILES = 64
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Sink(Protocol):
@@ -297,16 +297,38 @@ class HiveSink:
 
 def _folder_names(column: pa.ChunkedArray, key: str) -> pa.ChunkedArray:
     """``key=value`` for each row, special characters escaped; each distinct value once."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = column.cast(_key_type(column.type))
     codes = column.dictionary_encode(null_encoding="encode").combine_chunks()
-    values = codes.dictionary.cast(pa.string()).to_pylist()
+    values = _key_texts(codes.dictionary, key)
     names = [f"{quote(key, safe='')}={_folder_value(v)}" for v in values]
     return pa.chunked_array([pa.array(names, pa.string()).take(codes.indices)])
 
 
+def _key_type(dtype: pa.DataType) -> pa.DataType:
+    """A type of the same values that has all the kernels, and whose text is exact."""
+    if pa.types.is_dictionary(dtype):
+        return _key_type(dtype.value_type)
+    if pa.types.is_decimal(dtype) and dtype.bit_width < 128:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        return pa.timestamp(dtype.unit, "UTC")
+    return dtype
+
+
+def _key_texts(values: pa.Array, key: str) -> list[str | None]:
+    """Key values as text that reads back as the same values."""
+    try:
+        texts = values.cast(pa.string())
+        if texts.cast(values.type).cast(pa.string()).equals(texts):
+            return list(texts.to_pylist())
+        reason = "they change when they are read back"
+    except pa.ArrowInvalid as e:
+        reason = str(e)
+    raise SchemaError(f"partition_on: the values of {key!r} cannot be names of folders: {reason}")
+
+
 def _folder_value(text: str | None) -> str:
     if text is None:
-        return _HIVE_NULL
+        return HIVE_NULL
     escaped = quote(text, safe="")
-    return escaped.replace("_", "%5F", 1) if escaped == _HIVE_NULL else escaped
+    return escaped.replace("_", "%5F", 1) if escaped == HIVE_NULL else escaped

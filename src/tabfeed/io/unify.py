@@ -211,8 +211,14 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
 
 
 def combine(table: pa.Table) -> pa.Table:
-    """One chunk a column; dictionaries that together outgrow their index type stay apart."""
+    """One chunk a column; dictionaries that together outgrow their index type stay apart.
+
+    A slice becomes a table of its own: a few rows must not keep the many they were cut from.
+    """
     try:
+        if table.get_total_buffer_size() > 2 * table.nbytes:
+            columns = [pa.concat_arrays(c.chunks) if c.num_chunks else c for c in table.columns]
+            return pa.Table.from_arrays(columns, schema=table.schema) if columns else table
         return table.combine_chunks()
     except pa.ArrowInvalid:
         return table

@@ -78,18 +78,23 @@ def validate(dataset: Dataset) -> Report:
 
 
 def _rows_of(files: FileSet, unit: Piece, columns: list[str]) -> int:
-    """Decode a unit to its end, a batch at a time, and look at every value."""
+    """Decode a unit to its end, a batch and a few columns at a time, and look at every value."""
+    rows, *_ = (_rows_in_group(files, unit, g) for g in files.column_groups(unit, columns))
+    return rows
+
+
+def _rows_in_group(files: FileSet, unit: Piece, columns: list[str]) -> int:
     rows = 0
-    for batch in files.batches(unit, columns):
+    for batch in files.batches(unit, columns, verify=True):
         rows += batch.num_rows
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as e:
-                file = files.names[unit.file]
+                where = f"{files.names[unit.file]}, row group {unit.unit}, column {name!r}"
                 raise BadFileError(
-                    f"{file}, row group {unit.unit}, column {name!r} holds what is not a value: {e}",
-                    file=file,
+                    f"{where} holds what is not a value: {e}",
+                    file=files.names[unit.file],
                     row_group=unit.unit,
                     column=name,
                 ) from e

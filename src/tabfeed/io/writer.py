@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tabfeed.budget import free_memory, parse_bytes
+from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.commit import Commit
 from tabfeed.io.frames import TemporaryFolder
 from tabfeed.io.jobs import Job, Shuffle, WriteOptions, file_names, group_jobs, plan_jobs
-from tabfeed.io.pages import refuse_types
-from tabfeed.io.partition import Partition
+from tabfeed.io.pages import plain_inside, refuse_types
+from tabfeed.io.partition import Partition, Piece, cut_by_size
 from tabfeed.io.scatter import Room, draw_keys, shuffled, sort_rows
 from tabfeed.io.sink import FileSink, HiveSink, Sink
 from tabfeed.io.unify import conform
@@ -65,10 +65,26 @@ def _check_keys(dataset: Dataset, options: WriteOptions) -> None:
     for key in keys:
         if key not in dataset.schema:
             raise ColumnNotFoundError(key, dataset.column_names)
-        if dataset.schema[key].is_list:
-            raise ArgumentError(f"partition_on: column {key!r} holds lists; folders need one value")
+        if not key or not _names_folders(dataset.schema[key].dtype):
+            raise ArgumentError(
+                f"partition_on: column {key!r} is {dataset.schema[key].dtype}; folders are named "
+                "by numbers, text, booleans, dates or timestamps"
+            )
     if keys and len(set(keys)) == len(dataset.schema):
         raise ArgumentError("partition_on names every column; nothing would be left in the files")
+
+
+def _names_folders(dtype: pa.DataType) -> bool:
+    """Whether values of this type can be written as text and read back."""
+    if pa.types.is_dictionary(dtype):
+        dtype = dtype.value_type
+    if pa.types.is_binary(dtype) or pa.types.is_fixed_size_binary(dtype):
+        return False
+    try:
+        pa.nulls(0, dtype).cast(pa.string()).cast(dtype)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _refuse_own_input(
@@ -92,11 +108,10 @@ class _Work:
         self.dataset = dataset
         self.options = options
         self.commit = commit
-        self.schema = dataset.schema.to_arrow()
+        self.schema = plain_inside(dataset.schema.to_arrow())
         self.pages = options.pages
-        self.limit = free_memory() // 4
+        self.limit = working_memory(options.memory_limit)
         if options.memory_limit is not None:
-            self.limit = parse_bytes(options.memory_limit, name="memory_limit")
             most = max(1, self.limit // 8)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
 
@@ -111,13 +126,23 @@ class _Work:
         """Write every job, in parallel; jobs that read one row group in turn go together."""
         jobs = plan_jobs(self.dataset, self.options)
         self.commit.order = [job.name for job in jobs]
-        groups = group_jobs(jobs)
         threads = getattr(executor, "threads", 1)
+        if self.options.shuffle is Shuffle.PER_WORKER:
+            jobs = [self._in_small_parts(job, self.limit // threads // 16) for job in jobs]
+        groups = group_jobs(jobs)
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
         with progress("writing", _known_rows(self.dataset)) as bar:
             for rows in executor.map(groups, self._write_group):
                 bar.advance(rows)
+
+    def _in_small_parts(self, job: Job, nbytes: int) -> Job:
+        """The same rows, read in smaller parts: all of a file is shuffled, so they do not show."""
+        if job.numbering:  # a map counts on the partitions as they are
+            return job
+        pieces = [p for part in job.partitions for p in part.pieces]
+        sized = [(p, _piece_bytes(self.dataset, p)) for p in pieces]
+        return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes))))
 
     def _write_group(self, group: list[Job]) -> int:
         parts = tuple(p for job in group for p in job.partitions)
@@ -247,10 +272,11 @@ def _known_rows(dataset: Dataset) -> int | None:
 
 def estimate(dataset: Dataset, partitions: Sequence[Partition]) -> int:
     """About how many bytes these partitions take in memory."""
-    files, columns = dataset._files, dataset._source_columns
-    total = 0.0
-    for piece in (p for part in partitions for p in part.pieces):
-        rows = files.files[piece.file].unit_rows[piece.unit]
-        share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
-        total += files.nbytes(piece, columns) * share
-    return int(total) + 1
+    return 1 + sum(_piece_bytes(dataset, p) for part in partitions for p in part.pieces)
+
+
+def _piece_bytes(dataset: Dataset, piece: Piece) -> int:
+    files = dataset._files
+    rows = files.files[piece.file].unit_rows[piece.unit]
+    share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
+    return int(files.nbytes(piece, dataset._source_columns) * share)

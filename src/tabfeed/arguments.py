@@ -1,0 +1,51 @@
+"""An argument that does not exist is an error of ours, and names the ones that do."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from tabfeed.errors import UnknownArgumentError
+
+__all__ = ["known_arguments"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse keyword arguments that `function` does not have.
+
+    Examples
+    --------
+    >>> @known_arguments
+    ... def read(path, *, columns=None): ...
+    >>> read("a", column=["x"])
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.UnknownArgumentError: read has no argument 'column'; did you mean 'columns'?
+    """
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for given in kwargs:
+            if given not in known:
+                others = [k for k in known if k != "self"]
+                raise UnknownArgumentError(
+                    f"{name} has no argument {given!r}; {_hint(given, others)}"
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _hint(given: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(given, known, n=3)
+    if near:
+        return f"did you mean {' or '.join(repr(n) for n in near)}?"
+    return f"it has {', '.join(known)}"
