@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import accumulate, groupby
@@ -21,17 +21,19 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.arguments import known_arguments
-from tabfeed.budget import free_memory, parse_bytes
 from tabfeed.dtypes import as_arrow_type, format_type
-from tabfeed.errors import ArgumentError, ColumnNotFoundError, MissingExtraError, SchemaError
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.io import looking
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.opening import open_source
-from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size, first_rows
+from tabfeed.io.part_size import block_size, choose_part_size
+from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size, runs
+from tabfeed.io.remarks import noted, select_columns, types_of, with_remarks
 from tabfeed.io.skipping import Skipped
 from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
 from tabfeed.io.unify import combine, conform
-from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema import Schema
 from tabfeed.trace import span
 
 if TYPE_CHECKING:
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
     from tabfeed.io.writer import Shuffle
 
 __all__ = ["Dataset", "TableMap"]
-
-DEFAULT_PART_SIZE = 128 * 2**20
-_SMALLEST_BLOCK = 2**16
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Dataset:
         null_values: Sequence[str] = DEFAULT_NULLS,
         newlines_in_values: bool = False,
     ) -> None:
-        part_size_bytes = _choose_part_size(part_size, part_mem_fraction, npartitions)
+        part_size_bytes = choose_part_size(part_size, part_mem_fraction, npartitions)
         types = {name: as_arrow_type(t) for name, t in (dtypes or {}).items()}
         options = ReadOptions(
             sep=sep,
@@ -136,7 +135,7 @@ class Dataset:
             dtypes=types,
             newlines_in_values=newlines_in_values,
             null_values=tuple(null_values),
-            block_size=_block_size(part_size_bytes),
+            block_size=block_size(part_size_bytes),
         )
         self._files, remarks = open_source(
             source,
@@ -148,10 +147,10 @@ class Dataset:
         self._part_size = part_size_bytes
         self._npartitions = npartitions
         self._maps: tuple[TableMap, ...] = ()
-        self._files = self._files.with_types({**types, **_types_of(schema)})
+        self._files = self._files.with_types({**types, **types_of(schema)})
         self._filter = parse_filters(filters, self._files.schema)
-        everything = _with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
-        self.schema = everything if columns is None else _select(everything, columns)
+        everything = with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
+        self.schema = everything if columns is None else select_columns(everything, columns)
         self._cut_columns = tuple(self.column_names)
         for name in self._with_filter(self.column_names):
             if name in self._files.conflicts:
@@ -309,7 +308,7 @@ class Dataset:
         return list(dict.fromkeys([*columns, *looked_at]))
 
     def _check_columns(self, columns: Sequence[str]) -> list[str]:
-        return _select(self.schema, columns).column_names
+        return select_columns(self.schema, columns).column_names
 
     def iter_tables(
         self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
@@ -317,29 +316,19 @@ class Dataset:
         """Every partition in order, a few read ahead on threads, memory bounded."""
         wanted = self.column_names if columns is None else self._check_columns(columns)
         work = executor or LocalExecutor()
-        for sliced, group in groupby(self._runs(), key=lambda run: len(run) > 1):
-            runs = list(group)
+        for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
+            group_runs = list(group)
             if sliced:  # slices of one unit follow each other: decode it once, from start to end
-                for run in runs:
+                for run in group_runs:
                     yield from self._stream(run, wanted)
             else:
-                yield from work.map([r[0] for r in runs], lambda p: self.read(p, wanted))
+                yield from work.map([r[0] for r in group_runs], lambda p: self.read(p, wanted))
 
     def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
         source = self._source_columns if self._maps else wanted
         tables = self._files.stream(run, self._with_filter(source))
         for part, table in zip(run, tables, strict=True):
             yield self._finish(table, wanted, part)
-
-    def _runs(self) -> list[list[Partition]]:
-        """Partitions, those that are successive slices of one unit together."""
-        runs: list[list[Partition]] = []
-        for part in self.partitions:
-            if runs and _continues(runs[-1][-1], part):
-                runs[-1].append(part)
-            else:
-                runs.append([part])
-        return runs
 
     def to_iter(
         self,
@@ -367,62 +356,26 @@ class Dataset:
 
     def to_polars(self) -> pl.DataFrame:
         """All of it in memory, as a Polars frame."""
-        return self._to_frame([self.to_arrow()])
+        return looking.polars_frame(self, [self.to_arrow()])
 
     compute = to_polars
 
     def to_pandas(self) -> pd.DataFrame:
         """All of it in memory, as a pandas frame."""
-        _need("pandas", "pandas", "pandas frames")
+        looking.need("pandas", "pandas", "pandas frames")
         return self.to_arrow().to_pandas()
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """As a Dask DataFrame with the same partitions."""
-        _need("dask.dataframe", "dask", "Dask DataFrames")
-        import dask.dataframe as dd
-
-        chosen = self if columns is None else self.select(columns)
-        meta = chosen._empty().to_pandas()
-        from_map: Callable[..., Any] = dd.from_map
-        return from_map(_PandasReader(chosen), list(range(chosen.npartitions)), meta=meta)
+        return looking.dask_frame(self if columns is None else self.select(columns))
 
     def head(self, n: int = 5) -> pl.DataFrame:
         """The first rows, to look at."""
-        _refuse_negative(n)
-        tables, rows = [], 0
-        for i in range(self.npartitions):
-            if rows >= n:
-                break
-            tables.append(self._first_rows(i, n - rows))
-            rows += tables[-1].num_rows
-        return self._to_frame(tables)
-
-    def _first_rows(self, index: int, n: int) -> pa.Table:
-        """The beginning of a partition, without reading the rest where nothing filters it."""
-        part = self.partitions[index]
-        if self._filter is None and part.rows is not None and not self._maps:
-            part = first_rows(part, n)
-        return self.read(part).slice(0, n)
+        return looking.head(self, n)
 
     def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
         """`n` rows drawn without repetition, in the order they have in the data."""
-        _refuse_negative(n)
-        lens = self.partition_lens
-        total = sum(lens)
-        rows = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False))
-        ends = np.cumsum(lens)
-        which = np.searchsorted(ends, rows, side="right")
-        frames = [self._to_frame([])]
-        for i in np.unique(which):
-            inside = rows[which == i] - (ends[i] - lens[i])
-            frames.append(self._to_frame([self.read(int(i))])[inside])
-        return pl.concat(frames)
-
-    def _to_frame(self, tables: Sequence[pa.Table]) -> pl.DataFrame:
-        full = [t for t in tables if t.num_rows] or [self._empty()]
-        frame = pl.from_arrow(pa.concat_tables(full))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return looking.sample(self, n, seed)
 
     def _empty(self) -> pa.Table:
         if any(c.dtype is None for c in self.schema):
@@ -440,7 +393,7 @@ class Dataset:
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """Only these columns, in this order."""
-        return self._derive(schema=_select(self.schema, columns))
+        return self._derive(schema=select_columns(self.schema, columns))
 
     def with_schema(self, schema: Schema) -> Dataset:
         """The same data with other tags and remarks."""
@@ -454,7 +407,7 @@ class Dataset:
                     f"{format_type(given)} in the new schema; a type is given when the dataset is "
                     "opened, or made by map"
                 )
-        known = Schema(_noted(c, schema[c.name]) for c in self.schema)
+        known = Schema(noted(c, schema[c.name]) for c in self.schema)
         return self._derive(schema=known)
 
     def map(
@@ -502,7 +455,7 @@ class Dataset:
         self, npartitions: int | None = None, partition_size: int | str | None = None
     ) -> Dataset:
         """The same rows cut into other partitions, by number or by size."""
-        size = _choose_part_size(partition_size, None, npartitions)
+        size = choose_part_size(partition_size, None, npartitions)
         if npartitions is None and partition_size is None:
             raise ArgumentError("say npartitions= or partition_size=")
         new = self._derive(_part_size=size, _npartitions=npartitions)
@@ -594,7 +547,7 @@ class Dataset:
         preserve_files
             One output file for each input file, under its name.
         partition_on
-            Columns that become folders, ``key=value``: numbers, text, booleans, dates or timestamps.
+            Columns that become folders, ``key=value``: numbers, text, booleans, dates, timestamps.
         row_group_size
             Rows in a row group; by default what makes about 64 MiB, 1 M rows at most.
         compression
@@ -661,98 +614,3 @@ class _SelectThen:
 
     def __call__(self, table: pa.Table, *number: int) -> pa.Table:
         return self.fn(table.select(list(self.columns)), *number)
-
-
-@dataclass(frozen=True)
-class _PandasReader:
-    """Reads a partition as a pandas frame; Dask sends it to its workers."""
-
-    dataset: Dataset
-
-    def __call__(self, index: int) -> pd.DataFrame:
-        return self.dataset.read(index).to_pandas()
-
-
-def _choose_part_size(
-    part_size: int | float | str | None, fraction: float | None, npartitions: int | None
-) -> int:
-    options = {"part_size": part_size, "part_mem_fraction": fraction, "npartitions": npartitions}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise ArgumentError(f"{' and '.join(given)} each say how to cut; give one of them")
-    if npartitions is not None:
-        _refuse_fraction(npartitions)
-    if fraction is not None:
-        if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise ArgumentError(f"part_mem_fraction is {fraction!r}; it must be between 0 and 1")
-        return max(1, int(free_memory() * fraction))
-    return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
-
-
-def _refuse_fraction(npartitions: int) -> None:
-    whole = isinstance(npartitions, int | np.integer) and not isinstance(npartitions, bool)
-    if not whole or npartitions < 1:
-        raise ArgumentError(f"npartitions is {npartitions!r}; it must be a number, 1 or more")
-
-
-def _refuse_negative(n: int) -> None:
-    if n < 0:
-        raise ArgumentError(f"n is {n}; it must be 0 or more")
-
-
-def _block_size(part_size: int) -> int:
-    """Bytes of text to read at once: a number takes up to four times its digits in memory."""
-    return max(_SMALLEST_BLOCK, min(ReadOptions.block_size, part_size // 4))
-
-
-def _types_of(schema: Schema | None) -> dict[str, pa.DataType]:
-    return {c.name: c.dtype for c in schema or () if c.dtype is not None}
-
-
-def _select(schema: Schema, columns: Sequence[str]) -> Schema:
-    if isinstance(columns, str):
-        raise ArgumentError(f"columns is {columns!r}; give a list of names: [{columns!r}]")
-    for name in columns:
-        if name not in schema:
-            raise ColumnNotFoundError(name, schema.column_names)
-    return schema.select(columns)
-
-
-def _with_remarks(found: Schema, beside: Schema | None, given: Schema | None) -> Schema:
-    """The columns found in the data, with the tags and notes that others have for them.
-
-    What lies beside the files may speak of columns that are gone; what the user gave may not.
-    """
-    for column in given or ():
-        if column.name not in found:
-            raise ColumnNotFoundError(column.name, found.column_names)
-    notes = {c.name: c for schema in (beside, given) for c in schema or ()}
-    return Schema(_noted(c, notes[c.name]) if c.name in notes else c for c in found)
-
-
-def _noted(found: ColumnSchema, noted: ColumnSchema) -> ColumnSchema:
-    """The notes on a column, on what it really is."""
-    if found.dtype is None:
-        return noted
-    try:
-        return replace(noted.with_dtype(found.dtype), nullable=found.nullable)
-    except SchemaError:  # notes about a column that has become another type
-        return found
-
-
-def _continues(before: Partition, after: Partition) -> bool:
-    """Whether `after` goes on where `before` stopped, inside the same unit."""
-    if len(before.pieces) != 1 or len(after.pieces) != 1:
-        return False
-    a, b = before.pieces[0], after.pieces[0]
-    same = (a.file, a.unit) == (b.file, b.unit)
-    return same and not a.whole and a.start + (a.rows or 0) == b.start
-
-
-def _need(module: str, extra: str, feature: str) -> None:
-    import importlib
-
-    try:
-        importlib.import_module(module)
-    except ImportError as e:
-        raise MissingExtraError(extra, feature) from e

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabfeed.errors import ArgumentError
 from tabfeed.io.pages import PageOptions
-from tabfeed.io.partition import Partition
+from tabfeed.io.partition import Partition, continues
 from tabfeed.io.scatter import draw_keys
 
 if TYPE_CHECKING:
@@ -201,12 +201,10 @@ def _check_name(name: str) -> None:
 
 def group_jobs(jobs: list[Job]) -> list[list[Job]]:
     """Jobs that go on inside the row group where the one before stopped, together."""
-    from tabfeed.io.dataset import _continues
-
     groups: list[list[Job]] = []
     for job in jobs:
         before = groups[-1][-1].partitions if groups else ()
-        if before and job.partitions and _continues(before[-1], job.partitions[0]):
+        if before and job.partitions and continues(before[-1], job.partitions[0]):
             groups[-1].append(job)
         else:
             groups.append([job])

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-__all__ = ["Partition", "Piece", "cut_by_count", "cut_by_size", "first_rows"]
+__all__ = ["Partition", "Piece", "continues", "cut_by_count", "cut_by_size", "first_rows", "runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +150,23 @@ def first_rows(partition: Partition, rows: int) -> Partition:
         kept.append(_rows_of(piece, 0, min(rows, piece.rows or 0)))
         rows -= piece.rows or 0
     return Partition(tuple(kept))
+
+
+def runs(partitions: Iterable[Partition]) -> list[list[Partition]]:
+    """Partitions, those that are successive slices of one unit together."""
+    found: list[list[Partition]] = []
+    for part in partitions:
+        if found and continues(found[-1][-1], part):
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return found
+
+
+def continues(before: Partition, after: Partition) -> bool:
+    """Whether `after` goes on where `before` stopped, inside the same unit."""
+    if len(before.pieces) != 1 or len(after.pieces) != 1:
+        return False
+    a, b = before.pieces[0], after.pieces[0]
+    same = (a.file, a.unit) == (b.file, b.unit)
+    return same and not a.whole and a.start + (a.rows or 0) == b.start

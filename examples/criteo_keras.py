@@ -1,0 +1,134 @@
+"""Click logs, end to end: raw files to features, features to a trained Keras model, both saved.
+
+python examples/criteo_keras.py
+python examples/criteo_keras.py --rows 2_000_000 --batch-size 65536 --folder demo_data/large
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+import tabfeed
+from tabfeed import Dataset, datagen, ops
+from tabfeed.framework_utils.tensorflow import layers
+from tabfeed.loader.keras_columns import Embedding, Identity, Numeric
+from tabfeed.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
+
+CONTINUOUS = [f"I{i}" for i in range(1, 14)]
+CATEGORICAL = [f"C{i}" for i in range(1, 27)]
+LABEL = "label"
+
+
+def make_features(folder: Path, rows: int) -> tabfeed.Workflow:
+    """Write raw logs, learn a workflow from one part of them, and apply it to both."""
+    cats = CATEGORICAL >> ops.Categorify(max_size=100_000)
+    conts = CONTINUOUS >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp()
+    conts = conts >> ops.Normalize(out_dtype="float32")
+    workflow = tabfeed.Workflow(cats + conts + [LABEL])
+    train = datagen.criteo(folder / "raw" / "train", rows, raw=True, seed=0)
+    valid = datagen.criteo(folder / "raw" / "valid", max(1, rows // 5), raw=True, seed=1)
+    workflow.fit(train)
+    workflow.transform(train).to_parquet(folder / "train")
+    workflow.transform(valid).to_parquet(folder / "valid")
+    workflow.save(folder / "workflow")
+    return workflow
+
+
+def make_loader(folder: Path, batch_size: int, *, shuffle: bool) -> KerasSequenceLoader:
+    """Batches of one part of the features."""
+    return KerasSequenceLoader(
+        Dataset(folder),
+        batch_size=batch_size,
+        label_names=[LABEL],
+        cat_names=CATEGORICAL,
+        cont_names=CONTINUOUS,
+        shuffle=shuffle,
+    )
+
+
+def make_model(workflow: tabfeed.Workflow) -> tf.keras.Model:
+    """An embedding for each category, the numbers beside them, three dense layers."""
+    sizes = ops.get_embedding_sizes(workflow)
+    assert isinstance(sizes, dict)  # a pair only where there are lists
+    inputs = {n: tf.keras.Input(name=n, dtype=tf.int32, shape=(1,)) for n in CATEGORICAL}
+    inputs |= {n: tf.keras.Input(name=n, dtype=tf.float32, shape=(1,)) for n in CONTINUOUS}
+    columns = [Embedding(Identity(n, sizes[n][0]), min(16, sizes[n][1])) for n in CATEGORICAL]
+    x = layers.DenseFeatures([*columns, *(Numeric(n) for n in CONTINUOUS)])(inputs)
+    for _ in range(3):
+        x = tf.keras.layers.Dense(128, activation="relu")(x)
+    output = tf.keras.layers.Dense(1, activation="sigmoid", name="output")(x)
+    model = tf.keras.Model(inputs=inputs, outputs=output)
+    model.compile(tf.keras.optimizers.SGD(0.05), "binary_crossentropy", metrics=["auc"])
+    return model
+
+
+def draw(model: tf.keras.Model, path: Path) -> None:
+    """A picture of the model, where Graphviz is installed."""
+    if find_spec("pydot") is None or shutil.which("dot") is None:
+        print("No picture of the model: that needs pydot and Graphviz.")
+        return
+    tf.keras.utils.plot_model(model, to_file=str(path))
+
+
+def train(
+    model: tf.keras.Model, folder: Path, batch_size: int, epochs: int
+) -> dict[str, list[float]]:
+    """Train, validate after each epoch, and say how fast it went."""
+    train_data = make_loader(folder / "train", batch_size, shuffle=True)
+    valid_data = make_loader(folder / "valid", batch_size, shuffle=False)
+    validation = KerasSequenceValidater(valid_data)
+    start = time.time()
+    history = model.fit(train_data, callbacks=[validation], epochs=epochs, verbose=2)
+    seconds = time.time() - start
+    rows = (train_data.num_rows_processed + valid_data.num_rows_processed) * epochs
+    speed = f"epochs: {epochs} - dl_thru: {rows / seconds:.0f}"
+    print(f"run_time: {seconds:.2f}  - rows:  {rows} - {speed}")
+    found: dict[str, list[float]] = history.history
+    return found
+
+
+def serve(folder: Path) -> None:
+    """What a server does: load workflow and model, and score raw rows."""
+    workflow = tabfeed.Workflow.load(folder / "workflow").remove_inputs([LABEL])
+    model = tf.saved_model.load(folder / "model.savedmodel")
+    raw = Dataset(folder / "raw" / "valid").head(3).drop(LABEL)
+    features = workflow.transform(raw)
+    batch = {n: tf.constant(features[n].to_numpy()[:, None], tf.int32) for n in CATEGORICAL}
+    batch |= {n: tf.constant(features[n].to_numpy()[:, None], tf.float32) for n in CONTINUOUS}
+    print("Clicks expected of three raw rows:", model.serve(batch).numpy()[:, 0].round(3).tolist())
+
+
+def main() -> None:
+    """Run every step."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--batch-size", type=int, default=1_024)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("demo_data/criteo_keras"))
+    args = parser.parse_args()
+    shutil.rmtree(args.folder, ignore_errors=True)
+    workflow = make_features(args.folder, args.rows)
+    model = make_model(workflow)
+    draw(model, args.folder / "model.png")
+    history = train(model, args.folder, args.batch_size, args.epochs)
+    model.save(args.folder / "model.keras")
+    model.save(args.folder / "model.savedmodel")
+    serve(args.folder)
+    losses = history["loss"]
+    if losses[-1] >= losses[0]:
+        raise SystemExit(f"the loss did not fall: {losses}")
+    print(f"The loss fell from {losses[0]:.4f} to {losses[-1]:.4f}.")
+    print(f"Workflow and model are in {args.folder.resolve()}.")
+
+
+if __name__ == "__main__":
+    main()
