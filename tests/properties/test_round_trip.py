@@ -188,7 +188,7 @@ def keys(draw: st.DrawFn, source: Dataset) -> list[str]:
 # -- the property -----------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_table_with_any_options_comes_back(data: st.DataObject) -> None:
     table = data.draw(tables(), "table")

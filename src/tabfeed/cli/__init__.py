@@ -16,8 +16,10 @@ from typing import Annotated
 import typer
 
 from tabfeed.cli import datagen
+from tabfeed.cli.convert import convert_command
 from tabfeed.cli.failures import Group
 from tabfeed.cli.inspect import inspect_command
+from tabfeed.cli.profile import SETTINGS, profile_command
 
 __all__ = ["app", "main"]
 
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 app.add_typer(datagen.app, name="datagen")
 app.command("inspect")(inspect_command)
+app.command("convert")(convert_command)
+app.command("profile", context_settings=SETTINGS)(profile_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -140,12 +140,9 @@ class FileSet:
     # -- units ----------------------------------------------------------------------
 
     def units(self) -> list[Piece]:
-        """Every unit, whole, in file order."""
-        return [
-            Piece(f, u, 0, rows)
-            for f, file in enumerate(self.files)
-            for u, rows in enumerate(file.unit_rows)
-        ]
+        """Every unit, whole, in file order. Compressed text is scanned for them, in parallel."""
+        found = LocalExecutor().map(self.files, lambda file: file.unit_rows)
+        return [Piece(f, u, 0, n) for f, rows in enumerate(found) for u, n in enumerate(rows)]
 
     def counted(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The same pieces with their rows counted where that is not known yet."""

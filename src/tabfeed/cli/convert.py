@@ -1,0 +1,101 @@
+"""``tabfeed convert``: any files that tabfeed reads, as Parquet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tabfeed.cli.inspect import human_bytes
+
+if TYPE_CHECKING:
+    from tabfeed.io import Dataset
+
+__all__ = ["convert_command"]
+
+
+def convert_command(
+    source: Annotated[
+        list[str],
+        typer.Argument(metavar="IN...", help="Files, a folder, a glob or a URL; any format."),
+    ],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write, or a URL.")],
+    engine: Annotated[str | None, typer.Option(help="The format, if names do not tell.")] = None,
+    sep: Annotated[str | None, typer.Option(help="CSV: the character between fields.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only this column; may be given again.")
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=TYPE, such as tags=list<string>; may be given again."),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Go on without what cannot be read, and say so.")
+    ] = False,
+    shuffle: Annotated[str | None, typer.Option(help="PER_PARTITION, PER_WORKER or FULL.")] = None,
+    files: Annotated[int | None, typer.Option(help="How many files to write.")] = None,
+    row_group_size: Annotated[int | None, typer.Option(help="Rows in a row group.")] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Larger files that are read at the speed of a copy.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is there already.")
+    ] = False,
+) -> None:
+    """Write files of any format as Parquet, once, so that they are read fast ever after.
+
+    The data stream by, and OUT appears when all of it is whole.
+    """
+    from tabfeed.io import Dataset
+
+    start = time.perf_counter()
+    dataset = Dataset(
+        source[0] if len(source) == 1 else source,
+        engine=engine,
+        sep=None if sep is None else sep.encode().decode("unicode_escape"),
+        columns=column or None,
+        dtypes=_types(dtype or []),
+        on_bad_file="skip" if skip_bad else "raise",
+    )
+    written = dataset.to_parquet(
+        out,
+        shuffle=shuffle,
+        output_files=files,
+        row_group_size=row_group_size,
+        layout="fast" if fast else "compact",
+        overwrite=overwrite,
+    )
+    _tell(dataset, written, out, time.perf_counter() - start)
+
+
+def _types(texts: list[str]) -> dict[str, str]:
+    """``NAME=TYPE`` as a dict; a name may hold ``=``, a type may not."""
+    pairs = {}
+    for text in texts:
+        name, found, dtype = text.rpartition("=")
+        if not found or not name:
+            raise typer.BadParameter(f"{text!r} is not NAME=TYPE", param_hint="--dtype")
+        pairs[name] = dtype
+    return pairs
+
+
+def _tell(read: Dataset, written: Dataset, out: str, seconds: float) -> None:
+    rows = written.num_rows
+    sizes = [_size(read.files), _size(written.files)]
+    typer.echo(
+        f"{out}: {rows:,} rows of {len(written.column_names)} columns in "
+        f"{len(written.files):,} files"
+    )
+    if all(sizes):
+        typer.echo(f"{human_bytes(sizes[0])} became {human_bytes(sizes[1])}")
+    typer.echo(f"converted in {seconds:.1f} s, {rows / seconds:,.0f} rows a second")
+    for skipped in read.skipped:
+        typer.secho(f"left out {skipped}", fg=typer.colors.YELLOW, err=True)
+
+
+def _size(files: list[str]) -> int:
+    """Bytes of local files; 0 if some are elsewhere."""
+    paths = [Path(f) for f in files]
+    return sum(p.stat().st_size for p in paths) if all(p.exists() for p in paths) else 0

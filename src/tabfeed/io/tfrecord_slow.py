@@ -1,0 +1,135 @@
+r"""One ``tf.train.Example`` at a time, in plain Python: the reference, and the way out.
+
+`tfrecord_walk` reads blocks of records laid out as every writer lays them out. What is laid out
+otherwise but legal (a list in several pieces, a feature given twice, unpacked numbers) is read
+here, with the meaning protocol buffers give it: a later piece of a list is added to it, a later
+list of another type or a later feature of the same name replaces it.
+
+Fields that an Example does not have are refused rather than ignored: a record that has them is
+something else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["BYTES", "FLOATS", "INTS", "KINDS", "Feature", "NotAnExampleError", "parse_example"]
+
+BYTES, FLOATS, INTS = 1, 2, 3
+KINDS = {BYTES: "bytes", FLOATS: "float", INTS: "int64"}
+
+Feature = tuple[int, list[Any]]
+"""The kind of a feature and its values. Kind 0: its name is there, but nothing else."""
+
+_VARINT, _DELIMITED, _FIXED32 = 0, 2, 5
+_Known = dict[int, tuple[int, ...]]  # the fields of a message, and how each may be encoded
+_ENTRY: _Known = {1: (_DELIMITED,)}
+_NAME_AND_VALUE: _Known = {1: (_DELIMITED,), 2: (_DELIMITED,)}
+_ONE_OF: _Known = {BYTES: (_DELIMITED,), FLOATS: (_DELIMITED,), INTS: (_DELIMITED,)}
+
+
+class NotAnExampleError(ValueError):
+    """A record is no Example; the message goes on after "the record"."""
+
+
+def parse_example(data: bytes) -> dict[str, Feature]:
+    r"""The features of a record.
+
+    Examples
+    --------
+    >>> parse_example(b"\n\x0c\n\n\n\x01a\x12\x05\x1a\x03\n\x01*")
+    {'a': (3, [42])}
+    >>> parse_example(b"Hello")
+    Traceback (most recent call last):
+        ...
+    tabfeed.io.tfrecord_slow.NotAnExampleError: is not an Example: it has a field 9
+    """
+    features: dict[str, Feature] = {}
+    for field, value in _fields(data, _NAME_AND_VALUE):
+        if field == 2:
+            raise NotAnExampleError("is a SequenceExample; tabfeed reads Examples")
+        for _, entry in _fields(value, _ENTRY):
+            name, feature = _named(entry)
+            features[name] = feature
+    return features
+
+
+def _named(data: bytes) -> tuple[str, Feature]:
+    name, message = b"", b""
+    for field, value in _fields(data, _NAME_AND_VALUE):
+        if field == 1:
+            name = value
+        else:
+            message += value  # parts of a message add up when they are joined
+    try:
+        return name.decode("utf-8"), _feature(message)
+    except UnicodeDecodeError:
+        raise NotAnExampleError(
+            f"is not an Example: the name {name!r} of a feature is not UTF-8"
+        ) from None
+
+
+def _feature(data: bytes) -> Feature:
+    kind, content = 0, b""
+    for field, value in _fields(data, _ONE_OF):
+        content = content + value if field == kind else value
+        kind = field
+    if kind == BYTES:
+        return kind, [value for _, value in _fields(content, _ENTRY)]
+    if kind == FLOATS:
+        return kind, list(_floats(content))
+    return kind, list(_ints(content))
+
+
+def _floats(data: bytes) -> Iterator[float]:
+    for _, packed in _fields(data, {1: (_DELIMITED, _FIXED32)}):
+        if len(packed) % 4:
+            raise NotAnExampleError(f"is not an Example: {len(packed)} bytes are no list of floats")
+        yield from struct.unpack(f"<{len(packed) // 4}f", packed)
+
+
+def _ints(data: bytes) -> Iterator[int]:
+    for _, value in _fields(data, {1: (_DELIMITED, _VARINT)}):
+        position = 0
+        while position < len(value):
+            number, position = _varint(value, position)
+            yield number - 2**64 if number >= 2**63 else number
+
+
+# -- the wire ---------------------------------------------------------------------------
+
+
+def _fields(data: bytes, known: _Known) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message: numbers and the bytes of their values, a varint's still encoded."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        field, wire = tag >> 3, tag & 7
+        if wire not in known.get(field, ()):
+            raise NotAnExampleError(f"is not an Example: it has a field {field}")
+        end = position + 4
+        if wire == _VARINT:
+            _, end = _varint(data, position)
+        elif wire == _DELIMITED:
+            length, position = _varint(data, position)
+            end = position + length
+        if end > len(data):
+            raise NotAnExampleError("is not an Example: a value ends beyond what holds it")
+        yield field, data[position:end]
+        position = end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise NotAnExampleError("is not an Example: a number in it does not end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value & (2**64 - 1), position

@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tabfeed import Dataset
+from tabfeed.cli import app
+from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning
+from tabfeed.io.convert import convert_tfrecords_to_parquet
+from tests.io.tfrecords import example, floats, frame, frames, ints, texts
+
+runner = CliRunner()
+
+
+def records(first: int, count: int) -> bytes:
+    return frames(
+        example({"id": ints(i), "x": floats(i / 2), "tags": texts(*[b"t"] * (i % 3))})
+        for i in range(first, first + count)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.tfrecord").write_bytes(records(0, 100))
+    (source / "b.tfrecord").write_bytes(records(100, 100))
+    return source
+
+
+def run(*arguments: str | Path) -> str:
+    result = runner.invoke(app, ["--debug", "convert", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def expected() -> dict[str, list[object]]:
+    return {
+        "id": list(range(200)),
+        "tags": [["t"] * (i % 3) for i in range(200)],
+        "x": [i / 2 for i in range(200)],
+    }
+
+
+def test_convert_tfrecords(folder: Path, tmp_path: Path) -> None:
+    said = run(folder, tmp_path / "out")
+    assert "200 rows of 3 columns in 2 files" in said
+    assert "rows a second" in said
+    assert Dataset(tmp_path / "out").to_arrow().to_pydict() == expected()
+
+
+def test_several_inputs_and_options(folder: Path, tmp_path: Path) -> None:
+    said = run(
+        folder / "a.tfrecord", folder / "b.tfrecord", tmp_path / "out", "--files", "1", "--fast",
+        "--column", "id", "--column", "x", "--dtype", "id=int32", "--row-group-size", "50",
+    )  # fmt: skip
+    assert "200 rows of 2 columns in 1 files" in said
+    dataset = Dataset(tmp_path / "out")
+    assert [str(c.dtype) for c in dataset.schema] == ["int32", "float"]
+    assert dataset._files.files[0].unit_rows == [50, 50, 50, 50]
+
+
+def test_any_format(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a;b\n1;x\n2;y\n")
+    run(tmp_path / "a.csv", tmp_path / "out", "--sep", ";")
+    assert Dataset(tmp_path / "out").to_arrow().to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_overwrite_only_when_asked(folder: Path, tmp_path: Path) -> None:
+    run(folder / "a.tfrecord", tmp_path / "out")
+    refused = runner.invoke(app, ["convert", str(folder), str(tmp_path / "out")])
+    assert refused.exit_code == 1
+    assert "--overwrite" in refused.stderr
+    run(folder, tmp_path / "out", "--overwrite")
+    assert Dataset(tmp_path / "out").num_rows == 200
+
+
+def test_a_dtype_that_is_none(folder: Path, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["convert", str(folder), str(tmp_path / "o"), "--dtype", "id"])
+    assert result.exit_code == 2
+    assert "is not NAME=TYPE" in result.stderr
+
+
+def damage(folder: Path) -> None:
+    first = frame(example({"id": ints(0), "x": floats(0.0), "tags": texts()}))
+    data = first * 20_000 + records(0, 10)
+    (folder / "a.tfrecord").write_bytes(data[:-3])
+
+
+def test_nothing_is_left_when_the_input_is_damaged(folder: Path, tmp_path: Path) -> None:
+    damage(folder)
+    result = runner.invoke(app, ["convert", str(folder), str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "cut short" in result.stderr
+    assert not list(tmp_path.glob("out/*.parquet"))
+
+
+def test_going_on_without_what_is_damaged(folder: Path, tmp_path: Path) -> None:
+    damage(folder)
+    with pytest.warns(SkippedFileWarning, match="cut short"):
+        result = runner.invoke(app, ["convert", str(folder), str(tmp_path / "out"), "--skip-bad"])
+    assert result.exit_code == 0
+    assert "left out" in result.stderr
+    assert Dataset(tmp_path / "out").num_rows == 20_009 + 100
+
+
+def test_the_function(folder: Path, tmp_path: Path) -> None:
+    made = convert_tfrecords_to_parquet(folder / "*.tfrecord", tmp_path / "out", chunks=30)
+    assert made.to_arrow().to_pydict() == expected()
+    assert made._files.files[0].unit_rows == [30, 30, 30, 10]
+    with pytest.raises(ArgumentError, match="compression_type"):
+        convert_tfrecords_to_parquet(folder, tmp_path / "b", "SNAPPY")  # type: ignore[arg-type]
+    damage(folder)
+    with pytest.raises(BadFileError):
+        convert_tfrecords_to_parquet([str(folder / "a.tfrecord")], tmp_path / "c")
+    with pytest.warns(SkippedFileWarning):
+        made = convert_tfrecords_to_parquet(
+            folder, tmp_path / "c", on_bad_file="skip", columns=["x"], dtypes={"x": "float64"}
+        )
+    assert made.num_rows == 20_109
+    assert str(made.schema["x"].dtype) == "double"
