@@ -1,0 +1,294 @@
+"""The core of every loader: epochs, position, state. Knows no framework.
+
+A `Feed` turns a dataset into finished batches, made by threads with a function the framework's
+adapter gives (`finish`: a chunk to a list of batches). The training thread takes a finished
+batch from a list; once in a chunk it takes the next list.
+
+`Feed` keeps no reference to the iterators it hands out: dropping one ends its threads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from tabfeed.loader.batch_ops import BatchOp
+from tabfeed.loader.chunk import Chunk, ChunkMaker
+from tabfeed.loader.options import LoaderOptions, check_plan
+from tabfeed.loader.plan import Epoch, Plan
+from tabfeed.loader.prefetch import Prefetch
+from tabfeed.loader.ranks import Place
+from tabfeed.loader.readers import ReadsParts, SharedParts
+from tabfeed.loader.state import Position, restore, save
+from tabfeed.trace import span
+
+__all__ = ["EpochIterator", "Feed", "Recipe"]
+
+B = TypeVar("B")
+_NONE: Any = object()
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[B]):
+    """How a chunk of batches is made.
+
+    Attributes
+    ----------
+    reader
+        Reads partitions.
+    maker
+        Gathers rows.
+    ops
+        Applied to a chunk before it is finished.
+    finish
+        Cuts a chunk into the framework's batches.
+    """
+
+    reader: ReadsParts
+    maker: ChunkMaker
+    finish: Callable[[Chunk], list[B]]
+    ops: tuple[BatchOp, ...] = ()
+
+    def make(self, epoch: Epoch, place: Place, parts: SharedParts, number: int) -> list[B]:
+        """The batches of one chunk, on one rank."""
+        with span("plan"):
+            plan = epoch.chunk(number, place.rank, place.world)
+        chunks = self.maker.make(plan, parts.get(run.part for run in plan.runs))
+        parts.done(number)
+        batches: list[B] = []
+        for chunk in chunks:
+            for op in self.ops:
+                with span("transform", rows=chunk.rows, what=op):
+                    op(chunk)
+            with span("finish", rows=chunk.rows):
+                batches.extend(self.finish(chunk))
+        return batches
+
+
+class EpochIterator(Generic[B]):
+    """Batches of one epoch from some step on.
+
+    Parameters
+    ----------
+    recipe
+        How batches are made.
+    position
+        Where to begin.
+    place
+        Which rank of how many.
+    options
+        Threads and depth.
+    on_batch
+        Called after each batch with this iterator and the rows the batch had.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe[B],
+        position: Position,
+        place: Place,
+        options: LoaderOptions,
+        on_batch: Callable[[EpochIterator[B], int], None],
+    ) -> None:
+        self._recipe, self._place, self._options = recipe, place, options
+        self._plan, self._epoch, self._step = position
+        self._on_batch = on_batch
+        self.begun = False
+        self._odd_from = self._plan.steps - len(self._plan.tail)
+        self._regular = self._plan.rank_rows(0, *place) if self._odd_from else 0
+        self._start()
+
+    def _start(self) -> None:
+        """Begin (again, in a forked child) at the current step."""
+        plan, place = self._plan, self._place
+        epoch = plan.epoch(self._epoch)
+        first = self._step // plan.chunk
+        parts = SharedParts(self._recipe.reader, epoch.last_use(place.rank, place.world), first)
+        recipe = self._recipe
+        self._skip = self._step - first * plan.chunk
+        self._ready: Iterator[B] = iter(())
+        self._prefetch = Prefetch(
+            lambda number: recipe.make(epoch, place, parts, number),
+            range(first, plan.chunks if self._step < plan.steps else first),
+            workers=self._options.workers,
+            depth=self._options.ahead,
+            on_stop=parts.close,
+        )
+
+    def __iter__(self) -> Iterator[B]:
+        return self
+
+    def __next__(self) -> B:
+        if self._prefetch.alone:
+            self._start()
+        batch = next(self._ready, _NONE)
+        if batch is _NONE:
+            batch = self._refill()
+        rows = self._regular if self._step < self._odd_from else self._rows()
+        self._step += 1
+        self._on_batch(self, rows)
+        return batch
+
+    def _rows(self) -> int:
+        return self._plan.rank_rows(self._step, *self._place)
+
+    @property
+    def position(self) -> Position:
+        """The batch that comes next."""
+        return Position(self._plan, self._epoch, self._step)
+
+    def _refill(self) -> B:
+        batches = next(self._prefetch)
+        self._ready = iter(batches[self._skip :])
+        self._skip = 0
+        return next(self._ready)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this iterator stands."""
+        return save(self.position)
+
+    def close(self) -> None:
+        """End the threads; there is no next batch after this."""
+        self._prefetch.close()
+        self._ready = iter(())
+
+
+class Feed(Generic[B]):
+    """Batches of a dataset, epoch after epoch, with a position that can be saved.
+
+    Parameters
+    ----------
+    recipe
+        How batches are made.
+    plan
+        The order.
+    options
+        Everything else.
+    """
+
+    def __init__(self, recipe: Recipe[B], plan: Plan, options: LoaderOptions) -> None:
+        self.recipe = recipe
+        self.plan = plan
+        self.options = options
+        self.rows_given = 0
+        self._next = Position(plan, 0, 0)  # where the next `iter` begins
+        self._now = self._next  # where the latest iterator stands
+        self._iterators: weakref.WeakSet[EpochIterator[B]] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        """Batches in an epoch, on every rank."""
+        return self._next.plan.steps
+
+    def __iter__(self) -> EpochIterator[B]:
+        return self.iterate()
+
+    def iterate(
+        self, worker: int = 0, workers: int = 1, *, recipe: Recipe[Any] | None = None
+    ) -> EpochIterator[Any]:
+        """Begin the next epoch, or go on where a loaded state stands.
+
+        Parameters
+        ----------
+        worker, workers
+            Within a process that is one of several workers of a rank: which, of how many.
+        recipe
+            How to make these batches, if otherwise than the feed's own.
+        """
+        begin, options = self._begin(), self.options
+        place = options.place
+        if workers > 1:
+            begin = begin._replace(plan=split_plan(begin.plan, workers))
+            place = Place(place.rank * workers + worker, place.world * workers)
+            options = replace(options, threads=max(1, options.workers // workers))
+        made = recipe or self.recipe
+        iterator = EpochIterator(made, begin, place, options, self._on_batch)
+        self._iterators.add(iterator)
+        return iterator
+
+    def seek(self, step: int) -> EpochIterator[B]:
+        """Batches of the epoch that comes next from `step` on, without moving on to it."""
+        options = self.options
+        at = self._next._replace(step=step)
+        iterator = EpochIterator(self.recipe, at, options.place, options, _ignore)
+        self._iterators.add(iterator)
+        return iterator
+
+    def _begin(self) -> Position:
+        begin = self._next
+        if self.options.seed_fn is not None and begin.step == 0:
+            seed = int(self.options.seed_fn())
+            begin = begin._replace(plan=replace(begin.plan, seed=seed))
+        self._now = begin
+        return begin
+
+    def _on_batch(self, iterator: EpochIterator[B], rows: int) -> None:
+        self.rows_given += rows
+        self._now = iterator.position
+        if not iterator.begun:  # a pass counts from its first batch: some code calls iter() twice
+            iterator.begun = True
+            self._next = Position(self._next.plan, self._now.epoch + 1, 0)
+
+    def peek(self) -> B:
+        """The first batch of the next pass, without moving on."""
+        options = replace(self.options, threads=1, depth=1)
+        ahead = EpochIterator(self.recipe, self._next, options.place, options, _ignore)
+        try:
+            return next(ahead)
+        finally:
+            ahead.close()
+
+    def steps_with(self, workers: int) -> int:
+        """Batches each of `workers` processes of this rank gives in an epoch."""
+        return split_plan(self._next.plan, workers).steps
+
+    def skip_epoch(self) -> None:
+        """Count an epoch as done; copies of this loader, in workers, do the reading."""
+        self._now = self._next = Position(self._next.plan, self._next.epoch + 1, 0)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest batch, or the one that comes first."""
+        return self._now.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next `iter` begins this epoch; a loaded state within it is kept."""
+        if self._next.epoch != epoch:
+            self._next = Position(self._next.plan, int(epoch), 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, as plain values."""
+        return save(self._now)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter` goes on where `state` stands, in constant time."""
+        position = restore(state, self.plan)
+        check_plan(position.plan, self.options)
+        self._next = self._now = position
+
+    def close(self) -> None:
+        """End the threads of all iterators."""
+        for iterator in list(self._iterators):
+            iterator.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_iterators"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _iterators=weakref.WeakSet())
+
+
+def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
+    return None
+
+
+def split_plan(plan: Plan, workers: int) -> Plan:
+    """The plan for `workers` processes on each rank, each giving batches of the same size."""
+    return replace(
+        plan,
+        batch=plan.batch * workers,
+        streams=max(plan.streams, plan.ranks * workers),
+        chunk=max(1, plan.chunk // workers),
+        ranks=plan.ranks * workers,
+    )

@@ -1,0 +1,211 @@
+"""From a dataset and options to a `Feed`: which columns, which buffers, which plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.io.dataset import Dataset
+from tabfeed.io.partition import Partition
+from tabfeed.loader.base import Feed, Recipe
+from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
+from tabfeed.loader.buffers import BufferPool
+from tabfeed.loader.cache import with_cache
+from tabfeed.loader.chunk import Chunk, ChunkMaker
+from tabfeed.loader.columns import Group, Layout, numpy_dtype
+from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
+from tabfeed.loader.readers import PartReader, TableFunction, cut_fine, reads_own_memory
+from tabfeed.schema import ColumnSchema, Schema, Tags
+
+__all__ = [
+    "Steps",
+    "build_feed",
+    "dict_layout",
+    "input_names",
+    "matrix_layout",
+    "output_schema",
+    "split_steps",
+    "target_names",
+]
+
+B = TypeVar("B")
+_STREAM_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What happens between a table and a batch: functions of tables, then of chunks."""
+
+    tables: tuple[TableFunction, ...] = ()
+    chunks: tuple[BatchOp, ...] = ()
+
+
+def split_steps(transforms: Any) -> Steps:
+    """Sort a callable or a list of them by what they work on."""
+    if transforms is None:
+        return Steps()
+    given = list(transforms) if isinstance(transforms, list | tuple) else [transforms]
+    tables, chunks = [], []
+    for step in given:
+        if isinstance(step, EmbeddingOperator | Padding):
+            chunks.append(step)
+        elif hasattr(step, "transform_table"):  # a fitted workflow
+            tables.append(step.transform_table)
+        elif callable(step):
+            if chunks:
+                raise ArgumentError(
+                    f"{step!r} works on tables and must come before Padding and EmbeddingOperator"
+                )
+            tables.append(step)
+        else:
+            raise ArgumentError(f"a transform must be a function of tables, not {step!r}")
+    return Steps(tuple(tables), tuple(chunks))
+
+
+def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
+    """The columns there are after the table functions: declared, or found by trying a few rows."""
+    if not isinstance(dataset, Dataset):
+        raise ArgumentError(
+            f"a loader reads a tabfeed.Dataset, not {type(dataset).__name__}; wrap it: "
+            "Dataset(paths) or Dataset(frame)"
+        )
+    if not steps.tables:
+        return dataset.schema
+    last = transforms[-1] if isinstance(transforms, list | tuple) else transforms
+    declared = getattr(last, "output_schema", None)
+    if (
+        isinstance(declared, Schema)
+        and len(declared)
+        and all(c.dtype is not None for c in declared)
+    ):
+        return declared
+    table = _first_rows(dataset)
+    for step in steps.tables:
+        table = step(table)
+        if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
+            table = table.to_arrow()
+        if not isinstance(table, pa.Table):
+            raise LoaderError(
+                f"a transform must give an Arrow table; {step!r} gave {type(table).__name__}"
+            )
+    found = Schema.from_arrow(table.schema)
+    known = declared if isinstance(declared, Schema) else dataset.schema
+    return Schema(known[c.name].with_dtype(c.dtype) if c.name in known else c for c in found)
+
+
+def _first_rows(dataset: Dataset, rows: int = 64) -> pa.Table:
+    """A few rows, of the first partition that has any."""
+    for part, count in zip(dataset.partitions, dataset.partition_lens, strict=True):
+        if count:
+            piece = part.pieces[0]
+            if len(part.pieces) == 1 and (piece.rows or 0) > rows:
+                part = Partition((replace(piece, rows=rows, whole=False),))
+            table = dataset.read(part)
+            if table.num_rows:  # a filter may leave nothing of so few rows
+                return table.slice(0, rows)
+    return dataset.schema.to_arrow().empty_table()
+
+
+def matrix_layout(
+    schema: Schema, groups: Sequence[tuple[str, Sequence[str], np.dtype[Any]]]
+) -> Layout:
+    """A buffer for each group; list columns apart, with the dtype of their group."""
+    flat, lists = [], []
+    for name, columns, dtype in groups:
+        scalars = [c for c in columns if not schema[c].is_list]
+        lists += [(c, dtype) for c in columns if schema[c].is_list]
+        for column in columns:
+            _refuse_text(schema[column])
+        flat.append(Group(name, tuple(scalars), np.dtype(dtype)))
+    kept = tuple(g for g in flat if g.columns)
+    return Layout(groups=kept, lists=tuple(lists), matrices=True)
+
+
+def dict_layout(schema: Schema, columns: Iterable[str], extras: Sequence[str] = ()) -> Layout:
+    """A buffer for each dtype, in the dtypes the columns have."""
+    by_dtype: dict[np.dtype[Any], list[str]] = {}
+    lists: list[tuple[str, np.dtype[Any]]] = []
+    fixed: list[tuple[str, int, np.dtype[Any]]] = []
+    for name in columns:
+        column = schema[name]
+        dtype = _refuse_text(column)
+        if not column.is_list:
+            by_dtype.setdefault(dtype, []).append(name)
+        elif column.is_ragged or column.value_count is None:
+            lists.append((name, dtype))
+        else:
+            fixed.append((name, column.value_count[0], dtype))
+    groups = tuple(Group(str(d), tuple(names), d) for d, names in by_dtype.items())
+    return Layout(groups, tuple(lists), tuple(fixed), tuple(extras))
+
+
+def _refuse_text(column: ColumnSchema) -> np.dtype[Any]:
+    leaf = column.leaf_dtype
+    if leaf is None:
+        raise LoaderError(f"the type of column {column.name!r} is not known; give it in the schema")
+    try:
+        return numpy_dtype(leaf, column.name)
+    except LoaderError as e:
+        raise LoaderError(str(e)) from None
+
+
+def build_feed(
+    dataset: Dataset,
+    layout: Layout,
+    options: LoaderOptions,
+    finish: Callable[[Chunk], list[B]],
+    steps: Steps,
+) -> Feed[B]:
+    """Put the parts together."""
+    if not layout.columns:
+        raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
+    row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
+    partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
+    if any(not piece.whole for part in partitions for piece in part.pieces):
+        # A slice of a row group is decoded as a stream, which keeps some pages of each column.
+        options = options.leaving(_STREAM_BYTES * len(layout.columns))
+        partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
+    reader = PartReader(dataset, partitions, lens, layout, steps.tables)
+    views = not steps.tables and options.cache is None and reads_own_memory(dataset)
+    recipe = Recipe(
+        with_cache(reader, options.cache, options.budget),
+        ChunkMaker(layout, views=views, pool=BufferPool(keep=options.budget // 3)),
+        finish,
+        steps.chunks,
+    )
+    return Feed(recipe, make_plan(lens, row, options), options)
+
+
+def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:
+    """About what a row of the columns takes once decoded."""
+    known = [dataset.schema.get(name) for name in layout.columns]
+    return sum(_width(column) for column in known if column is not None) or layout.row_bytes
+
+
+def _width(column: ColumnSchema) -> int:
+    leaf = column.leaf_dtype
+    try:
+        width = max(1, leaf.bit_width // 8) if leaf is not None else 8
+    except ValueError:  # text and the like
+        width = 32
+    return width * 8 + 8 if column.is_list else width
+
+
+def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:
+    """The columns to be learned: as named, or as tagged."""
+    if targets is None:
+        return schema.select_by_tag(Tags.TARGET).column_names
+    names = [targets] if isinstance(targets, str) else list(targets)
+    return schema.select(names).column_names
+
+
+def input_names(schema: Schema, columns: Sequence[str] | None, extras: Sequence[str]) -> list[str]:
+    """The other columns: as named, or all, without those that ride along."""
+    schema.select(list(extras))
+    names = schema.column_names if columns is None else schema.select(list(columns)).column_names
+    return [n for n in names if n not in extras]

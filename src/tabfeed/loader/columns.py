@@ -1,0 +1,219 @@
+"""From Arrow columns to NumPy views, refusing what a tensor cannot hold.
+
+A partition is turned into a `Part` once, when it is read; every chunk that needs some of its
+rows then slices plain arrays. Here is also where nulls, text and numbers out of range are
+found: an error names the column and says what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tabfeed.dtypes import format_type, is_list_type
+from tabfeed.errors import LoaderError
+
+__all__ = ["Group", "Layout", "Lists", "Part", "make_part", "numpy_dtype"]
+
+Array = npt.NDArray[Any]
+
+
+class Lists(NamedTuple):
+    """Ragged rows: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: Array
+    offsets: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns that share one ``(columns, rows)`` buffer of one dtype."""
+
+    name: str
+    columns: tuple[str, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a batch is made of.
+
+    Attributes
+    ----------
+    groups
+        Scalar columns, by buffer.
+    lists
+        Ragged columns and the dtype of their values.
+    fixed
+        List columns of one length, with that length and the dtype of their values.
+    extras
+        Columns that ride along as Arrow arrays.
+    matrices
+        Whether the groups themselves are delivered, rather than single columns.
+    """
+
+    groups: tuple[Group, ...] = ()
+    lists: tuple[tuple[str, np.dtype[Any]], ...] = ()
+    fixed: tuple[tuple[str, int, np.dtype[Any]], ...] = ()
+    extras: tuple[str, ...] = ()
+    matrices: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column it needs, once."""
+        names = [c for g in self.groups for c in g.columns]
+        names += [n for n, _ in self.lists] + [f[0] for f in self.fixed]
+        return list(dict.fromkeys([*names, *self.extras]))
+
+    @property
+    def row_bytes(self) -> int:
+        """About what a row takes in a chunk."""
+        scalars = sum(len(g.columns) * g.dtype.itemsize for g in self.groups)
+        lists = sum(8 + 8 * d.itemsize for _, d in self.lists)
+        return (
+            scalars + lists + sum(n * d.itemsize for _, n, d in self.fixed) + 32 * len(self.extras)
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition, decoded: plain arrays, views of Arrow's memory where that is possible."""
+
+    rows: int
+    scalars: dict[str, Array] = field(default_factory=dict)
+    lists: dict[str, Lists] = field(default_factory=dict)
+    extras: dict[str, pa.Array] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it holds."""
+        flat = sum(a.nbytes for a in self.scalars.values())
+        ragged = sum(v.values.nbytes + v.offsets.nbytes for v in self.lists.values())
+        return int(flat + ragged + sum(a.nbytes for a in self.extras.values()))
+
+
+def make_part(table: pa.Table, layout: Layout) -> Part:
+    """Turn a table into arrays."""
+    columns = {name: _one_chunk(table.column(name)) for name in layout.columns}
+    part = Part(table.num_rows)
+    for group in layout.groups:
+        for name in group.columns:
+            part.scalars[name] = scalar_array(columns[name], name, group.dtype)
+    for name, dtype in layout.lists:
+        part.lists[name] = list_arrays(columns[name], name, dtype)
+    for name, width, dtype in layout.fixed:
+        lists = list_arrays(columns[name], name, dtype)
+        part.scalars[name] = _as_matrix(lists, name, width)
+    for name in layout.extras:
+        part.extras[name] = columns[name]
+    return part
+
+
+def numpy_dtype(arrow: pa.DataType, name: str) -> np.dtype[Any]:
+    """The dtype a tensor of this column has.
+
+    Examples
+    --------
+    >>> numpy_dtype(pa.int32(), "C1"), numpy_dtype(pa.decimal128(9, 2), "price")
+    (dtype('int32'), dtype('float64'))
+    """
+    if pa.types.is_dictionary(arrow):
+        arrow = arrow.value_type
+    if pa.types.is_decimal(arrow):
+        return np.dtype(np.float64)
+    if pa.types.is_boolean(arrow):
+        return np.dtype(np.bool_)
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        dtype: np.dtype[Any] = np.dtype(arrow.to_pandas_dtype())
+        return dtype
+    raise LoaderError(
+        f"column {name!r} is {format_type(arrow)}, which no tensor can hold; turn it into numbers "
+        "(Categorify for text), leave it out, or let it ride along with extras="
+    )
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def scalar_array(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Array:
+    """A column as an array that can be cast to `wanted` without losing what it says."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    numpy_dtype(column.type, name)  # refuses what is not a number
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if column.null_count:
+        column = _with_nan(column, name, wanted)
+    array: Array = column.to_numpy(zero_copy_only=False)
+    _check_range(array, name, wanted)
+    return array
+
+
+def _with_nan(column: pa.Array, name: str, wanted: np.dtype[Any]) -> pa.Array:
+    if wanted.kind != "f":
+        raise LoaderError(
+            f"column {name!r} has {column.null_count} nulls, and a tensor of {wanted} has no null; "
+            "fill them first (FillMissing for numbers, Categorify for categories)"
+        )
+    if not pa.types.is_floating(column.type):
+        column = column.cast(pa.float64() if wanted.itemsize > 4 else pa.float32(), safe=False)
+    return pc.fill_null(column, float("nan"))
+
+
+def _check_range(array: Array, name: str, wanted: np.dtype[Any]) -> None:
+    """Refuse what the cast to integers would turn into something else."""
+    if wanted.kind not in "iu" or array.size == 0 or array.dtype == wanted:
+        return
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise LoaderError(
+                f"column {name!r} has NaN or infinite values, and a tensor of {wanted} cannot hold "
+                "them; fill or categorify them first"
+            )
+    elif np.can_cast(array.dtype, wanted):
+        return
+    limits = np.iinfo(wanted)
+    low, high = array.min(), array.max()
+    if low < limits.min or high > limits.max:
+        raise LoaderError(
+            f"column {name!r} goes from {low} to {high}, and a tensor of {wanted} holds "
+            f"{limits.min} to {limits.max}"
+        )
+
+
+def list_arrays(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Lists:
+    """A list column as values and offsets from 0; a null row is an empty one."""
+    if not is_list_type(column.type):
+        raise LoaderError(f"column {name!r} is {format_type(column.type)}, not a list")
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    if column.null_count:
+        column = pc.fill_null(column, pa.scalar([], type=column.type))
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if is_list_type(values.type):
+        raise LoaderError(
+            f"column {name!r} is {format_type(column.type)}; lists of lists have no tensor form "
+            "here: flatten them first"
+        )
+    return Lists(scalar_array(values, name, wanted), offsets - offsets[0])
+
+
+def _as_matrix(lists: Lists, name: str, width: int) -> Array:
+    lengths = np.diff(lists.offsets)
+    if (lengths != width).any():
+        row = int(np.argmax(lengths != width))
+        raise LoaderError(
+            f"column {name!r} should have {width} values in each row, as its schema says; row "
+            f"{row} of this partition has {lengths[row]}"
+        )
+    return lists.values.reshape(-1, width)

@@ -1,0 +1,27 @@
+"""Keras 3, on any backend: `KerasSequenceLoader` feeds ``model.fit``, ``evaluate`` and ``predict``.
+
+The loader is two things to Keras. It is a `keras.utils.PyDataset`, so that ``loader[i]`` is batch
+``i`` of the epoch and everything that knows such datasets knows this one. And it is a data adapter,
+which Keras asks for whole passes in its backend's own way; that is the fast door, since batches
+then come in the order they were planned and prepared in, while a `PyDataset` is asked for single
+batches in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides, and
+that of ``fit`` changes nothing. What was given up: Keras does not tell an adapter of
+``class_weight``; give it to the loader instead.
+
+A pass begins with its first batch, not when an iterator is made: Keras makes one more iterator at
+the end of each epoch than it uses.
+"""
+
+from __future__ import annotations
+
+from tabfeed.errors import MissingExtraError
+
+try:
+    import keras  # noqa: F401
+except ImportError as e:
+    raise MissingExtraError("keras", "Keras loaders") from e
+
+from tabfeed.loader.keras.sequence import KerasSequenceLoader
+from tabfeed.loader.keras.validater import KerasSequenceValidater
+
+__all__ = ["KerasSequenceLoader", "KerasSequenceValidater"]

@@ -1,0 +1,223 @@
+"""What Keras sees of a loader: a dataset that can be asked for any batch, or for whole passes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from tabfeed.errors import ArgumentError
+from tabfeed.loader.base import EpochIterator, Feed, Recipe
+from tabfeed.loader.keras_fields import Array, Field
+from tabfeed.loader.keras_roles import Roles
+from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
+
+__all__ = ["KerasFeed"]
+
+
+class KerasFeed(keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
+    """A feed as Keras takes it.
+
+    Parameters
+    ----------
+    feed
+        Gives the backend's tensors.
+    raw
+        Makes the arrays themselves instead, for passes that TensorFlow runs: it takes them over
+        without a copy.
+    """
+
+    fields: tuple[Field, ...]
+    roles: Roles
+    class_weight: Mapping[int, float] | None
+
+    def __init__(self, feed: Feed[Any], raw: Recipe[list[Array]]) -> None:
+        super().__init__()
+        self.feed = feed
+        self._raw = raw
+        self._before = 0
+        self._walk: tuple[int, EpochIterator[Any]] | None = None
+        self._walk_lock = threading.RLock()
+        self._failure: BaseException | None = None
+
+    # -- a sequence of batches ------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the same on every rank."""
+        return len(self.feed)
+
+    def __iter__(self) -> EpochIterator[Any]:
+        """The next pass over the data."""
+        return self._begin(self.feed.recipe)
+
+    def _begin(self, recipe: Recipe[Any]) -> EpochIterator[Any]:
+        self._before = self.feed.rows_given
+        return self.feed.iterate(recipe=recipe)
+
+    def _lazily(self) -> Iterator[Any]:
+        """A pass that begins with its first batch."""
+        yield from iter(self)
+
+    def __getitem__(self, index: int) -> Any:
+        """Batch `index` of the epoch that comes next; asked in order, prepared ahead."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        index %= len(self)
+        with self._walk_lock:
+            if self._walk is None or self._walk[0] != index:
+                self._end_walk()
+                self._walk = (index, self.feed.seek(index))
+            iterator = self._walk[1]
+            self._walk = (index + 1, iterator)
+            return next(iterator)
+
+    def _end_walk(self) -> None:
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            walk[1].close()
+
+    @property
+    def num_rows_processed(self) -> int:
+        """Rows given in the latest pass."""
+        return self.feed.rows_given - self._before
+
+    # -- what Keras asks of a dataset --------------------------------------------------
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch."""
+        return len(self)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch."""
+        return self.feed.options.batch_size
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        """Rows of the last batch, if it is a short one."""
+        plan, place = self.feed.plan, self.feed.options.place
+        rows = plan.rank_rows(plan.steps - 1, place.rank, place.world)
+        return None if rows == self.batch_size else rows
+
+    @property
+    def has_partial_batch(self) -> bool:
+        """Whether the last batch is a short one."""
+        return self.partial_batch_size is not None
+
+    @property
+    def use_multiprocessing(self) -> bool:
+        """Always false: threads of the loader prepare batches."""
+        return False
+
+    @use_multiprocessing.setter
+    def use_multiprocessing(self, value: bool) -> None:
+        if value:
+            raise ArgumentError(
+                "batches are prepared by threads that copies of this loader in other processes "
+                "would lack; leave use_multiprocessing off and give threads= for more of them"
+            )
+
+    def on_epoch_begin(self) -> None:
+        """Nothing to do: a pass begins with its first batch."""
+
+    def on_epoch_end(self) -> None:
+        """Raise what ended the pass early; move on if batches were asked for by number."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        with self._walk_lock:
+            if self._walk is not None:
+                self._end_walk()
+                self.feed.skip_epoch()
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """A pass as NumPy arrays."""
+        for batch in self._lazily():
+            yield keras.tree.map_structure(_as_numpy, batch)
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """A pass as JAX arrays."""
+        return self._lazily()
+
+    def get_torch_dataloader(self) -> Iterator[Any]:
+        """A pass as torch tensors."""
+        return self._lazily()
+
+    def get_tf_dataset(self) -> Any:
+        """A pass as `tf.data`, for ``fit``: what ends it early is raised by `on_epoch_end`."""
+        from tabfeed.loader.tensorflow.data import make_dataset
+
+        return make_dataset(self, self._raw_pass(self._keep_failure))
+
+    def as_tf_dataset(self) -> Any:
+        """A `tf.data.Dataset` of the batches; each pass over it is an epoch of the loader.
+
+        It composes (``map``, ``take``, ``prefetch``) and distributes: under `tf.distribute` on one
+        machine each batch is shared over the replicas. With several machines give each process its
+        `global_rank`; the dataset is not sharded again then.
+        """
+        from tabfeed.loader.tensorflow.data import make_dataset
+
+        return make_dataset(self, self._raw_pass(None), exact=True)
+
+    def _keep_failure(self, failure: BaseException) -> None:
+        self._failure = failure
+
+    def _raw_pass(self, on_failure: Callable[[BaseException], None] | None) -> Callable[[], Any]:
+        def batches() -> Iterator[list[Array]]:
+            try:
+                yield from self._begin(self._raw)
+            except Exception as e:
+                if on_failure is None:
+                    raise
+                on_failure(e)
+
+        return batches
+
+    # -- where it stands -----------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands; small, plain values.
+
+        Within ``fit`` on TensorFlow it may be two batches ahead of the model; at the end of an
+        epoch it is exact.
+        """
+        return self.feed.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state: the next pass begins with the batch that would have come next."""
+        self.feed.load_state_dict(state_dict)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
+        self.feed.set_epoch(epoch)
+
+    def shuffle_quality(self) -> ShuffleQuality:
+        """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
+        return shuffle_quality(self.feed.plan)
+
+    def peek(self) -> Any:
+        """The first batch of the next pass, without moving on."""
+        return self.feed.peek()
+
+    def close(self) -> None:
+        """End the background threads of all passes."""
+        with self._walk_lock:
+            self._end_walk()
+        self.feed.close()
+
+    stop = close
+
+    def __enter__(self) -> KerasFeed:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _as_numpy(tensor: Any) -> Any:
+    return keras.ops.convert_to_numpy(tensor)

@@ -1,0 +1,217 @@
+"""`KerasSequenceLoader`: from what a user asks for to a feed that Keras takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from tabfeed.budget import parse_bytes
+from tabfeed.errors import ArgumentError
+from tabfeed.io.dataset import Dataset
+from tabfeed.loader.base import Feed
+from tabfeed.loader.build import build_feed, output_schema, split_steps
+from tabfeed.loader.gpu_memory import gpu_memory
+from tabfeed.loader.keras.adapter import KerasFeed
+from tabfeed.loader.keras.finish import Finish, FinishOnDevice, find_converter, on_accelerator
+from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
+from tabfeed.loader.keras_roles import find_roles
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.order_check import warn_if_sorted
+from tabfeed.schema import Schema
+
+__all__ = ["KerasSequenceLoader"]
+
+
+class KerasSequenceLoader(KerasFeed):
+    """Batches ``(dict of (N, 1) tensors, labels)`` for Keras, prepared in the background.
+
+    Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
+    labels are float32. One label is ``(N, 1)``, several are a list of such, none is None. Only the
+    columns asked for come out.
+
+    Parameters
+    ----------
+    paths_or_dataset
+        A `Dataset`, or whatever makes one: a path, a list of them, a glob, a folder, a frame.
+    batch_size
+        Rows in a batch, on each rank.
+    label_names
+        What is to be learned; columns tagged TARGET if neither this nor other names are given.
+    feature_columns
+        `tf.feature_column` objects: each names a column, and says whether it holds ids or numbers.
+        Ids at or beyond ``num_buckets`` are an error, unless the column has a default.
+    cat_names, cont_names
+        Columns of ids and of numbers, instead of `feature_columns`. Without either, tags decide.
+    engine, reader_kwargs
+        For paths: the format, and more arguments of `Dataset`.
+    shuffle
+        Whether partitions and rows are permuted anew in every epoch.
+    seed_fn
+        Called at the start of each epoch for a seed.
+    buffer_size
+        Most memory for one chunk: bytes, ``"200MB"``, or a share of the GPU's memory (of free
+        host memory where there is no GPU).
+    device
+        Where tensors shall be, as for `keras.device`, or a GPU's number; Keras decides by default.
+    parts_per_chunk, global_size, global_rank, drop_last
+        See `tabfeed.loader.options.LoaderOptions`.
+    sparse_names, sparse_max, sparse_as_dense
+        Columns of lists to deliver as matrices ``(N, sparse_max[name])``: `tf.SparseTensor`, or
+        dense and filled with 0 on the right. A longer list is an error.
+    schema
+        Tags and list lengths, instead of the dataset's own.
+    lists
+        How other columns of lists come: ``"ragged"`` (`tf.RaggedTensor`; on TensorFlow the default)
+        or ``"pair"`` (``(values (V, 1), nnz (N, 1))``; the default elsewhere).
+    class_weight
+        The weight of rows by their label; batches then have the weights third. Give it here and
+        not to ``fit``, which does not pass it on to a loader.
+    transforms
+        Functions from Arrow table to Arrow table; a fitted workflow is one.
+    seed, last, streams, host_memory, cache, threads, depth
+        See `tabfeed.loader.options.LoaderOptions`.
+
+    Examples
+    --------
+    >>> ds = Dataset({"C": [1, 2, 3], "I": [0.5, 1.5, 2.5], "label": [0, 1, 0]})
+    >>> loader = KerasSequenceLoader(
+    ...     ds, 2, label_names=["label"], cat_names=["C"], cont_names=["I"], shuffle=False)
+    >>> for x, y in loader:
+    ...     print({name: keras.ops.convert_to_numpy(t).tolist() for name, t in x.items()})
+    {'C': [[1], [2]], 'I': [[0.5], [1.5]]}
+    {'C': [[3]], 'I': [[2.5]]}
+    >>> len(loader), loader.num_rows_processed
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        paths_or_dataset: Any,
+        batch_size: int,
+        label_names: Sequence[str] | str | None = None,
+        feature_columns: Iterable[Any] | None = None,
+        cat_names: Sequence[str] | str | None = None,
+        cont_names: Sequence[str] | str | None = None,
+        engine: str | None = None,
+        shuffle: bool = True,
+        seed_fn: Callable[[], int] | None = None,
+        buffer_size: int | float | str | None = None,
+        device: int | str | None = None,
+        parts_per_chunk: int = 1,
+        reader_kwargs: Mapping[str, Any] | None = None,
+        global_size: int | None = None,
+        global_rank: int | None = None,
+        drop_last: bool = False,
+        sparse_names: Sequence[str] | None = None,
+        sparse_max: Mapping[str, int] | None = None,
+        sparse_as_dense: bool = False,
+        schema: Schema | None = None,
+        *,
+        lists: str | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        transforms: Any = None,
+        seed: int = 0,
+        last: str | None = None,
+        streams: int | None = None,
+        host_memory: int | float | str | None = None,
+        cache: str | None = None,
+        threads: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        dataset = _as_dataset(paths_or_dataset, engine, reader_kwargs)
+        options = LoaderOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            seed_fn=seed_fn,
+            parts_per_chunk=parts_per_chunk,
+            global_size=global_size,
+            global_rank=global_rank,
+            drop_last=drop_last,
+            last=last,
+            streams=streams,
+            host_memory=host_memory,
+            buffer_size=_buffer_bytes(buffer_size),
+            cache=cache,
+            threads=threads,
+            depth=depth,
+        )
+        steps = split_steps(transforms)
+        known = _with_remarks(output_schema(dataset, transforms, steps), schema)
+        self.roles = find_roles(known, feature_columns, cat_names, cont_names, label_names)
+        forms = _list_forms(lists, sparse_names, sparse_max, sparse_as_dense)
+        narrow = keras.backend.backend() == "jax"
+        layout, self.fields = make_layout(known, self.roles, forms, narrow=narrow)
+        if class_weight is not None and len(self.roles.labels) != 1:
+            raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
+        self.class_weight = None if class_weight is None else dict(class_weight)
+        cutter = Cutter(self.fields, self.roles.limits)
+        where, kind = _device(device), Finish
+        if on_accelerator(where):
+            layout, cutter = replace(layout, matrices=True), replace(cutter, groups=layout.groups)
+            kind = FinishOnDevice
+        finish = kind(
+            cutter, find_converter(where), len(self.roles.labels), where, self.class_weight
+        )
+        feed: Feed[Any] = build_feed(dataset, layout, options, finish, steps)
+        warn_if_sorted(dataset, self.roles.labels, feed.plan)
+        super().__init__(feed, replace(feed.recipe, finish=cutter))
+
+
+def _as_dataset(
+    source: Any, engine: str | None, reader_kwargs: Mapping[str, Any] | None
+) -> Dataset:
+    if isinstance(source, Dataset):
+        if reader_kwargs:
+            raise ArgumentError(
+                f"reader_kwargs has {', '.join(reader_kwargs)}, but a Dataset is open already; "
+                "give them to it"
+            )
+        return source
+    return Dataset(source, engine, **dict(reader_kwargs or {}))
+
+
+def _with_remarks(found: Schema, given: Schema | None) -> Schema:
+    """The columns there are, with what the given schema says of them."""
+    if given is None:
+        return found
+    return Schema(
+        given[c.name].with_dtype(c.dtype) if c.name in given else c.without_tags(c.tags)
+        for c in found
+    )
+
+
+def _list_forms(
+    form: str | None,
+    names: Sequence[str] | None,
+    widths: Mapping[str, int] | None,
+    as_dense: bool,
+) -> ListForms:
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    chosen = form or ("ragged" if on_tensorflow else "pair")
+    if chosen not in ("ragged", "pair"):
+        raise ArgumentError(f'lists is {form!r}; it must be "ragged" or "pair"')
+    matrix = "dense" if as_dense else "sparse"
+    if not on_tensorflow and (chosen == "ragged" or (names and matrix == "sparse")):
+        raise ArgumentError(
+            f"ragged and sparse tensors are TensorFlow's; on {keras.backend.backend()} use "
+            'lists="pair", or sparse_names with sparse_as_dense=True'
+        )
+    return ListForms(chosen, tuple(names or ()), dict(widths or {}), matrix)
+
+
+def _device(device: int | str | None) -> str | None:
+    if device is None or isinstance(device, str):
+        return device
+    return f"gpu:{device}"
+
+
+def _buffer_bytes(size: int | float | str | None) -> int | float | str | None:
+    """A share of the GPU's memory in bytes, where there is one."""
+    if not isinstance(size, float) or not 0 < size <= 1:
+        return size
+    memory = gpu_memory()
+    return size if memory is None else parse_bytes(size, name="buffer_size", of=memory.total)

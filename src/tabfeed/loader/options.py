@@ -1,0 +1,213 @@
+"""What a user may say about loading, checked when it is said, and the plan that follows from it.
+
+Streams and chunk follow from the files, the batch size and explicit budgets alone, never from
+how much memory happens to be free: the same call gives the same order on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tabfeed.budget import cpu_count, parse_bytes
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.loader.plan import LAST, Plan
+from tabfeed.loader.ranks import Place, find_place
+
+__all__ = ["CACHES", "LoaderOptions", "RowBytes", "check_plan", "make_plan"]
+
+CACHES = (None, "memory", "disk")
+_STREAMS = 4
+_CHUNK_ROWS = 2**17
+_CHUNK_PARTS = 32
+_HOST_MEMORY = 2**30
+_MOST_THREADS = 8
+_IN_FLIGHT = 6  # chunks being made, waiting and in use; a constant, so that cores do not matter
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How to load.
+
+    Parameters
+    ----------
+    batch_size
+        Rows in a batch, on each rank.
+    shuffle
+        Whether partitions and rows are permuted anew in every epoch.
+    seed
+        Where permutations come from; fixed, so that two runs are alike.
+    seed_fn
+        Called at the start of each epoch for a seed instead; must agree on all ranks.
+    parts_per_chunk
+        At least so many partitions are mixed at once.
+    global_size, global_rank
+        How many processes share the data, and which of them this is; from the environment of
+        torchrun or srun by default.
+    drop_last
+        Leave out the rows that do not fill a batch; the same as ``last="drop"``.
+    last
+        What becomes of those rows: None or "short" (a short last batch), "drop", "pad" or "wrap";
+        see `tabfeed.loader.plan`. None also refuses a batch without rows on some rank.
+    streams
+        How many partitions all ranks together read side by side; chosen when not given.
+    host_memory
+        Most memory for partitions and batches on their way: bytes, "2GB", or a share of the
+        free memory, which makes the order depend on the machine; 1 GiB by default.
+    buffer_size
+        Most memory for one chunk: bytes, "200MB" or a share of what is free.
+    cache
+        "memory" or "disk" to keep decoded partitions for later epochs.
+    threads
+        How many threads read and prepare; the usable cores, at most 8, by default.
+    depth
+        How many chunks may be prepared ahead.
+    """
+
+    batch_size: int = 1
+    shuffle: bool = False
+    seed: int = 0
+    seed_fn: Callable[[], int] | None = None
+    parts_per_chunk: int = 1
+    global_size: int | None = None
+    global_rank: int | None = None
+    drop_last: bool = False
+    last: str | None = None
+    streams: int | None = None
+    host_memory: int | float | str | None = None
+    buffer_size: int | float | str | None = None
+    cache: str | None = None
+    threads: int | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "parts_per_chunk", "streams", "threads", "depth"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+                raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
+        if self.cache not in CACHES:
+            raise ArgumentError(f'cache is {self.cache!r}; it must be "memory", "disk" or None')
+        if self.last is not None and self.last not in LAST:
+            raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
+        if self.drop_last and self.last not in (None, "drop"):
+            raise ArgumentError(f"drop_last=True and last={self.last!r} contradict each other")
+        place = find_place(self.global_rank, self.global_size)
+        object.__setattr__(self, "global_rank", place.rank)  # a copy in another process keeps it
+        object.__setattr__(self, "global_size", place.world)
+
+    @property
+    def place(self) -> Place:
+        """Rank and world size."""
+        return find_place(self.global_rank, self.global_size)
+
+    @property
+    def budget(self) -> int:
+        """Bytes for partitions and batches on their way."""
+        if self.host_memory is None:
+            return _HOST_MEMORY
+        return parse_bytes(self.host_memory, name="host_memory")
+
+    def leaving(self, overhead: int) -> LoaderOptions:
+        """The same with `overhead` bytes for each thread that reads taken from the budget.
+
+        With a small budget this leaves one thread. What is left for data does not depend on how
+        many threads there are, so the order does not either.
+        """
+        threads = min(self.workers, max(1, self.budget // 2 // overhead))
+        left = max(self.budget - overhead, self.budget // 4)
+        return replace(self, threads=threads, host_memory=left)
+
+    @property
+    def workers(self) -> int:
+        """Threads that read and prepare."""
+        return self.threads or min(_MOST_THREADS, cpu_count())
+
+    @property
+    def ahead(self) -> int:
+        """Chunks prepared ahead."""
+        return self.depth or self.workers + 1
+
+
+@dataclass(frozen=True)
+class RowBytes:
+    """About what a row takes: as decoded, and in a batch."""
+
+    decoded: int
+    batch: int
+
+
+def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Plan:
+    """The order that follows from the options.
+
+    Parameters
+    ----------
+    sizes
+        Rows of each partition.
+    row
+        How much memory rows take.
+
+    Examples
+    --------
+    >>> options = LoaderOptions(batch_size=65_536, shuffle=True)
+    >>> plan = make_plan([250_000] * 16, RowBytes(decoded=160, batch=264), options)
+    >>> plan.streams, plan.chunk
+    (4, 2)
+    """
+    place, rows = options.place, sum(sizes)
+    batch = options.batch_size * place.world
+    mean = max(1, rows // max(1, sum(1 for s in sizes if s)))
+    plan = Plan(
+        sizes=tuple(sizes),
+        batch=batch,
+        streams=_choose_streams(options, mean * row.decoded, batch),
+        chunk=_choose_chunk(options, mean, row.batch, batch),
+        shuffle=options.shuffle,
+        seed=options.seed,
+        ranks=place.world,
+        last="drop" if options.drop_last else options.last or "short",
+    )
+    check_plan(plan, options)
+    return plan
+
+
+def _choose_streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:
+    """As many as mix well, as long as the open partitions fit a third of the budget."""
+    world = options.place.world
+    if options.streams is not None:
+        return min(options.streams, batch)
+    if not options.shuffle:
+        return world
+    fits = max(1, options.budget // 3 // max(1, part_bytes))
+    wanted = max(-(-_STREAMS // world), options.parts_per_chunk)
+    return world * min(wanted, fits, options.batch_size)
+
+
+def _choose_chunk(options: LoaderOptions, mean_rows: int, row_bytes: int, batch: int) -> int:
+    """Steps in a chunk: enough rows to gather well, few enough for the budget."""
+    asked = options.parts_per_chunk * mean_rows if options.parts_per_chunk > 1 else 0
+    # Of small partitions fewer rows do: the first batch would have to wait for many files.
+    enough = min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
+    rows = max(enough, asked if options.shuffle else 0)
+    most = options.budget // 3 // _IN_FLIGHT // max(1, row_bytes)
+    if options.buffer_size is not None:
+        size = parse_bytes(options.buffer_size, name="buffer_size")
+        most = min(most, size // max(1, row_bytes))
+    return max(1, min(rows, most * options.place.world) // batch)
+
+
+def check_plan(plan: Plan, options: LoaderOptions) -> None:
+    """Refuse a plan that would give nothing, or nothing to some rank."""
+    world = options.place.world
+    if plan.rows == 0:
+        raise LoaderError("the dataset has no rows; look at its paths and filters")
+    if plan.steps == 0:
+        raise LoaderError(
+            f"{plan.rows} rows do not fill one batch of {plan.batch}, and drop_last leaves the "
+            "rest out: take a smaller batch_size"
+        )
+    if options.last is None and plan.empty_batch(world) is not None:
+        raise LoaderError(
+            f"{plan.rows} rows over {world} ranks in batches of {plan.batch // world} would leave "
+            'a rank with an empty batch; use drop_last=True, last="pad" or last="wrap", or allow '
+            'empty batches with last="short"'
+        )

@@ -1,0 +1,380 @@
+"""Which rows, in which order, in how many steps: arithmetic, and nothing else.
+
+The parts of the order
+----------------------
+An epoch lays all partitions end to end, in an order drawn from (seed, epoch), and cuts
+this *line* into `streams` runs of nearly equal length. A *global batch* takes the next few
+rows of every stream, always the same number from each. A *chunk* is a fixed number of
+consecutive global batches; within a chunk each stream's rows are permuted. So a batch
+mixes rows of as many partitions as there are streams, and all of it follows from
+(partition sizes, global batch, streams, chunk, seed, epoch).
+
+A *rank* takes its share of the places in every global batch: with W ranks the places
+``[G r / W, G (r + 1) / W)``. Since places belong to streams, and streams to different
+partitions, a rank reads only the partitions of its own streams: all ranks together read the
+data once, plus at most one partition per border between ranks. The union over ranks is the
+same global batch for every W, so gradients averaged over W ranks equal those of one process,
+and a run may go on with another number of ranks and still see the same batches. Where W does
+not divide the streams, a border falls inside a stream and two ranks read that stream.
+
+Every second stream runs backwards through its part of the line. Neighbouring streams then
+reach the partition at their common border at the same time, and it is read once for both.
+
+Any step can be reached in constant time: it lies in chunk ``step // chunk``, whose rows and
+permutation follow from its number.
+
+What was given up: a uniform permutation of the whole data, which would need random access
+to every row. `tabfeed.loader.quality` says how far from one an order is.
+
+The end of an epoch
+-------------------
+``last="short"``: each row exactly once; the last global batch has what is left, shared over the
+ranks. If that is fewer rows than ranks, the last two batches share theirs evenly, so that no
+rank has an empty one. ``"drop"``: full batches only. ``"pad"``: as short, with up to
+``ranks - 1`` rows repeated so that all ranks have equally many. ``"wrap"``: the last batch is
+filled up with rows from the start of each stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tabfeed.errors import ArgumentError
+
+__all__ = ["LAST", "ChunkPlan", "Epoch", "Plan", "Run"]
+
+LAST = ("short", "drop", "pad", "wrap")
+Index = npt.NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """Rows ``[start, stop)`` of one partition."""
+
+    part: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """What one rank needs to make the batches of one chunk.
+
+    Attributes
+    ----------
+    first_step
+        The step of its first batch.
+    runs
+        Rows to lay end to end.
+    index
+        Places in `runs` laid end to end, in the order of delivery; None for all of them in order.
+    bounds
+        Batch ``i`` is rows ``[bounds[i], bounds[i + 1])`` of the delivered order.
+    """
+
+    first_step: int
+    runs: tuple[Run, ...]
+    index: Index | None = field(repr=False)
+    bounds: Index
+
+    @property
+    def steps(self) -> int:
+        """How many batches."""
+        return len(self.bounds) - 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows are delivered."""
+        return int(self.bounds[-1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of a whole training run; `epoch` gives that of one pass over the data.
+
+    Parameters
+    ----------
+    sizes
+        Rows of each partition, in file order.
+    batch
+        Rows in a global batch, over all ranks.
+    streams
+        How many partitions are read side by side, over all ranks.
+    chunk
+        Steps in a chunk.
+    shuffle
+        Whether partitions and rows are permuted.
+    seed
+        Where the permutations come from.
+    ranks
+        For how many ranks the last batches are evened out.
+    last
+        What becomes of rows that do not fill a batch: "short", "drop", "pad" or "wrap".
+
+    Examples
+    --------
+    >>> plan = Plan(sizes=(5, 3), batch=4, chunk=2, shuffle=False)
+    >>> plan.steps, [plan.step_rows(t) for t in range(plan.steps)]
+    (2, [4, 4])
+    >>> plan.epoch(0).chunk(0).runs
+    (Run(part=0, start=0, stop=5), Run(part=1, start=0, stop=3))
+    """
+
+    sizes: tuple[int, ...]
+    batch: int
+    streams: int = 1
+    chunk: int = 1
+    shuffle: bool = True
+    seed: int = 0
+    ranks: int = 1
+    last: str = "short"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "streams", "chunk", "ranks"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.last not in LAST:
+            raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
+        if any(size < 0 for size in self.sizes):
+            raise ArgumentError("a partition cannot have fewer than 0 rows")
+
+    # -- how much -----------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the data."""
+        return sum(self.sizes)
+
+    @cached_property
+    def steps(self) -> int:
+        """Global batches in an epoch: the same number on every rank."""
+        if self.last == "drop":
+            return self.rows // self.batch
+        return -(-self.rows // self.batch)
+
+    @cached_property
+    def tail(self) -> tuple[int, ...]:
+        """Rows of the last batches, where they are not `batch`."""
+        rest = self.rows % self.batch
+        if rest == 0 or self.last == "drop":
+            return ()
+        if self.last == "wrap":
+            return (self.batch,)
+        if self.last == "pad":
+            return (-(-rest // self.ranks) * self.ranks,)
+        if rest < self.ranks and self.steps > 1:
+            both = self.batch + rest
+            return (both - both // 2, both // 2)
+        return (rest,)
+
+    def step_rows(self, step: int) -> int:
+        """Rows of a global batch."""
+        before = self.steps - len(self.tail)
+        return self.batch if step < before else self.tail[step - before]
+
+    @cached_property
+    def delivered(self) -> int:
+        """Rows delivered in an epoch, over all ranks: repeats counted, dropped ones not."""
+        return (self.steps - len(self.tail)) * self.batch + sum(self.tail)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks in an epoch."""
+        return -(-self.steps // self.chunk)
+
+    def rank_rows(self, step: int, rank: int, world: int) -> int:
+        """Rows of a batch on one rank."""
+        rows = self.step_rows(step)
+        return rows * (rank + 1) // world - rows * rank // world
+
+    def rows_before(self, step: int, rank: int, world: int) -> int:
+        """Rows that a rank got in the steps before `step`."""
+        full = min(step, self.steps - len(self.tail))
+        share = self.batch * (rank + 1) // world - self.batch * rank // world
+        return full * share + sum(self.rank_rows(t, rank, world) for t in range(full, step))
+
+    def empty_batch(self, world: int) -> int | None:
+        """The first step at which some rank has no rows, if there is one."""
+        steps = range(max(0, self.steps - len(self.tail) - 1), self.steps)
+        return next((t for t in steps if self.step_rows(t) < world), None)
+
+    # -- streams ------------------------------------------------------------------
+
+    def _share(self, rows: int, stream: int) -> int:
+        """Where a stream's places begin in a global batch of `rows`."""
+        return rows * stream // self.streams
+
+    def taken(self, step: int, stream: int) -> int:
+        """Rows a stream has given before `step`."""
+        full = min(step, self.steps - len(self.tail))
+        total = full * (self._share(self.batch, stream + 1) - self._share(self.batch, stream))
+        for t in range(full, step):
+            rows = self.step_rows(t)
+            total += self._share(rows, stream + 1) - self._share(rows, stream)
+        return total
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Where the streams begin and end on the line of all rows."""
+        ends = [0]
+        for stream in range(self.streams):
+            ends.append(ends[-1] + self.taken(self.steps, stream))
+        if not ends[-1]:
+            return tuple(ends)
+        return tuple(end * self.rows // ends[-1] for end in ends)
+
+    def rank_streams(self, rank: int, world: int) -> range:
+        """The streams a rank reads."""
+        first = self.streams * rank // world
+        return range(first, max(first + 1, -(-self.streams * (rank + 1) // world)))
+
+    def epoch(self, number: int) -> Epoch:
+        """The order of one pass over the data."""
+        return Epoch(self, number)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the data: the line of partitions, and the chunks cut from it."""
+
+    plan: Plan
+    number: int
+
+    def _random(self, *key: int) -> np.random.Generator:
+        words = [self.plan.seed % 2**64, self.number, *key]
+        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words)))
+
+    @cached_property
+    def order(self) -> Index:
+        """The partitions, as they lie on the line."""
+        count = len(self.plan.sizes)
+        if not self.plan.shuffle:
+            return np.arange(count)
+        return self._random(0).permutation(count).astype(np.int64)
+
+    @cached_property
+    def starts(self) -> Index:
+        """Where each partition of `order` begins on the line, and where the last one ends."""
+        sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def _runs(self, low: int, high: int) -> Iterator[Run]:
+        """The rows ``[low, high)`` of the line."""
+        at = int(np.searchsorted(self.starts, low, side="right")) - 1
+        while low < high:
+            begin, end = int(self.starts[at]), int(self.starts[at + 1])
+            if end > low:
+                yield Run(int(self.order[at]), low - begin, min(high, end) - begin)
+                low = end
+            at += 1
+
+    def stream_runs(self, stream: int, start: int, stop: int) -> list[Run]:
+        """Rows ``[start, stop)`` of a stream, which begins anew when it is at its end."""
+        low, high = self.plan.cuts[stream : stream + 2]
+        if low == high:  # fewer rows than streams, and some are repeated: take from all
+            low, high = 0, self.plan.rows
+        length = high - low
+        runs: list[Run] = []
+        while start < stop:
+            begin = start % length
+            count = min(stop - start, length - begin)
+            at = high - begin - count if self._backwards(stream) else low + begin
+            runs.extend(self._runs(at, at + count))
+            start += count
+        return runs
+
+    def _backwards(self, stream: int) -> bool:
+        return self.plan.shuffle and stream % 2 == 1
+
+    def chunk(self, number: int, rank: int = 0, world: int = 1) -> ChunkPlan:
+        """What `rank` of `world` needs to make the batches of a chunk."""
+        plan = self.plan
+        first = number * plan.chunk
+        last = min(first + plan.chunk, plan.steps)
+        runs: list[Run] = []
+        orders: dict[int, Index] = {}
+        offset = 0
+        for stream in plan.rank_streams(rank, world):
+            start, stop = plan.taken(first, stream), plan.taken(last, stream)
+            found = self.stream_runs(stream, start, stop)
+            count = sum(r.stop - r.start for r in found)
+            orders[stream] = offset + self._permutation(count, stream, number)
+            runs.extend(found)
+            offset += count
+        bounds = self._bounds(range(first, last), rank, world)
+        index = self._deal(orders, range(first, last), rank, world)
+        in_order = not plan.shuffle and len(orders) == 1 and len(index) == offset
+        return ChunkPlan(first, _joined(runs), None if in_order else index, bounds)
+
+    def _bounds(self, steps: range, rank: int, world: int) -> Index:
+        """Where each batch of these steps begins, and where the last one ends."""
+        plan = self.plan
+        regular = plan.batch * (rank + 1) // world - plan.batch * rank // world
+        sizes = np.full(len(steps), regular, dtype=np.int64)
+        for t in range(max(steps.start, plan.steps - len(plan.tail)), steps.stop):
+            sizes[t - steps.start] = plan.rank_rows(t, rank, world)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+    def _permutation(self, count: int, stream: int, chunk: int) -> Index:
+        if not self.plan.shuffle:
+            return np.arange(count)
+        return self._random(1, stream, chunk).permutation(count)
+
+    def _deal(self, orders: dict[int, Index], steps: range, rank: int, world: int) -> Index:
+        """Put the streams' rows into the places of the batches, as far as they are this rank's."""
+        plan = self.plan
+        odd_from = max(steps.start, min(steps.stop, plan.steps - len(plan.tail)))
+        spans = [(steps.start, odd_from)] + [(t, t + 1) for t in range(odd_from, steps.stop)]
+        index = np.empty(int(self._bounds(steps, rank, world)[-1]), np.int64)
+        filled = 0
+        for start, stop in spans:
+            if start == stop:
+                continue
+            rows = plan.step_rows(start)
+            mine = rows * rank // world, rows * (rank + 1) // world
+            width = mine[1] - mine[0]
+            places = index[filled : filled + width * (stop - start)].reshape(stop - start, width)
+            for stream, order in orders.items():
+                begin, end = plan._share(rows, stream), plan._share(rows, stream + 1)
+                low, high = max(begin, mine[0]), min(end, mine[1])
+                if low >= high:
+                    continue
+                at = plan.taken(start, stream) - plan.taken(steps.start, stream)
+                block = order[at : at + (end - begin) * (stop - start)]
+                block = block.reshape(stop - start, end - begin)
+                places[:, low - mine[0] : high - mine[0]] = block[:, low - begin : high - begin]
+            filled += places.size
+        return index
+
+    def last_use(self, rank: int = 0, world: int = 1) -> dict[int, int]:
+        """The last chunk in which a rank needs each of its partitions, repeats aside."""
+        plan, out = self.plan, dict[int, int]()
+        regular = plan.steps - len(plan.tail)
+        for stream in plan.rank_streams(rank, world):
+            low, high = plan.cuts[stream : stream + 2]
+            first = int(np.searchsorted(self.starts, low, side="right")) - 1
+            stop = int(np.searchsorted(self.starts, high, side="left"))
+            begins, ends = self.starts[first:stop], self.starts[first + 1 : stop + 1]
+            furthest = (high - begins if self._backwards(stream) else ends - low) - 1
+            width = plan._share(plan.batch, stream + 1) - plan._share(plan.batch, stream)
+            chunks = furthest // max(1, width) // plan.chunk
+            chunks[furthest >= plan.taken(regular, stream)] = plan.chunks - 1
+            for part, chunk in zip(self.order[first:stop].tolist(), chunks.tolist(), strict=True):
+                out[part] = max(out.get(part, 0), chunk)
+        return out
+
+
+def _joined(runs: list[Run]) -> tuple[Run, ...]:
+    """Join runs that follow each other in one partition."""
+    out: list[Run] = []
+    for run in runs:
+        if out and out[-1].part == run.part and out[-1].stop == run.start:
+            out[-1] = Run(run.part, out[-1].start, run.stop)
+        else:
+            out.append(run)
+    return tuple(out)

@@ -1,0 +1,227 @@
+"""The one place that owns threads: numbered pieces of work, done ahead, delivered in order.
+
+Workers take the next number as long as fewer than `depth` results are waiting or in the making.
+Each result, or the exception that took its place, is delivered at its number's turn; then comes
+the end. What is delivered does not depend on which worker was faster.
+
+Threads hold the shared `_Work`, never the `Prefetch` the consumer holds. So when the consumer
+drops that (an early ``break``, a garbage collection, an exception), its finaliser stops the
+work. At interpreter exit whatever still runs is stopped and waited for. No wait is without an
+end: workers look up twice a second, and a consumer that waits finds out if all workers are gone.
+
+A forked child has the memory but not the threads. There, `Prefetch` says so (`alone`), and its
+owner starts another one at the place where this one stood.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from tabfeed.errors import LoaderError
+from tabfeed.trace import span
+
+__all__ = ["Prefetch", "queue_depths"]
+
+T = TypeVar("T")
+_TICK = 0.5
+_JOIN = 10.0
+
+
+class _Failure:
+    """An exception on its way to the consumer."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Work(Generic[T]):
+    """What workers and consumer share."""
+
+    def __init__(
+        self, do: Callable[[int], T], numbers: range, depth: int, on_stop: Callable[[], None]
+    ) -> None:
+        self.do = do
+        self.on_stop = on_stop
+        self.numbers = numbers
+        self.depth = depth
+        self.changed = threading.Condition()
+        self.results: dict[int, T | _Failure] = {}
+        self.taken = 0  # positions in `numbers` begun by workers
+        self.given = 0  # positions handed to the consumer
+        self.stopped = False
+
+    def run(self) -> None:
+        """What each worker does until there is no more work."""
+        while (position := self._claim()) is not None:
+            try:
+                with span("chunk"):
+                    result: T | _Failure = self.do(self.numbers[position])
+            except BaseException as e:
+                result = _Failure(e)
+            with self.changed:
+                if not self.stopped:
+                    self.results[position] = result
+                self.changed.notify_all()
+            failed = isinstance(result, _Failure)
+            del result  # a worker that waits must not keep its last result alive
+            if failed:
+                return
+
+    def _claim(self) -> int | None:
+        with self.changed:
+            while not self.stopped:
+                if self.taken >= len(self.numbers) or self._failed():
+                    return None
+                if self.taken - self.given < self.depth:
+                    self.taken += 1
+                    return self.taken - 1
+                with span("full"):
+                    self.changed.wait(_TICK)
+        return None
+
+    def _failed(self) -> bool:
+        return any(isinstance(r, _Failure) for r in self.results.values())
+
+    def stop(self) -> None:
+        """Take no more work, forget what is done. Safe to call from anywhere, often."""
+        self.stopped = True  # before the lock: a worker in `do` sees it at its next claim
+        self.on_stop()
+        if self.changed.acquire(timeout=_TICK):
+            try:
+                self.results.clear()
+                self.changed.notify_all()
+            finally:
+                self.changed.release()
+
+
+_running: weakref.WeakSet[Prefetch[Any]] = weakref.WeakSet()
+
+
+class Prefetch(Generic[T]):
+    """An iterator over ``do(n)`` for each number, computed ahead by threads.
+
+    Parameters
+    ----------
+    do
+        The work; called from any worker, for different numbers at the same time.
+    numbers
+        Which pieces, in the order of delivery.
+    workers
+        How many threads.
+    depth
+        Most pieces in the making or waiting.
+    on_stop
+        Called when the work is to end early, so that `do` may give up; must not wait.
+
+    Examples
+    --------
+    >>> list(Prefetch(lambda n: n * n, range(5), workers=2, depth=3))
+    [0, 1, 4, 9, 16]
+    """
+
+    def __init__(
+        self,
+        do: Callable[[int], T],
+        numbers: range,
+        *,
+        workers: int = 2,
+        depth: int = 3,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work = _Work(do, numbers, max(1, depth), on_stop)
+        self._pid = os.getpid()
+        self._threads = [
+            threading.Thread(target=self._work.run, name=f"tabfeed-loader-{i}", daemon=True)
+            for i in range(max(1, min(workers, len(numbers))))
+        ]
+        self._finaliser = weakref.finalize(self, _stop, self._work, self._threads, self._pid)
+        self._finaliser.atexit = False  # `_stop_all` waits for the threads as well
+        _running.add(self)
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is a forked copy, whose threads stayed in the parent."""
+        return os.getpid() != self._pid
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        work = self._work
+        if self.alone:
+            raise LoaderError("this iterator was begun in another process; begin a new one here")
+        with work.changed:
+            result = self._take()
+            work.changed.notify_all()
+        if isinstance(result, _Failure):
+            self.close()
+            raise result.error
+        return result
+
+    def _take(self) -> T | _Failure:
+        work = self._work
+        if work.given not in work.results:
+            with span("wait"):
+                self._wait()
+        result = work.results.pop(work.given)
+        work.given += 1
+        return result
+
+    def _wait(self) -> None:
+        work = self._work
+        while work.given not in work.results:
+            if work.stopped or work.given >= len(work.numbers):
+                raise StopIteration
+            work.changed.wait(_TICK)
+            if not (work.stopped or work.given in work.results or self._any_alive()):
+                work.stopped = True
+                raise LoaderError(
+                    "the loader's threads have gone without a word; begin a new epoch"
+                )
+
+    def _any_alive(self) -> bool:
+        return any(t.is_alive() for t in self._threads)
+
+    def close(self) -> None:
+        """Stop, and wait for the threads to end. May be called any number of times."""
+        if self.alone:
+            return
+        self._finaliser.detach()
+        self._work.stop()
+        end = time.monotonic() + _JOIN
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
+
+
+def queue_depths() -> list[tuple[int, int]]:
+    """For each iterator that runs: pieces that are ready, and the most there may be.
+
+    A look without a lock, for a profiler: what it says may be a moment old.
+    """
+    works = [p._work for p in list(_running)]
+    return [(len(w.results), w.depth) for w in works if not w.stopped]
+
+
+def _stop(work: _Work[Any], threads: list[threading.Thread], pid: int) -> None:
+    """Called when the consumer dropped its `Prefetch`, perhaps inside a garbage collection."""
+    if os.getpid() == pid:
+        work.stop()
+
+
+def _stop_all() -> None:
+    for prefetch in list(_running):
+        prefetch.close()
+
+
+atexit.register(_stop_all)

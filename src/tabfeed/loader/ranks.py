@@ -1,0 +1,69 @@
+"""Which of how many: from the arguments, or from what started this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tabfeed.errors import ArgumentError
+
+__all__ = ["Place", "find_place"]
+
+# torchrun, Accelerate and Lightning set the first pair; srun the second, for job steps only
+# (SLURM_NTASKS is also set in a batch script that runs one process).
+_ENVIRONMENTS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
+
+
+class Place(NamedTuple):
+    """Rank and world size."""
+
+    rank: int
+    world: int
+
+
+def find_place(
+    rank: int | None, world: int | None, environment: Mapping[str, str] = os.environ
+) -> Place:
+    """Rank and world size: as given, else from the environment, else one process alone.
+
+    Examples
+    --------
+    >>> find_place(None, None, {"RANK": "1", "WORLD_SIZE": "4"})
+    Place(rank=1, world=4)
+    >>> find_place(4, 4)
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ArgumentError: global_rank is 4 of global_size 4; ranks go from 0 to 3
+    """
+    if rank is None and world is None:
+        return _from_environment(environment)
+    if rank is None or world is None:
+        given, missing = (
+            ("global_size", "global_rank")
+            if rank is None
+            else (
+                "global_rank",
+                "global_size",
+            )
+        )
+        raise ArgumentError(f"{given} was given without {missing}; give both or neither")
+    return _checked(rank, world)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Place:
+    for rank_name, world_name in _ENVIRONMENTS:
+        rank, world = environment.get(rank_name, ""), environment.get(world_name, "")
+        if rank.isdigit() and world.isdigit():
+            return _checked(int(rank), int(world))
+    return Place(0, 1)
+
+
+def _checked(rank: int, world: int) -> Place:
+    if world < 1:
+        raise ArgumentError(f"global_size is {world}; it must be 1 or more")
+    if not 0 <= rank < world:
+        raise ArgumentError(
+            f"global_rank is {rank} of global_size {world}; ranks go from 0 to {world - 1}"
+        )
+    return Place(rank, world)

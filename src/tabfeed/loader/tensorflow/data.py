@@ -1,0 +1,128 @@
+"""A loader's batches as `tf.data`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tabfeed.loader.keras.adapter import KerasFeed
+from tabfeed.loader.keras.finish import weights_of
+from tabfeed.loader.keras_fields import PARTS, Array, Field
+from tabfeed.loader.tensorflow.tensors import build_entry
+
+__all__ = ["make_dataset"]
+
+_AHEAD = 2
+
+
+def _part_specs(field: Field, rows: int | None) -> list[tf.TensorSpec]:
+    dtype = tf.as_dtype(field.dtype)
+    if field.form == "ragged":
+        ends = None if rows is None else rows + 1
+        return [tf.TensorSpec((None,), dtype), tf.TensorSpec((ends,), tf.int64)]
+    if field.form == "pair":
+        return [tf.TensorSpec((None, 1), dtype), tf.TensorSpec((rows, 1), tf.int32)]
+    if field.form == "sparse":
+        indices = tf.TensorSpec((None, 2), tf.int64)
+        return [indices, tf.TensorSpec((None,), dtype), tf.TensorSpec((2,), tf.int64)]
+    return [tf.TensorSpec((rows, field.width), dtype)]
+
+
+class _Waiting:
+    """Batches between the generator that counts them and the function that takes them."""
+
+    def __init__(self, batches: Callable[[], Iterator[list[Array]]]) -> None:
+        self._batches = batches
+        self._held: dict[int, list[Array]] = {}
+        self._number = 0
+
+    def numbers(self) -> Iterator[int]:
+        """A number for each batch of a pass."""
+        mine: set[int] = set()
+        try:
+            for batch in self._batches():
+                self._number += 1
+                number = self._number
+                mine.add(number)
+                self._held[number] = batch
+                yield number
+                mine.discard(number)
+        finally:  # an abandoned pass leaves nothing behind
+            for number in mine:
+                self._held.pop(number, None)
+
+    def take(self, number: Any) -> list[Array]:
+        """The batch of a number, once."""
+        return self._held.pop(int(number))
+
+
+def make_dataset(
+    loader: KerasFeed,
+    batches: Callable[[], Iterator[list[Array]]],
+    *,
+    exact: bool = False,
+) -> tf.data.Dataset:
+    """The batches of a loader as a `tf.data.Dataset`; shapes vary in the last batch's rows alone.
+
+    Parameters
+    ----------
+    loader
+        Whose batches.
+    batches
+        Begins a pass over their arrays.
+    exact
+        Whether to tell how many there are, and to make fewer an error.
+    """
+    rows = loader.batch_size if not loader.has_partial_batch else None
+    specs = [_part_specs(field, rows) for field in loader.fields]
+    flat = [spec for parts in specs for spec in parts]
+    if loader.class_weight is not None:
+        flat.append(tf.TensorSpec((rows,), tf.float32))
+    waiting = _Waiting(batches)
+
+    def take(number: Any) -> list[Array]:
+        arrays = waiting.take(number)
+        if loader.class_weight is not None:
+            arrays = [*arrays, weights_of(arrays[-1], loader.class_weight)]
+        return arrays
+
+    def assemble(number: tf.Tensor) -> Any:
+        tensors = tf.numpy_function(take, [number], [spec.dtype for spec in flat])
+        for tensor, spec in zip(tensors, flat, strict=True):
+            tensor.set_shape(spec.shape)
+        return _structure(loader, tensors)
+
+    numbers = tf.data.Dataset.from_generator(
+        waiting.numbers, output_signature=tf.TensorSpec((), tf.int64)
+    )
+    dataset = numbers.map(assemble).prefetch(_AHEAD).with_options(_options(loader))
+    if exact:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(loader)))
+    return dataset
+
+
+def _structure(loader: KerasFeed, tensors: Sequence[tf.Tensor]) -> Any:
+    """Flat tensors as ``(inputs, labels)``; without labels ``(inputs,)``."""
+    entries, at = [], 0
+    for field in loader.fields:
+        count = PARTS[field.form]
+        entries.append(build_entry(field, tensors[at : at + count]))
+        at += count
+    inputs = len(entries) - len(loader.roles.labels)
+    names = [field.name for field in loader.fields[:inputs]]
+    x, y = dict(zip(names, entries, strict=False)), entries[inputs:]
+    if not y:
+        return (x,)
+    labels = y[0] if len(y) == 1 else tuple(y)
+    return (x, labels) if loader.class_weight is None else (x, labels, tensors[-1])
+
+
+def _options(loader: KerasFeed) -> tf.data.Options:
+    options = tf.data.Options()
+    shared = loader.feed.options.place.world > 1
+    policy = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policy.OFF if shared else policy.DATA
+    options.deterministic = True
+    return options

@@ -1,0 +1,56 @@
+"""From a chunk's buffers to the tensors of its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.columns import Lists
+from tabfeed.trace import span
+
+__all__ = ["as_tensor", "batch_sizes", "choose_device", "cut_lists", "cut_rows"]
+
+Tensor = torch.Tensor
+
+
+def choose_device(device: Any) -> torch.device:
+    """What a user calls a device; a number is that of a GPU."""
+    if device is None:
+        return torch.device("cpu")
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def as_tensor(array: Any, device: torch.device) -> Tensor:
+    """The same memory as a tensor, or a copy of it on the device."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    with span("copy"):
+        return tensor.to(device)
+
+
+def batch_sizes(chunk: Chunk) -> list[int]:
+    """Rows of each batch."""
+    sizes: list[int] = np.diff(chunk.bounds).tolist()
+    return sizes
+
+
+def cut_rows(tensor: Tensor, chunk: Chunk) -> Sequence[Tensor]:
+    """The rows of each batch."""
+    cut: Sequence[Tensor] = torch.split(tensor, batch_sizes(chunk))
+    return cut
+
+
+def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """(values, offsets) of each batch; offsets are one more than rows and begin with 0."""
+    values, offsets = as_tensor(lists.values, device), lists.offsets
+    out = []
+    for low, high in zip(chunk.bounds[:-1].tolist(), chunk.bounds[1:].tolist(), strict=True):
+        first, last = int(offsets[low]), int(offsets[high])
+        own = as_tensor(offsets[low : high + 1] - first, device)
+        out.append((values[first:last], own))
+    return out

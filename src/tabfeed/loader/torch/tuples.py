@@ -1,0 +1,242 @@
+"""`TorchAsyncItr`: batches as ``(x_cat, x_cont, y)``.
+
+Its tensors are transposed views of column buffers: each column is contiguous, which is what an
+embedding looks up. ``row_major=True`` gives rows instead, for one more pass over the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.io.dataset import Dataset
+from tabfeed.loader.batch_ops import pad_lists
+from tabfeed.loader.build import build_feed, matrix_layout, output_schema, split_steps
+from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.columns import Lists
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.order_check import warn_if_sorted
+from tabfeed.loader.torch.cut import as_tensor, choose_device, cut_lists, cut_rows
+from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
+from tabfeed.schema import Schema, Tags
+
+__all__ = ["TorchAsyncItr"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Sparse:
+    """How multi-hot columns are delivered."""
+
+    names: tuple[str, ...] = ()
+    widths: Mapping[str, int] = field(default_factory=dict)
+    as_dense: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in self.widths:
+                raise ArgumentError(
+                    f"sparse_names has {name!r}, but sparse_max says nothing of it; give "
+                    f'sparse_max={{"{name}": most values in a row}}'
+                )
+
+    def cut(self, name: str, lists: Lists, chunk: Chunk, device: torch.device) -> list[Any]:
+        """One column of each batch."""
+        if name not in self.names:
+            return cut_lists(lists, chunk, device)
+        width = self.widths[name]
+        longest = int(np.diff(lists.offsets).max(initial=0))
+        if longest > width:
+            raise LoaderError(
+                f"column {name!r} has a row of {longest} values; sparse_max allows {width}"
+            )
+        if self.as_dense:
+            return list(cut_rows(as_tensor(pad_lists(lists, width), device), chunk))
+        return [_coo(v, o, width) for v, o in cut_lists(lists, chunk, device)]
+
+
+def _coo(values: Tensor, offsets: Tensor, width: int) -> Tensor:
+    lengths = offsets.diff()
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), lengths)
+    places = torch.arange(len(values), device=values.device) - offsets[:-1][rows]
+    shape = (len(lengths), width)
+    places = torch.stack([rows, places])
+    return torch.sparse_coo_tensor(places, values, shape, is_coalesced=True, check_invariants=False)
+
+
+@dataclass(frozen=True)
+class _FinishTuples:
+    """Chunks to ``(x_cat, x_cont, y)``."""
+
+    multi_hot: tuple[str, ...]
+    one_label: bool
+    sparse: _Sparse
+    device: torch.device
+    row_major: bool
+
+    def __call__(self, chunk: Chunk) -> list[Any]:
+        cats: Sequence[Any] = self._matrix(chunk, "cats")
+        if self.multi_hot:
+            columns = [
+                self.sparse.cut(n, chunk.lists[n], chunk, self.device) for n in self.multi_hot
+            ]
+            beside = [dict(zip(self.multi_hot, c, strict=True)) for c in zip(*columns, strict=True)]
+            cats = list(zip(cats, beside, strict=True))
+        labels = self._label(chunk) if self.one_label else self._matrix(chunk, "labels")
+        return list(zip(cats, self._matrix(chunk, "conts"), labels, strict=True))
+
+    def _matrix(self, chunk: Chunk, group: str) -> Sequence[Tensor | None]:
+        buffer = chunk.matrices.get(group)
+        if buffer is None:
+            return [None] * chunk.steps
+        rows = as_tensor(buffer, self.device).t()
+        return cut_rows(rows.contiguous() if self.row_major else rows, chunk)
+
+    def _label(self, chunk: Chunk) -> Sequence[Tensor]:
+        return cut_rows(as_tensor(chunk.matrices["labels"][0], self.device), chunk)
+
+
+class TorchAsyncItr(TorchFeed):
+    """Batches ``(x_cat, x_cont, y)``, prepared in the background.
+
+    ``x_cat`` is int64 ``(N, categories)`` with columns sorted by name, as `get_embedding_sizes`
+    has them; ``x_cont`` is float32 ``(N, numbers)`` in the order given; ``y`` is float32, ``(N,)``
+    for one label. A group that is not there is None. With multi-hot columns ``x_cat`` is a pair:
+    the matrix of the others (or None), and a dict ``{name: (values, offsets)}`` where row ``i`` is
+    ``values[offsets[i]:offsets[i + 1]]``.
+
+    Parameters
+    ----------
+    dataset
+        What to load.
+    cats, conts, labels
+        Columns; by their tags in the schema when none of the three is given.
+    batch_size, shuffle, seed_fn, parts_per_chunk, global_size, global_rank, drop_last
+        See `tabfeed.loader.options.LoaderOptions`.
+    device
+        Where tensors shall be: ``"cpu"`` by default, ``"cuda"``, or a GPU's number.
+    sparse_names, sparse_max, sparse_as_dense
+        Multi-hot columns to deliver as sparse matrices ``(N, sparse_max[name])``, or as dense ones
+        filled with 0 on the right.
+    row_major
+        Lay rows, not columns, in memory.
+    transforms
+        Functions from Arrow table to Arrow table, applied to each partition; a workflow is one.
+    seed, last, streams, host_memory, buffer_size, cache, threads, depth
+        See `tabfeed.loader.options.LoaderOptions`.
+
+    Examples
+    --------
+    >>> ds = Dataset({"C": [1, 2, 3], "I": [0.5, 1.5, 2.5], "label": [0, 1, 0]})
+    >>> for x_cat, x_cont, y in TorchAsyncItr(ds, ["C"], ["I"], ["label"], batch_size=2):
+    ...     print(x_cat.tolist(), x_cont.tolist(), y.tolist())
+    [[1], [2]] [[0.5], [1.5]] [0.0, 1.0]
+    [[3]] [[2.5]] [0.0]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        cats: Sequence[str] | None = None,
+        conts: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        seed_fn: Callable[[], int] | None = None,
+        parts_per_chunk: int = 1,
+        device: Any = None,
+        global_size: int | None = None,
+        global_rank: int | None = None,
+        drop_last: bool = False,
+        sparse_names: Sequence[str] | None = None,
+        sparse_max: Mapping[str, int] | None = None,
+        sparse_as_dense: bool = False,
+        *,
+        row_major: bool = False,
+        transforms: Any = None,
+        seed: int = 0,
+        last: str | None = None,
+        streams: int | None = None,
+        host_memory: int | float | str | None = None,
+        buffer_size: int | float | str | None = None,
+        cache: str | None = None,
+        threads: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        global_rank, global_size = rank_and_world(global_rank, global_size)
+        options = LoaderOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            seed_fn=seed_fn,
+            parts_per_chunk=parts_per_chunk,
+            global_size=global_size,
+            global_rank=global_rank,
+            drop_last=drop_last,
+            last=last,
+            streams=streams,
+            host_memory=host_memory,
+            buffer_size=buffer_size,
+            cache=cache,
+            threads=threads,
+            depth=depth,
+        )
+        steps = split_steps(transforms)
+        schema = output_schema(dataset, transforms, steps)
+        self.cats, self.conts, self.labels = _roles(schema, cats, conts, labels)
+        layout = matrix_layout(
+            schema,
+            [
+                ("cats", self.cats, np.dtype(np.int64)),
+                ("conts", self.conts, np.dtype(np.float32)),
+                ("labels", self.labels, np.dtype(np.float32)),
+            ],
+        )
+        _only_cats_are_lists(schema, [*self.conts, *self.labels])
+        self.device = choose_device(device)
+        sparse = _Sparse(tuple(sparse_names or ()), dict(sparse_max or {}), sparse_as_dense)
+        finish = _FinishTuples(
+            multi_hot=tuple(name for name, _ in layout.lists),
+            one_label=len(self.labels) == 1,
+            sparse=sparse,
+            device=self.device,
+            row_major=row_major,
+        )
+        self.feed = build_feed(dataset, layout, options, finish, steps)
+        warn_if_sorted(dataset, self.labels, self.feed.plan)
+
+
+def _roles(
+    schema: Schema,
+    cats: Sequence[str] | None,
+    conts: Sequence[str] | None,
+    labels: Sequence[str] | None,
+) -> tuple[list[str], list[str], list[str]]:
+    """Columns by role, as named or as tagged; categories sorted by name."""
+    if cats is None and conts is None and labels is None:
+        targets = schema.select_by_tag(Tags.TARGET).column_names
+        inputs = schema.without(targets)
+        return (
+            sorted(inputs.select_by_tag(Tags.CATEGORICAL).column_names),
+            inputs.select_by_tag(Tags.CONTINUOUS).column_names,
+            targets,
+        )
+    chosen = [[g] if isinstance(g, str) else list(g or ()) for g in (cats, conts, labels)]
+    for name in [n for group in chosen for n in group]:
+        schema[name]
+    return sorted(chosen[0]), chosen[1], chosen[2]
+
+
+def _only_cats_are_lists(schema: Schema, names: Sequence[str]) -> None:
+    for name in names:
+        if schema[name].is_list:
+            raise LoaderError(
+                f"column {name!r} holds lists; here only categories may: use "
+                "tabfeed.loader.torch.Loader for other lists"
+            )

@@ -1,0 +1,172 @@
+"""A small model is trained by `fit` from the loader, on whichever backend Keras has here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+
+from tabfeed import Dataset  # noqa: E402
+from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
+from tabfeed.loader.keras import KerasSequenceLoader, KerasSequenceValidater  # noqa: E402
+from tabfeed.loader.keras_columns import Embedding, Identity, Numeric  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+ROWS = 1_000
+
+
+def dataset(seed: int = 0) -> Dataset:
+    """A label that follows from an id, a number and a list."""
+    random = np.random.default_rng(seed)
+    ids, numbers = random.integers(0, 10, ROWS), random.standard_normal(ROWS)
+    lists = [random.integers(1, 6, n).tolist() for n in random.integers(0, 4, ROWS)]
+    score = (ids - 4.5) / 3 + numbers + np.array([len(items) - 1.5 for items in lists])
+    labels = (score > 0).astype(np.float32)
+    return Dataset({"C": ids, "I": numbers, "T": lists, "y": labels}, npartitions=5)
+
+
+def loader(**options: Any) -> KerasSequenceLoader:
+    """Lists as matrices, which every backend has."""
+    return KerasSequenceLoader(
+        dataset(),
+        64,
+        label_names=["y"],
+        cat_names=["C", "T"],
+        cont_names=["I"],
+        sparse_names=["T"],
+        sparse_max={"T": 3},
+        sparse_as_dense=True,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained() -> keras.Model:
+    """One model for all tests, since compiling takes longest; each goes on training it."""
+    inputs = {
+        "C": keras.Input((1,), dtype="int32", name="C"),
+        "T": keras.Input((3,), dtype="int32", name="T"),
+        "I": keras.Input((1,), name="I"),
+    }
+    columns = [Embedding(Identity("C", 10), 4), Embedding(Identity("T", 6), 4, "sum"), Numeric("I")]
+    x = DenseFeatures(columns)(inputs)
+    x = keras.layers.Dense(16, activation="relu")(x)
+    built = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(x))
+    built.compile(keras.optimizers.Adam(0.02), "binary_crossentropy", metrics=["accuracy"])
+    return built
+
+
+def threads_of_ours() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("tabfeed")]
+
+
+def wait_until_gone() -> None:
+    end = time.monotonic() + 10
+    while threads_of_ours() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not threads_of_ours()
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_layers_read_pairs_on_every_backend(combiner: str) -> None:
+    layer = DenseFeatures([Embedding(Identity("T", 6), 3, combiner)])
+    values, nnz = np.array([[1], [5], [2], [2]]), np.array([[2], [0], [2]], np.int32)
+    out = keras.ops.convert_to_numpy(
+        layer({"T": tuple(keras.ops.convert_to_tensor(a) for a in (values, nnz))})
+    )
+    table = keras.ops.convert_to_numpy(layer.weights[0])
+    over = {"sum": 1.0, "mean": 2.0, "sqrtn": 2**0.5}[combiner]
+    expected = np.stack([(table[1] + table[5]) / over, np.zeros(3), 2 * table[2] / over])
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+def test_fit_learns_and_the_callback_validates(trained: keras.Model) -> None:
+    train, valid = loader(), loader(shuffle=False)
+    seen: list[dict[str, float]] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append({k: float(v) for k, v in self.model.get_metrics_result().items()})
+
+    callbacks = [KerasSequenceValidater(valid), Look()]
+    history = trained.fit(train, epochs=4, callbacks=callbacks, verbose=0).history
+    assert {"loss", "accuracy", "val_loss", "val_accuracy"} == set(history)
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    assert history["val_accuracy"][-1] > 0.8
+    assert train.num_rows_processed == valid.num_rows_processed == ROWS
+    # The callback's figures are those of `evaluate`, which begins with fresh metrics; and the
+    # metrics of training are what they were.
+    loss, accuracy = trained.evaluate(valid, verbose=0)
+    assert history["val_loss"][-1] == pytest.approx(loss, rel=1e-5)
+    assert history["val_accuracy"][-1] == pytest.approx(accuracy)
+    for epoch in range(4):
+        for name, value in seen[epoch].items():
+            assert value == pytest.approx(history[name][epoch], rel=1e-5)
+    wait_until_gone()
+
+
+def test_validation_data_predict_and_evaluate(trained: keras.Model) -> None:
+    valid = loader(shuffle=False)
+    history = trained.fit(loader(), validation_data=valid, epochs=2, verbose=0).history
+    assert history["val_loss"][-1] == pytest.approx(trained.evaluate(valid, verbose=0)[0], rel=1e-5)
+    predicted = trained.predict(valid, verbose=0)
+    assert predicted.shape == (ROWS, 1)
+    labels = dataset().to_arrow().column("y").to_numpy()
+    accuracy = np.mean((predicted[:, 0] > 0.5) == labels)
+    assert history["val_accuracy"][-1] == pytest.approx(accuracy)  # rows came in order
+
+
+def test_each_epoch_of_fit_has_an_order_of_its_own(trained: keras.Model) -> None:
+    orders = []
+    for _ in range(2):
+        train = loader(seed=3)
+        trained.fit(train, epochs=2, verbose=0)
+        assert train.num_rows_processed == ROWS
+        orders.append([keras.ops.convert_to_numpy(y).tolist() for _, y in train])
+    assert orders[0] == orders[1]  # as many epochs on, the same order
+    first = [keras.ops.convert_to_numpy(y).tolist() for _, y in loader(seed=3)]
+    assert first != orders[0] and sorted(map(len, first)) == sorted(map(len, orders[0]))
+
+
+def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:
+    train = loader()
+    trained.fit(train, epochs=3, steps_per_epoch=5, verbose=0)
+    assert 15 * 64 <= train.num_rows_processed <= ROWS
+
+
+def test_stopping_early_leaves_no_thread(trained: keras.Model) -> None:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    trained.fit(loader(), epochs=3, callbacks=[Stop()], verbose=0)
+    wait_until_gone()
+
+
+class Planned(RuntimeError):
+    """Raised on purpose."""
+
+
+class Late:
+    """A transform that says its schema, so that it is not tried beforehand, and then fails."""
+
+    output_schema = dataset().schema
+
+    def __call__(self, table: Any) -> Any:
+        raise Planned("on purpose")
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+def test_what_a_transform_raises_arrives_with_its_type(trained: keras.Model) -> None:
+    broken = loader(transforms=Late())
+    if keras.backend.backend() != "jax":  # there a model is of no use after an exception
+        with pytest.raises(Planned, match="on purpose"):
+            trained.fit(loader(), validation_data=broken, epochs=1, verbose=0)
+    with pytest.raises(Planned, match="on purpose"):
+        trained.fit(broken, epochs=1, verbose=0)
+    wait_until_gone()

@@ -1,0 +1,70 @@
+"""The plan that follows from options: the same on every machine, within the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tabfeed.errors import ArgumentError
+from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
+
+ROW = RowBytes(decoded=160, batch=264)
+
+
+def plan(sizes=(250_000,) * 16, **options):
+    return make_plan(sizes, ROW, LoaderOptions(**{"batch_size": 4096, "shuffle": True, **options}))
+
+
+def test_streams_and_chunk_do_not_depend_on_the_machine(monkeypatch):
+    first = plan()
+    monkeypatch.setenv("TABFEED_THREADS", "64")
+    assert plan() == first == plan(threads=3, depth=9)
+
+
+def test_the_same_global_batch_gives_the_same_order_on_1_2_and_4_ranks():
+    plans = [
+        plan(batch_size=4096 // world, global_size=world, global_rank=0) for world in (1, 2, 4)
+    ]
+    assert len({(p.batch, p.streams, p.chunk) for p in plans}) == 1
+
+
+def test_in_order_a_stream_a_rank():
+    assert plan(shuffle=False).streams == 1
+    assert plan(shuffle=False, global_size=3, global_rank=0).streams == 3
+
+
+def test_parts_per_chunk_mixes_more():
+    assert plan(parts_per_chunk=8).streams == 8
+    assert plan(parts_per_chunk=8, host_memory="4GB").chunk > plan().chunk
+
+
+def test_budgets_shrink_streams_and_chunks():
+    small = plan(host_memory="100MB")
+    assert small.streams == 1
+    assert small.chunk * small.batch * ROW.batch <= 100e6 / 3
+    assert plan(buffer_size="10MB").chunk == 9
+    assert plan(batch_size=10**6, host_memory="1MB").chunk == 1
+
+
+def test_many_small_files_need_not_wait_for_all_of_them():
+    assert plan(sizes=(1000,) * 1000).chunk * 4096 == 2**15
+
+
+def test_never_more_streams_than_rows_in_a_batch():
+    assert plan(batch_size=1).streams == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number from 1"),
+        ({"parts_per_chunk": 0}, "parts_per_chunk is 0"),
+        ({"threads": True}, "threads is True"),
+        ({"cache": "ram"}, "cache is 'ram'"),
+        ({"last": "end"}, "last is 'end'"),
+        ({"drop_last": True, "last": "wrap"}, "contradict each other"),
+        ({"host_memory": "lots"}, "host_memory is 'lots'"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        plan(**options)

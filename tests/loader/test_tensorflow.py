@@ -1,0 +1,554 @@
+"""KerasSequenceLoader on TensorFlow: what comes out, what is refused, how Keras finds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+import keras  # noqa: E402
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("needs Keras on TensorFlow", allow_module_level=True)
+
+from tabfeed import Dataset  # noqa: E402
+from tabfeed.errors import (  # noqa: E402
+    ArgumentError,
+    ColumnNotFoundError,
+    LoaderError,
+    SourceNotFoundError,
+    TabfeedWarning,
+)
+from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
+from tabfeed.loader import gpu_memory  # noqa: E402
+from tabfeed.loader.keras import sequence as keras_loader  # noqa: E402
+from tabfeed.loader.keras_columns import Embedding, Identity  # noqa: E402
+from tabfeed.loader.tensorflow import (  # noqa: E402
+    KerasSequenceLoader,
+    configure_tensorflow,
+    memory,
+)
+from tabfeed.loader.tensorflow.tensors import as_tensor  # noqa: E402
+from tabfeed.schema import ColumnSchema, Schema  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+fc = tf.feature_column
+LISTS = [[1, 2], [], [3], [4, 5, 6], [7]]
+
+
+def table() -> pa.Table:
+    return pa.table(
+        {
+            "C": pa.array([1, 2, 3, 4, 5], pa.int32()),
+            "D": pa.array([9, 8, 7, 6, 5], pa.int64()),
+            "I": pa.array([0.5, 1.5, 2.5, 3.5, 4.5], pa.float64()),
+            "J": pa.array([1, 2, 3, 4, 5], pa.int16()),
+            "T": pa.array(LISTS, pa.list_(pa.int64())),
+            "V": pa.array([[i, -i] for i in range(5)], pa.list_(pa.float32(), 2)),
+            "y": pa.array([0, 1, 0, 1, 1], pa.int8()),
+            "z": pa.array([2.0, 3.0, 4.0, 5.0, 6.0]),
+        }
+    )
+
+
+def dataset(npartitions: int = 2) -> Dataset:
+    return Dataset(table(), npartitions=npartitions)
+
+
+def make(source: Any = None, batch_size: int = 2, **options: Any) -> KerasSequenceLoader:
+    options = {"shuffle": False, "label_names": ["y"], "cat_names": ["C"], **options}
+    return KerasSequenceLoader(dataset() if source is None else source, batch_size, **options)
+
+
+def ids(batches: Any, name: str = "C") -> list[list[int]]:
+    return [batch[0][name].numpy()[:, 0].tolist() for batch in batches]
+
+
+# -- what comes out --------------------------------------------------------------------------
+
+
+def test_a_batch_holds_what_was_asked_for_and_nothing_else() -> None:
+    loader = make(cat_names=["C", "D", "J"], cont_names=["I", "V"])
+    batches = list(loader)
+    x, y = batches[0]
+    kinds = {name: (t.dtype.name, tuple(t.shape)) for name, t in x.items()}
+    assert kinds == {
+        "C": ("int32", (2, 1)),
+        "D": ("int64", (2, 1)),
+        "J": ("int32", (2, 1)),
+        "I": ("float32", (2, 1)),
+        "V": ("float32", (2, 2)),
+    }
+    assert isinstance(y, tf.Tensor) and y.dtype == tf.float32 and y.shape == (2, 1)
+    assert [len(b[1]) for b in batches] == [2, 2, 1] and len(loader) == 3
+    assert ids(batches) == [[1, 2], [3, 4], [5]] and ids(batches, "D") == [[9, 8], [7, 6], [5]]
+    assert np.concatenate([b[0]["V"] for b in batches]).tolist() == [[i, -i] for i in range(5)]
+    assert loader.num_rows_processed == 5
+    list(loader)
+    assert loader.num_rows_processed == 5  # of the latest pass
+
+
+def test_labels_are_one_tensor_a_list_or_none() -> None:
+    _, y = make(label_names=["y", "z"])[0]
+    assert isinstance(y, list) and [t.numpy().tolist() for t in y] == [[[0], [1]], [[2], [3]]]
+    assert make(label_names=None)[0][1] is None
+    assert make(label_names="y")[0][1].numpy().tolist() == [[0], [1]]
+
+
+def rows_of(value: Any, form: str) -> list[list[int]]:
+    if form == "ragged":
+        assert isinstance(value, tf.RaggedTensor) and value.dtype == tf.int64
+        return value.to_list()
+    if form == "pair":
+        values, nnz = value
+        assert values.shape[1:] == nnz.shape[1:] == (1,) and nnz.dtype == tf.int32
+        parts = np.split(values.numpy()[:, 0], np.cumsum(nnz.numpy()[:, 0])[:-1])
+        return [p.tolist() for p in parts]
+    if form == "sparse":
+        assert isinstance(value, tf.SparseTensor) and value.shape[1] == 4
+        value = tf.sparse.to_dense(value)
+    assert value.shape[1] == 4
+    return [[i for i in row if i] for row in value.numpy().tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("form", ["ragged", "pair", "sparse", "dense"])
+def test_lists_in_every_form(form: str, shuffle: bool) -> None:
+    options: dict[str, Any] = {"cat_names": ["C", "T"], "shuffle": shuffle}
+    if form in ("ragged", "pair"):
+        options["lists"] = form
+    else:
+        options.update(sparse_names=["T"], sparse_max={"T": 4}, sparse_as_dense=form == "dense")
+    loader = make(**options)
+    for batches in (loader, loader.as_tf_dataset(), loader.get_tf_dataset()):
+        seen = {}
+        for x, _ in batches:
+            keys = x["C"].numpy()[:, 0].tolist()
+            seen.update(zip(keys, rows_of(x["T"], form), strict=True))
+        assert seen == dict(zip(range(1, 6), LISTS, strict=True))
+
+
+def test_columns_by_their_tags_and_those_of_a_given_schema() -> None:
+    schema = Schema(
+        [
+            ColumnSchema("D", "int64", tags="categorical"),
+            ColumnSchema("I", "float64", tags="continuous"),
+            ColumnSchema("y", "int8", tags="target"),
+        ]
+    )
+    tagged = KerasSequenceLoader(Dataset(table(), schema=schema), 2, shuffle=False)
+    given = KerasSequenceLoader(dataset(), 2, shuffle=False, schema=schema)
+    for loader in (tagged, given):
+        x, y = loader[0]
+        assert list(x) == ["D", "I"] and y.numpy().tolist() == [[0], [1]]
+
+
+def test_columns_from_feature_columns() -> None:
+    columns = [
+        fc.embedding_column(fc.categorical_column_with_identity("C", 6), 4),
+        fc.indicator_column(fc.categorical_column_with_identity("T", 8)),
+        fc.numeric_column("I"),
+        fc.numeric_column("V", shape=(2,)),
+        fc.bucketized_column(fc.numeric_column("J"), [2.0]),
+        fc.embedding_column(fc.bucketized_column(fc.numeric_column("z"), [3.0]), 2),
+    ]
+    x, _ = make(cat_names=None, feature_columns=columns)[0]
+    assert list(x) == ["C", "T", "I", "V", "J", "z"]
+    assert [x[n].dtype for n in "CIJz"] == [tf.int32, tf.float32, tf.float32, tf.float32]
+    assert x["V"].shape == (2, 2)
+
+
+def test_weights_by_class() -> None:
+    loader = make(class_weight={0: 0.5, 1: 3.0}, batch_size=5)
+    expected = [0.5, 3.0, 0.5, 3.0, 3.0]
+    assert loader[0][2].numpy().tolist() == expected
+    (batch,) = loader.as_tf_dataset()
+    assert batch[2].numpy().tolist() == expected
+    with pytest.raises(ArgumentError, match="one label"):
+        make(class_weight={0: 1.0}, label_names=["y", "z"])
+
+
+def test_sources(tmp_path: Path) -> None:
+    for number in range(2):
+        dataset().to_parquet(tmp_path / f"set{number}")
+    files = sorted(str(f) for f in tmp_path.glob("*/*.parquet"))
+    sources = [(files, 10), (str(tmp_path / "set*" / "*.parquet"), 10), (tmp_path / "set0", 5)]
+    for source, rows in sources:
+        loader = make(source, engine="parquet")
+        assert sum(len(b) for b in ids(loader)) == rows == loader.num_rows_processed
+    text = tmp_path / "rows.csv"
+    text.write_text("C;y\n1;0\n2;1\n")
+    loader = make(str(text), engine="csv", reader_kwargs={"sep": ";"})
+    assert ids(loader) == [[1, 2]]
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def identity(name: str, size: int, default: int | None = None) -> Any:
+    return fc.indicator_column(fc.categorical_column_with_identity(name, size, default))
+
+
+@pytest.mark.parametrize("name", ["C", "T"])
+def test_an_id_beyond_the_buckets_names_column_and_id(name: str) -> None:
+    top = {"C": 5, "T": 7}[name]
+    loader = make(cat_names=None, feature_columns=[identity(name, top)])
+    with pytest.raises(LoaderError, match=f"column '{name}' has the id {top}; .*num_buckets={top}"):
+        list(loader)
+    list(make(cat_names=None, feature_columns=[identity(name, top + 1)]))
+    list(make(cat_names=None, feature_columns=[identity(name, 2, 0)]))
+
+
+def test_columns_that_are_not_there() -> None:
+    with pytest.raises(ColumnNotFoundError, match=r"no column 'CC'.*did you mean 'C'"):
+        make(cat_names=None, feature_columns=[identity("CC", 5)])
+    with pytest.raises(ColumnNotFoundError, match="no column 'label'"):
+        make(label_names=["label"])
+    with pytest.raises(ColumnNotFoundError, match="no column 'K'"):
+        make(cont_names=["K"])
+
+
+def test_sources_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError):
+        make(str(tmp_path / "*.parquet"))
+    with pytest.raises(SourceNotFoundError):
+        make([])
+
+
+def test_arguments_that_contradict() -> None:
+    with pytest.raises(ArgumentError, match="not both"):
+        make(feature_columns=[identity("C", 9)])
+    with pytest.raises(ArgumentError, match="no inputs"):
+        make(cat_names=None)
+    with pytest.raises(ArgumentError, match="one role"):
+        make(cont_names=["C"])
+    with pytest.raises(ArgumentError, match="both as an id and as a number"):
+        make(cat_names=None, feature_columns=[identity("C", 9), fc.numeric_column("C")])
+    with pytest.raises(ArgumentError, match=r'sparse_max=\{"T"'):
+        make(cat_names=["T"], sparse_names=["T"])
+    with pytest.raises(ArgumentError, match="lists is 'dense'"):
+        make(lists="dense")
+    with pytest.raises(ArgumentError, match="reader_kwargs has sep"):
+        make(reader_kwargs={"sep": ";"})
+    with pytest.raises(LoaderError, match="label 'T' holds lists"):
+        make(label_names=["T"])
+    with pytest.raises(TypeError, match="unknown"):
+        make(unknown=1)
+
+
+def test_a_list_longer_than_allowed() -> None:
+    loader = make(cat_names=["T"], sparse_names=["T"], sparse_max={"T": 2})
+    with pytest.raises(LoaderError, match="a row of 3 values; sparse_max allows 2"):
+        list(loader)
+
+
+# -- a PyDataset ------------------------------------------------------------------------------
+
+
+def test_the_index_is_honoured() -> None:
+    loader = make(dataset(5), 1, shuffle=True, seed=1)
+    by_number = {i: ids([loader[i]])[0] for i in (3, 0, 4, 1, 2)}
+    assert ids([loader[-1]])[0] == by_number[4]
+    assert (
+        [by_number[i] for i in range(5)] == ids(loader) == ids([loader_at(1)[i] for i in range(5)])
+    )
+    with pytest.raises(IndexError, match="batch 5 of 5"):
+        loader[5]
+    loader.close()
+
+
+def loader_at(seed: int) -> KerasSequenceLoader:
+    return make(dataset(5), 1, shuffle=True, seed=seed)
+
+
+def test_the_end_of_an_epoch_moves_on() -> None:
+    loader, passes = loader_at(2), loader_at(2)
+    for _ in range(3):
+        assert ids([loader[i] for i in range(5)]) == ids(passes)
+        loader.on_epoch_end()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_as_any_py_dataset(workers: int, shuffle: bool) -> None:
+    """Through Keras's own adapter, which draws an order of its own: each row once an epoch."""
+    from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+    loader = loader_at(0)
+    loader.workers = workers
+    adapter = PyDatasetAdapter(loader, shuffle=shuffle)
+    orders = []
+    for _ in range(2):
+        adapter.on_epoch_begin()
+        rows = [int(x["C"][0, 0]) for x, _ in adapter.get_numpy_iterator()]
+        adapter.on_epoch_end()
+        assert sorted(rows) == [1, 2, 3, 4, 5]
+        orders.append(rows)
+    assert orders[0] != orders[1]
+    loader.close()
+
+
+def test_processes_are_refused() -> None:
+    loader = make()
+    loader.use_multiprocessing = False
+    with pytest.raises(ArgumentError, match="threads="):
+        loader.use_multiprocessing = True
+
+
+def test_what_keras_asks_of_batches() -> None:
+    assert (make().batch_size, make().has_partial_batch, make().partial_batch_size) == (2, True, 1)
+    full = make(drop_last=True)
+    assert (full.num_batches, full.has_partial_batch, full.partial_batch_size) == (2, False, None)
+    x, _ = next(make().get_numpy_iterator())
+    assert isinstance(x["C"], np.ndarray)
+
+
+# -- tf.data ------------------------------------------------------------------------------------
+
+
+def test_a_tf_dataset_says_what_it_holds_and_composes() -> None:
+    dataset_of = make(cat_names=["C", "T"]).as_tf_dataset()
+    spec, label = dataset_of.element_spec
+    assert spec["C"] == tf.TensorSpec((None, 1), tf.int32)
+    assert spec["T"] == tf.RaggedTensorSpec((None, None), tf.int64, 1)
+    assert label == tf.TensorSpec((None, 1), tf.float32)
+    assert dataset_of.cardinality() == 3
+    doubled = dataset_of.map(lambda x, y: (x["C"] * 2, y)).unbatch().batch(5)
+    ((x, _),) = doubled
+    assert x.numpy()[:, 0].tolist() == [2, 4, 6, 8, 10]
+    assert make(drop_last=True).as_tf_dataset().element_spec[1].shape == (2, 1)
+    assert list(make(label_names=None).as_tf_dataset().element_spec[0]) == ["C"]
+
+
+def test_passes_of_a_tf_dataset_are_epochs() -> None:
+    dataset_of, loader = loader_at(5).as_tf_dataset(), loader_at(5)
+    assert [ids(dataset_of) for _ in range(3)] == [ids(loader) for _ in range(3)]
+
+
+def test_an_error_within_a_tf_dataset_is_told() -> None:
+    loader = make(cat_names=None, feature_columns=[identity("C", 3)])
+    with pytest.raises(tf.errors.OpError, match="column 'C' has the id 5"):
+        list(loader.as_tf_dataset())
+
+
+def test_one_trace_serves_all_batches() -> None:
+    traces = []
+
+    @keras.saving.register_keras_serializable(package="tests")
+    class Count(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            traces.append(x.shape)
+            return keras.ops.cast(x, "float32")
+
+    inputs = {"C": keras.Input((1,), dtype="int32", name="C")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(Count()(inputs["C"])))
+    model.compile("sgd", "mse")
+    model.fit(make(shuffle=True), epochs=1, verbose=0)
+    after_one = len(traces)
+    model.fit(make(shuffle=True), epochs=3, verbose=0)
+    assert len(traces) == after_one and (None, 1) in [tuple(t) for t in traces]
+
+
+@pytest.mark.parametrize("form", ["ragged", "pair", "sparse", "dense"])
+def test_a_model_learns_from_lists_in_every_form(form: str) -> None:
+    options: dict[str, Any] = {"cat_names": ["T"], "batch_size": 5}
+    if form in ("ragged", "pair"):
+        options["lists"] = form
+    else:
+        options.update(sparse_names=["T"], sparse_max={"T": 4}, sparse_as_dense=form == "dense")
+    entry: Any = keras.Input((None,), dtype="int64", name="T", ragged=form == "ragged")
+    if form == "sparse":
+        entry = keras.Input((4,), dtype="int64", name="T", sparse=True)
+    if form == "pair":
+        entry = tuple(keras.Input((1,), dtype=d, name=f"T{d}") for d in ("int64", "int32"))
+    column = Embedding(Identity("T", 8), 1, "mean", initializer="zeros")
+    # Only dense lists are filled with id 0; the data have no such id.
+    layer = DenseFeatures([column], mask_zero=form == "dense")
+    model = keras.Model({"T": entry}, layer({"T": entry}))
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.fit(make(**options), epochs=1, verbose=0)
+    labels, table = [0, 1, 0, 1, 1], np.zeros(8)
+    for ids_of_row, label in zip(LISTS, labels, strict=True):
+        for i in ids_of_row:  # the gradient of the mean squared error at a table of zeros
+            table[i] += 2 / 5 * label / len(ids_of_row)
+    np.testing.assert_allclose(layer.weights[0].numpy()[:, 0], table, rtol=1e-6)
+
+
+def test_waiting_leaves_the_interpreter_to_others() -> None:
+    class Slow:
+        output_schema = dataset().schema
+
+        def __call__(self, rows: Any) -> Any:
+            time.sleep(0.5)
+            return rows
+
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.01):
+            ticks.append(time.monotonic())
+
+    other = threading.Thread(target=tick)
+    other.start()
+    list(make(transforms=Slow()).as_tf_dataset())
+    done.set()
+    other.join()
+    assert len(ticks) > 10
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def address(tensor: Any) -> int:
+    return np.asarray(memoryview(tensor)).ctypes.data
+
+
+def test_arrays_are_shared_where_tensorflow_can_use_them() -> None:
+    buffer = np.zeros(64 + 4096, np.uint8)
+    start = -buffer.ctypes.data % 64
+    aligned = buffer[start : start + 4096].view(np.int32).reshape(-1, 1)
+    assert address(as_tensor(aligned)) == aligned.ctypes.data
+    for other in (aligned[1:], aligned[::2], aligned[:0]):
+        tensor = as_tensor(other)
+        assert tensor.shape == other.shape and not tf.reduce_any(tensor * 2 != other * 2)
+    aligned.flags.writeable = False
+    assert address(as_tensor(aligned)) != aligned.ctypes.data
+
+
+def test_shared_batches_outlive_their_loader() -> None:
+    source = Dataset({"C": np.arange(64 * 40), "y": np.zeros(64 * 40)}, npartitions=3)
+    loader = make(source, 64, shuffle=True)
+    kept = list(loader) + list(loader)
+    del loader
+    seen = np.sort(np.concatenate([x["C"].numpy()[:, 0] for x, _ in kept]))
+    assert np.array_equal(seen, np.repeat(np.arange(64 * 40), 2))
+
+
+def test_a_device_is_honoured() -> None:
+    x, _ = make(device="cpu:0")[0]
+    assert x["C"].device.endswith("CPU:0")
+
+
+def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done where tensors lie on another device, tried on this one."""
+    options: dict[str, Any] = {"cat_names": ["C", "D", "T"], "cont_names": ["I", "V"]}
+    options.update(shuffle=True, label_names=["y", "z"])
+    plain = make(**options)
+    monkeypatch.setattr(keras_loader, "on_accelerator", lambda device: True)
+    whole = make(**options)
+    assert whole.feed.recipe.maker.layout.matrices
+    for (x, y), (other_x, other_y) in zip(plain, whole, strict=True):
+        assert list(x) == list(other_x) and x["T"].to_list() == other_x["T"].to_list()
+        for name in "CDIV":
+            assert x[name].dtype == other_x[name].dtype
+            assert np.array_equal(x[name], other_x[name])
+        assert all(np.array_equal(a, b) for a, b in zip(y, other_y, strict=True))
+    assert ids(whole.as_tf_dataset()) == ids(plain)
+    with pytest.raises(LoaderError, match="column 'C' has the id 5"):
+        list(make(cat_names=None, feature_columns=[identity("C", 5)]))
+
+
+def test_buffer_size_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Dataset({"C": np.arange(100_000), "y": np.zeros(100_000)}, npartitions=4)
+    row = 8 + 4
+    loose, tight = make(source, 100), make(source, 100, buffer_size=100 * row * 7)
+    assert loose.feed.plan.chunk > 7 and tight.feed.plan.chunk == 7
+    found = gpu_memory.GpuMemory(total=100 * row * 100, free=1)
+    monkeypatch.setattr(keras_loader, "gpu_memory", lambda: found)
+    assert make(source, 100, buffer_size=0.06).feed.plan.chunk == 6
+    monkeypatch.setattr(keras_loader, "gpu_memory", lambda: None)
+    assert make(source, 100, buffer_size=0.5).feed.plan.chunk == loose.feed.plan.chunk
+
+
+class FakeGpu:
+    """What `configure_tensorflow` sees of TensorFlow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, started: bool = False) -> None:
+        self.limits: list[int] = []
+        self.started = started
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+        monkeypatch.setattr(tf.config, "set_logical_device_configuration", self.limit)
+        monkeypatch.setattr(
+            memory, "gpu_memory", lambda n: gpu_memory.GpuMemory(80 * 2**30, 40 * 2**30)
+        )
+
+    def limit(self, gpu: str, devices: list[Any]) -> None:
+        if self.started:
+            raise RuntimeError("Virtual devices cannot be modified after being initialized")
+        self.limits += [d.memory_limit for d in devices]
+
+
+@pytest.mark.parametrize(("value", "megabytes"), [("8192", 8192), ("0.5", 20 * 1024)])
+def test_memory_allocation(monkeypatch: pytest.MonkeyPatch, value: str, megabytes: int) -> None:
+    gpu = FakeGpu(monkeypatch)
+    monkeypatch.setenv("TF_MEMORY_ALLOCATION", value)
+    configure_tensorflow()
+    assert gpu.limits == [megabytes]
+
+
+def test_memory_allocation_too_late_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpu(monkeypatch, started=True)
+    monkeypatch.setenv("TF_MEMORY_ALLOCATION", "0.5")
+    with pytest.warns(TabfeedWarning, match="TensorFlow has started"):
+        configure_tensorflow()
+    for wrong in ("half", "-1", "0"):
+        monkeypatch.setenv("TF_MEMORY_ALLOCATION", wrong)
+        with pytest.raises(ArgumentError, match=f"TF_MEMORY_ALLOCATION is '{wrong}'"):
+            configure_tensorflow()
+
+
+def test_without_a_gpu_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setenv("TF_MEMORY_ALLOCATION", "0.5")
+    configure_tensorflow()
+
+
+def test_without_tensorflow_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['tensorflow'] = None; import tabfeed.loader.tensorflow"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert 'pip install "tabfeed[tensorflow]"' in run.stderr.splitlines()[-1]
+
+
+DISTRIBUTED = """
+import tensorflow as tf
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras, numpy as np
+from tabfeed import Dataset
+from tabfeed.loader.tensorflow import KerasSequenceLoader
+data = Dataset({"C": np.arange(100) % 7, "y": np.ones(100)}, npartitions=3)
+loader = KerasSequenceLoader(data, 16, label_names=["y"], cat_names=["C"])
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    inputs = {"C": keras.Input((1,), dtype="int32", name="C")}
+    x = keras.layers.Flatten()(keras.layers.Embedding(7, 2)(inputs["C"]))
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
+    model.compile("sgd", "mse")
+rows = 0
+for x, y in strategy.experimental_distribute_dataset(loader.as_tf_dataset()):
+    parts = strategy.experimental_local_results(y)
+    assert len(parts) == 2
+    rows += sum(len(p) for p in parts)
+assert rows == 100, rows
+history = model.fit(loader, epochs=2, verbose=0).history
+assert history["loss"][1] < history["loss"][0]
+model.fit(loader.as_tf_dataset(), epochs=1, verbose=0, shuffle=False)
+print("distributed")
+"""
+
+
+@pytest.mark.timeout(120)
+def test_distributes() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", DISTRIBUTED], capture_output=True, text=True, timeout=110
+    )
+    assert "distributed" in run.stdout, run.stderr[-3000:]
