@@ -1,0 +1,51 @@
+"""``model.save("x.savedmodel")`` writes a SavedModel again, as it did before Keras 3.
+
+Keras 3 refuses every path that does not end in ``.keras`` or ``.h5``, and offers no hook before it
+does. Code written for Keras 2 says ``model.save(".../model.savedmodel")``, so importing
+`tabfeed.framework_utils.tensorflow` wraps `keras.Model.save` for paths with this one ending, which
+then call ``model.export(path, format="tf_saved_model")``. Every other path reaches Keras unchanged,
+and what changes for this one was an error before. `uninstall` takes the wrapper away.
+
+What comes out serves (`tf.saved_model.load`, TensorFlow Serving, `keras.layers.TFSMLayer`); to go
+on training later, save a ``.keras`` file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import keras
+
+__all__ = ["install", "uninstall"]
+
+_ENDING = ".savedmodel"
+
+
+def install() -> None:
+    """Let `keras.Model.save` write SavedModels; calling it again changes nothing."""
+    before = keras.Model.save
+    if hasattr(before, "_tabfeed_before"):
+        return
+
+    @functools.wraps(before)
+    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(filepath, str | os.PathLike) and os.fspath(filepath).endswith(_ENDING):
+            return _export(self, os.fspath(filepath), *args, **kwargs)
+        return before(self, filepath, *args, **kwargs)
+
+    save._tabfeed_before = before  # type: ignore[attr-defined]
+    keras.Model.save = save
+
+
+def _export(model: Any, path: str, overwrite: bool = True) -> None:
+    """What `save` does for the one ending; options of other formats are a TypeError here."""
+    if not overwrite and os.path.exists(path):
+        raise FileExistsError(f"{path} is there already, and overwrite is False")
+    model.export(path, format="tf_saved_model", verbose=False)
+
+
+def uninstall() -> None:
+    """Give `keras.Model.save` back as it was."""
+    keras.Model.save = getattr(keras.Model.save, "_tabfeed_before", keras.Model.save)
