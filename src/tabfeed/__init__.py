@@ -6,10 +6,11 @@ batches; batches reach PyTorch, Keras, JAX and fastai before the model asks for 
 
 from __future__ import annotations
 
-from tabfeed import errors, io
+from tabfeed import errors, io, ops
 from tabfeed.io import Dataset, Shuffle
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.selector import ColumnSelector
+from tabfeed.workflow import Workflow
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,8 @@ __all__ = [
     "Schema",
     "Shuffle",
     "Tags",
+    "Workflow",
     "errors",
     "io",
+    "ops",
 ]

@@ -8,9 +8,9 @@ subtracting makes new ones.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tabfeed.dtypes import as_arrow_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
@@ -53,6 +53,7 @@ class ColumnSelector:
     tags: tuple[str, ...]
     dtypes: tuple[Any, ...]
     excluded: tuple[ColumnSelector, ...]
+    _start: ClassVar[Callable[[ColumnSelector], Any] | None] = None  # set by the graph's module
 
     def __init__(
         self,
@@ -104,7 +105,13 @@ class ColumnSelector:
         ]
         return singles + [g for g in whole if set(g) <= set(named)]
 
-    def __add__(self, other: Any) -> ColumnSelector:
+    def __rshift__(self, what: Any) -> Any:
+        """A graph that starts here: what `what` makes of these columns."""
+        return NotImplemented if self._start is None else self._start() >> what
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, ColumnSelector | str | list | tuple):
+            return NotImplemented  # a node of a graph adds itself
         right = ColumnSelector.of(other)
         if self.excluded or right.excluded:
             raise ArgumentError("selectors with columns taken away cannot be added; subtract last")
@@ -116,7 +123,8 @@ class ColumnSelector:
         )
 
     def __radd__(self, other: Any) -> ColumnSelector:
-        return ColumnSelector.of(other) + self
+        both: ColumnSelector = ColumnSelector.of(other) + self
+        return both
 
     def __sub__(self, other: Any) -> ColumnSelector:
         return ColumnSelector(

@@ -1,0 +1,80 @@
+"""Operators: the steps that features are made of.
+
+``["a", "b"] >> ops.FillMissing() >> ops.Normalize()`` makes a node of a graph; a
+`tabfeed.Workflow` fits and applies it. `Operator` and `StatOperator` are the bases of
+operators of your own.
+"""
+
+from __future__ import annotations
+
+from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.categorify import Categorify
+from tabfeed.ops.continuous import Clip, FillMissing, LogOp, ReduceDtypeSize
+from tabfeed.ops.embedding import get_embedding_sizes
+from tabfeed.ops.groupby import Groupby
+from tabfeed.ops.hashed import Bucketize, DropLowCardinality, HashBucket, HashedCross
+from tabfeed.ops.joins import JoinExternal, JoinGroupby
+from tabfeed.ops.lists import ListSlice, ValueCount
+from tabfeed.ops.median import FillMedian
+from tabfeed.ops.metadata import (
+    AddMetadata,
+    AddProperties,
+    AddTags,
+    Subgraph,
+    TagAsItemFeatures,
+    TagAsItemID,
+    TagAsUserFeatures,
+    TagAsUserID,
+)
+from tabfeed.ops.node import Node
+from tabfeed.ops.normalize import Normalize, NormalizeMinMax
+from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
+from tabfeed.ops.similarity import ColumnSimilarity
+from tabfeed.ops.stats import DataStats
+from tabfeed.ops.target import TargetEncoding
+from tabfeed.selector import ColumnSelector
+
+UDF = LambdaOp
+
+__all__ = [
+    "UDF",
+    "AddMetadata",
+    "AddProperties",
+    "AddTags",
+    "Bucketize",
+    "Categorify",
+    "Clip",
+    "ColumnSelector",
+    "ColumnSimilarity",
+    "DataStats",
+    "DifferenceLag",
+    "DropLowCardinality",
+    "Dropna",
+    "FillMedian",
+    "FillMissing",
+    "Filter",
+    "Groupby",
+    "HashBucket",
+    "HashedCross",
+    "Inputs",
+    "JoinExternal",
+    "JoinGroupby",
+    "LambdaOp",
+    "ListSlice",
+    "LogOp",
+    "Node",
+    "Normalize",
+    "NormalizeMinMax",
+    "Operator",
+    "ReduceDtypeSize",
+    "Rename",
+    "StatOperator",
+    "Subgraph",
+    "TagAsItemFeatures",
+    "TagAsItemID",
+    "TagAsUserFeatures",
+    "TagAsUserID",
+    "TargetEncoding",
+    "ValueCount",
+    "get_embedding_sizes",
+]

@@ -1,0 +1,295 @@
+"""What an operator is.
+
+An operator says which columns it makes (`Operator.output_schema`) and makes them
+(`Operator.transform`). One that learns adds three methods: `StatOperator.partial`
+summarises one partition, `StatOperator.merge` joins two summaries, and
+`StatOperator.finish` turns the summary of all data into attributes whose names end in
+``_``. Because merging is associative, the same operator fits a frame, a folder larger than
+memory, or a cluster, and the result does not depend on how the data was cut.
+
+Frames come as Polars lazy frames, so that a chain of operators becomes one plan. An
+operator that works on whole Arrow columns instead (dictionaries, lists, look-ups) sets
+``eager = True`` and gets and returns Arrow tables.
+
+A summary is plain: numbers, strings, lists, dicts and Arrow tables. That is what makes
+saving work without pickle, for users' operators too, and what makes an update possible:
+the summary of new data is merged into the kept one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import NotFittedError, OperatorError
+from tabfeed.ops.memory import Memory
+from tabfeed.schema import ColumnSchema, Schema
+
+if TYPE_CHECKING:
+    from tabfeed.ops.node import Node
+
+__all__ = ["Inputs", "Operator", "StatOperator", "leafwise", "require_numeric"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an operator works on, apart from the data itself.
+
+    Parameters
+    ----------
+    schema
+        Every column in the frame: the selected ones first, then what the operator asked for
+        beside them (a target, a key).
+    names
+        The selected columns.
+    groups
+        The selected columns as groups; a column that is in no group is a group of its own.
+    training
+        Whether this is the data that was fitted, inside ``fit_transform``.
+    offset
+        Number of the first row of this partition within the dataset.
+    memory
+        While fitting: how much may be held, and where to spill.
+    """
+
+    schema: Schema
+    names: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    training: bool = False
+    offset: int = 0
+    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, schema: Schema, groups: Iterable[Sequence[str]] | None = None) -> Inputs:
+        """All columns of a schema, each alone unless `groups` says otherwise."""
+        names = tuple(schema.column_names)
+        chosen = tuple((n,) for n in names) if groups is None else tuple(tuple(g) for g in groups)
+        return cls(schema, names, chosen)
+
+    @property
+    def columns(self) -> list[ColumnSchema]:
+        """The selected columns."""
+        return [self.schema[n] for n in self.names]
+
+
+class _Arrow(type):
+    """Lets ``["a", "b"] >> Normalize`` stand for ``["a", "b"] >> Normalize()``."""
+
+    def __rrshift__(cls, other: Any) -> Node:
+        return other >> cls()  # type: ignore[no-any-return]
+
+
+class Operator(metaclass=_Arrow):
+    """A step that needs no fitting. Subclasses keep each argument under its own name.
+
+    Examples
+    --------
+    >>> class Double(Operator):
+    ...     def transform(self, frame, inputs):
+    ...         return frame.select(pl.col(n) * 2 for n in inputs.names)
+    >>> Double()(pl.DataFrame({"a": [1, 2]})).to_dict(as_series=False)
+    {'a': [2, 4]}
+    """
+
+    eager: ClassVar[bool] = False
+    reads_dictionaries: ClassVar[bool] = False
+    dependencies_only_for_fit: ClassVar[bool] = False
+    uses_row_numbers: ClassVar[bool] = False
+
+    # -- what a subclass writes ---------------------------------------------------
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The columns this operator makes; by default those it is given, unchanged in type."""
+        return inputs.schema.select(inputs.names)
+
+    def transform(self, frame: Any, inputs: Inputs) -> Any:
+        """Make the output columns: a lazy frame from a lazy frame, a table from a table."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it transforms")
+
+    # -- what a subclass may add --------------------------------------------------
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Make the output of one row of Python values; without it a table of one row is used."""
+        raise NotImplementedError
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """Columns needed beside the selected ones: names, selectors or nodes."""
+        return []
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows are dropped, added or moved."""
+        return False
+
+    @property
+    def shuffle_keys(self) -> list[str] | None:
+        """Columns whose equal values must meet in one partition before this operator runs."""
+        return None
+
+    def params(self) -> dict[str, Any]:
+        """The constructor's arguments, to save and to show."""
+        names = list(inspect.signature(type(self)).parameters)
+        return {n: getattr(self, n) for n in names}
+
+    # -- what comes with it -------------------------------------------------------
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it can transform."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """A short name, for pictures and messages."""
+        return type(self).__name__
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, as plain values and Arrow tables."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take back what `state` gave."""
+
+    def attach(self, parent: Node | None) -> Any:
+        """A node of this operator behind `parent`; None if it cannot stand without one."""
+        from tabfeed.ops.node import Node
+
+        return None if parent is None else Node(self, [parent])
+
+    def __rrshift__(self, other: Any) -> Node:
+        from tabfeed.ops.node import Node
+
+        return Node.of(other) >> self
+
+    def __call__(self, frame: Any) -> Any:
+        """Apply to a frame directly, outside a workflow."""
+        from tabfeed.ops.apply import apply
+
+        return apply(self, frame)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k}={v!r}" for k, v in _changed(self).items())
+        return f"{type(self).__name__}({shown})"
+
+
+class StatOperator(Operator):
+    """A step that learns from the data before it can transform.
+
+    Examples
+    --------
+    >>> class Centre(StatOperator):
+    ...     def transform(self, frame, inputs):
+    ...         return frame.select(pl.col(n) - self.mean_[n] for n in inputs.names)
+    ...     def partial(self, frame, inputs):
+    ...         found = frame.select(pl.all().sum(), rows=pl.len()).collect()
+    ...         return found.row(0, named=True)
+    ...     def merge(self, a, b):
+    ...         return {k: a[k] + b[k] for k in a}
+    ...     def finish(self, summary, inputs):
+    ...         self.mean_ = {n: summary[n] / summary["rows"] for n in inputs.names}
+    >>> op = Centre().fit(pl.DataFrame({"a": [1.0, 3.0]}))
+    >>> op.mean_
+    {'a': 2.0}
+    >>> op(pl.DataFrame({"a": [5.0]})).to_dict(as_series=False)
+    {'a': [3.0]}
+    """
+
+    summary_: Any = None
+
+    def partial(self, frame: Any, inputs: Inputs) -> Any:
+        """Summarise one partition."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it learns")
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Join two summaries; the order of merging must not matter, the order of data may."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how summaries are joined")
+
+    def finish(self, summary: Any, inputs: Inputs) -> None:
+        """Set what was learned from the summary of all data."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it learned")
+
+    # -- what comes with it -------------------------------------------------------
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it has learned."""
+        return self.summary_ is not None
+
+    def learn(self, summary: Any, inputs: Inputs) -> None:
+        """Finish, and keep the summary so that it can be saved and updated."""
+        self.finish(summary, inputs)
+        self.summary_ = summary
+
+    def update(self, summary: Any, inputs: Inputs) -> None:
+        """Learn more data on top of what is known."""
+        self.learn(self.merge(self.summary_, summary), inputs)
+
+    def forget(self) -> None:
+        """Go back to being unfitted."""
+        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
+            delattr(self, name)
+
+    def state(self) -> dict[str, Any]:
+        """The summary."""
+        return {"summary": self.summary_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Learn from a saved summary."""
+        self.learn(state["summary"], inputs)
+
+    def require_fitted(self) -> None:
+        """Raise unless fitted."""
+        if not self.is_fitted:
+            raise NotFittedError(
+                f"{self.label} has not been fitted; call workflow.fit(dataset) before transform"
+            )
+
+    def fit(self, frame: Any) -> StatOperator:
+        """Fit on a frame directly, outside a workflow."""
+        from tabfeed.ops.apply import fit
+
+        fit(self, frame)
+        return self
+
+
+def leafwise(column: ColumnSchema, fn: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
+    """Apply an expression to a column's values; to those inside its lists, if it has lists."""
+    if column.is_list:
+        return pl.col(column.name).list.eval(fn(pl.element())).alias(column.name)
+    return fn(pl.col(column.name)).alias(column.name)
+
+
+def require_numeric(op: Operator, inputs: Inputs) -> None:
+    """Refuse columns that hold anything but numbers and booleans."""
+    for column in inputs.columns:
+        leaf = column.leaf_dtype
+        if leaf is None or pa.types.is_boolean(leaf) or pa.types.is_null(leaf):
+            continue
+        if not (
+            pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf)
+        ):
+            raise OperatorError(
+                f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
+                "Convert it first, for instance with LambdaOp, or leave it out"
+            )
+
+
+def _changed(op: Operator) -> dict[str, Any]:
+    """Arguments that are not at their defaults."""
+    signature = inspect.signature(type(op)).parameters
+    try:
+        given = op.params()
+    except AttributeError:
+        return {}
+    out = {}
+    for name, value in given.items():
+        default = signature[name].default if name in signature else inspect.Parameter.empty
+        if value is not default and repr(value) != repr(default):
+            out[name] = value
+    return out

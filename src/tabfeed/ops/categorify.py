@@ -1,0 +1,404 @@
+"""Values to ids: a vocabulary learned from the data.
+
+Ids are laid out once and for all: 0 is padding and never given out, 1 is null, from 2 on
+come the ids for values outside the vocabulary (one, or `num_buckets` chosen by hash), then
+the vocabulary by count descending, ties by value ascending. That order is a property of
+the data alone, so every engine, thread count and partitioning gives the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tabfeed.dtypes import as_arrow_type, is_list_type
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
+from tabfeed.execute import LocalExecutor
+from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.counting import COUNT, Counter, count_values
+from tabfeed.ops.embedding import embedding_size
+from tabfeed.ops.encoder import OOV, Encoder, Layout, plain_array
+from tabfeed.ops.keys import base_type
+from tabfeed.ops.types import like
+from tabfeed.ops.vocabs import read_vocab
+from tabfeed.ops.vocabulary import Vocabulary
+from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
+
+__all__ = ["Categorify"]
+
+
+class Categorify(StatOperator):
+    """Replace each value by an id.
+
+    Parameters
+    ----------
+    freq_threshold
+        Values that occur less often are out of vocabulary. A number, or one per column.
+    out_path
+        A folder to write the vocabularies to as well (``categories/unique.<name>.parquet``).
+    dtype
+        Type of the ids; int64 by default.
+    encode_type
+        ``"joint"``: columns of a group share a vocabulary. ``"combo"``: a group becomes one
+        column, and each combination of values one id.
+    name_sep
+        Between the names of a group.
+    num_buckets
+        How many ids share the values outside the vocabulary; 1 by default.
+    vocabs
+        Vocabularies that are known already: ``{column: values}``, values being a list, a Series,
+        an array or the path of a Parquet file. Their order defines the ids.
+    max_size
+        Most ids in all, reserved ones included; the rarest values are left out.
+    single_table
+        Shift the ids of each column behind those of the one before, to index one table.
+    cat_cache, on_host, search_sorted, cardinality_memory_limit, tree_width, split_out, split_every
+        Taken so that existing code runs; they have no effect. ``Workflow.fit(memory_limit=...)``
+        bounds the memory.
+
+    Examples
+    --------
+    >>> op = Categorify().fit({"c": ["b", "a", "b", None]})
+    >>> op({"c": ["a", "b", None, "new"]})
+    {'c': array([4, 3, 1, 2])}
+    >>> op.decode([3, 4, 1]).to_pylist()
+    ['b', 'a', None]
+    """
+
+    eager = True
+    reads_dictionaries = True
+
+    def __init__(
+        self,
+        freq_threshold: int | Mapping[str, int] = 0,
+        out_path: str | None = None,
+        cat_cache: Any = "host",
+        dtype: Any = None,
+        on_host: bool = True,
+        encode_type: str = "joint",
+        name_sep: str = "_",
+        search_sorted: bool = False,
+        num_buckets: int | Mapping[str, int] | None = None,
+        vocabs: Mapping[str, Any] | None = None,
+        max_size: int | Mapping[str, int] = 0,
+        single_table: bool = False,
+        cardinality_memory_limit: Any = None,
+        tree_width: int | None = None,
+        split_out: Any = 1,
+        split_every: Any = 8,
+    ) -> None:
+        self.freq_threshold, self.out_path, self.cat_cache = freq_threshold, out_path, cat_cache
+        self.dtype, self.on_host, self.encode_type = dtype, on_host, encode_type
+        self.name_sep, self.search_sorted, self.num_buckets = name_sep, search_sorted, num_buckets
+        self.max_size, self.single_table = max_size, single_table
+        self.cardinality_memory_limit, self.tree_width = cardinality_memory_limit, tree_width
+        self.split_out, self.split_every = split_out, split_every
+        self.vocabs = None if vocabs is None else {n: read_vocab(v) for n, v in vocabs.items()}
+        self._check()
+
+    def _check(self) -> None:
+        if self.encode_type not in ("joint", "combo"):
+            raise ArgumentError(f"encode_type is {self.encode_type!r}; it is 'joint' or 'combo'")
+        if self.encode_type == "combo" and self.vocabs:
+            raise ArgumentError("vocabs cannot be given for encode_type='combo'")
+        for buckets in _given(self.num_buckets):
+            if buckets < 1:
+                raise ArgumentError(f"num_buckets is {buckets}; it must be 1 or more")
+        for column in {*_named(self.max_size), ""}:
+            size, least = self._option(self.max_size, (column,), 0), self._buckets((column,)) + 2
+            if size and size < max(3, least):
+                raise ArgumentError(
+                    f"max_size is {size}; it counts the reserved ids (pad, null and "
+                    f"{least - 2} out of vocabulary), so it must be {max(3, least)} or more"
+                )
+        self._dtype = pa.int64() if self.dtype is None else as_arrow_type(self.dtype)
+        if not pa.types.is_integer(self._dtype):
+            raise ArgumentError(f"dtype is {self.dtype!r}; ids are integers")
+
+    # -- schema -------------------------------------------------------------------
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """Ids, tagged categorical; once fitted with their range and embedding size."""
+        self._check_columns(inputs)
+        columns = []
+        for group in self._groups(inputs):
+            for name, source in self._outputs(group):
+                columns.append(self._column(inputs.schema[source], name, group))
+        return Schema(columns)
+
+    def _column(self, source: ColumnSchema, name: str, group: tuple[str, ...]) -> ColumnSchema:
+        dtype = like(source.dtype, self._dtype)
+        out = ColumnSchema(
+            name,
+            dtype,
+            tags=(*(t for t in source.tags if t != Tags.CONTINUOUS), Tags.CATEGORICAL),
+            properties={**source.properties, **self._properties(group)},
+            nullable=source.nullable and is_list_type(dtype),
+            value_count=source.value_count,
+        )
+        if not self.is_fitted or self._name(group) not in self.vocabularies_:
+            return out
+        cardinality = self._layouts[name].cardinality
+        domain = Domain(0, cardinality - 1, self._name(group))
+        fields = {**vars(out), "domain": domain, "embedding_size": embedding_size(cardinality)}
+        return ColumnSchema(**fields)
+
+    def _properties(self, group: tuple[str, ...]) -> dict[str, Any]:
+        buckets = None if self.num_buckets is None else self._buckets(group)
+        return {
+            "num_buckets": buckets,
+            "freq_threshold": self._option(self.freq_threshold, group, 0),
+            "max_size": self._option(self.max_size, group, 0),
+        }
+
+    def _check_columns(self, inputs: Inputs) -> None:
+        for option in (self.freq_threshold, self.max_size, self.num_buckets, self.vocabs):
+            for name in _named(option):
+                names = {*inputs.names, *(self._name(g) for g in self._groups(inputs))}
+                if name not in names:
+                    raise ColumnNotFoundError(name, sorted(names), where="Categorify's columns")
+        if self.encode_type == "combo":
+            for group in inputs.groups:
+                if len(group) > 1 and any(inputs.schema[n].is_list for n in group):
+                    raise OperatorError(f"Categorify cannot combine list columns: {list(group)}")
+        elif sum(len(g) for g in inputs.groups) > len(set(inputs.names)):
+            raise OperatorError("Categorify: a column may be in one group only")
+
+    def _groups(self, inputs: Inputs) -> list[tuple[str, ...]]:
+        return [g for g in inputs.groups if g]
+
+    def _name(self, group: tuple[str, ...]) -> str:
+        return self.name_sep.join(group)
+
+    def _outputs(self, group: tuple[str, ...]) -> list[tuple[str, str]]:
+        """(output name, a source column) of each column a group becomes."""
+        if self.encode_type == "combo":
+            return [(self._name(group), group[0])]
+        return [(name, name) for name in group]
+
+    def _option(self, option: Any, group: tuple[str, ...], default: Any) -> Any:
+        if not isinstance(option, Mapping):
+            return default if option is None else option
+        found = [option[n] for n in (self._name(group), *group) if n in option]
+        return found[0] if found else default
+
+    def _buckets(self, group: tuple[str, ...]) -> int:
+        return int(self._option(self.num_buckets, group, 1))
+
+    # -- fitting ------------------------------------------------------------------
+
+    def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Counter]:
+        """Count the values of each group."""
+        return {
+            self._name(group): self._count(frame, group, inputs)
+            for group in self._groups(inputs)
+            if self._known(group) is None
+        }
+
+    def _known(self, group: tuple[str, ...]) -> pa.Array | None:
+        return (
+            next((self.vocabs[n] for n in group if n in self.vocabs), None) if self.vocabs else None
+        )
+
+    def _count(self, frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
+        if self.encode_type == "combo" and len(group) > 1:
+            return _count_combinations(frame, group, inputs)
+        dtypes = {base_type(frame.column(n).type) for n in group} - {pa.null()}
+        if len(dtypes) > 1:
+            raise SchemaError(
+                f"columns {list(group)} share a vocabulary but differ in type: {dtypes}"
+            )
+        counter = Counter([next(iter(dtypes), pa.string())], inputs.memory)
+        for name in group:
+            for values, counts in count_values(frame.column(name), counter.dtypes[0]):
+                counter.add(values, counts)
+        return counter
+
+    def merge(self, a: dict[str, Counter], b: dict[str, Counter]) -> dict[str, Counter]:
+        """Join the counts of each group."""
+        return {name: a[name].join(b[name]) for name in a}
+
+    def finish(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Rank the values."""
+        groups = self._groups(inputs)
+        found = list(LocalExecutor().map(groups, lambda g: self._rank(g, summary, inputs)))
+        self.groups_ = groups
+        self.vocabularies_ = {self._name(g): v for g, v in zip(groups, found, strict=True)}
+        self._check_sizes()
+        if self.out_path is not None:
+            self._write_files(Path(self.out_path) / "categories")
+
+    def learn(self, summary: Any, inputs: Inputs) -> None:
+        """Finish; the vocabulary holds the counts, so the counters can go."""
+        self.finish(summary, inputs)
+        self.summary_ = True
+
+    def _rank(self, group: tuple[str, ...], summary: Any, inputs: Inputs) -> Vocabulary:
+        known = self._known(group)
+        if known is not None:
+            counts = pa.array(np.zeros(len(known), np.int64))
+            return Vocabulary(pa.table({"v0": known, "count": counts}))
+        most = self._option(self.max_size, group, 0)
+        ranked = summary[self._name(group)].ranked(
+            at_least=self._option(self.freq_threshold, group, 0),
+            at_most=most - OOV - self._buckets(group) if most else None,
+        )
+        return Vocabulary.from_ranked(ranked, inputs.memory)
+
+    def _check_sizes(self) -> None:
+        most = 2 ** (self._dtype.bit_width - (not pa.types.is_unsigned_integer(self._dtype))) - 1
+        self._layouts = self._lay_out()
+        for name, layout in self._layouts.items():
+            if layout.cardinality - 1 > most:
+                raise OperatorError(
+                    f"Categorify: column {name!r} needs ids up to {layout.cardinality - 1}, which "
+                    f"{self._dtype} does not hold; give a wider dtype, or max_size"
+                )
+
+    def _lay_out(self) -> dict[str, Layout]:
+        layouts: dict[str, Layout] = {}
+        offset = 0
+        for group in self.groups_:
+            size = self.vocabularies_[self._name(group)].size
+            layout = Layout(self._buckets(group), size, offset)
+            layouts.update({name: layout for name, _ in self._outputs(group)})
+            offset = layout.cardinality if self.single_table else 0
+        return layouts
+
+    def _encoder(self, name: str, group: tuple[str, ...]) -> Encoder:
+        return Encoder(self.vocabularies_[self._name(group)], self._layouts[name], self._dtype)
+
+    def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Append what is new; ids that exist stay."""
+        for group in self._groups(inputs):
+            name = self._name(group)
+            if name not in summary:
+                continue
+            old = self.vocabularies_[name]
+            least = self._option(self.freq_threshold, group, 0)
+            new = Vocabulary.from_ranked(summary[name].ranked(at_least=least), inputs.memory)
+            grown = old.appended(new.table)
+            most = self._option(self.max_size, group, 0)
+            self.vocabularies_[name] = (
+                grown.head(most - OOV - self._buckets(group)) if most else grown
+            )
+        self._check_sizes()
+
+    def _write_files(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, vocabulary in self.vocabularies_.items():
+            names = [name] if len(vocabulary.values) == 1 else list(name.split(self.name_sep))
+            columns = dict(zip(names, vocabulary.values, strict=False))
+            counts = vocabulary.table.column("count")
+            pq.write_table(
+                pa.table({**columns, f"{name}_size": counts}), folder / f"unique.{name}.parquet"
+            )
+
+    # -- transforming -------------------------------------------------------------
+
+    def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
+        """Look every value up."""
+        self.require_fitted()
+        out: dict[str, Any] = {}
+        for group in self._groups(inputs):
+            if self.encode_type == "combo" and len(group) > 1:
+                name = self._name(group)
+                columns = [frame.column(n) for n in group]
+                out[name] = self._encoder(name, group).encode_combination(columns)
+                continue
+            for name in group:
+                try:
+                    out[name] = self._encoder(name, group).encode(frame.column(name))
+                except SchemaError as e:
+                    raise SchemaError(f"column {name!r}: {e}") from e
+        return pa.table(out)
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Look one row up, without making a table of it."""
+        if self.encode_type == "combo":
+            raise NotImplementedError
+        out: dict[str, Any] = {}
+        for group in self.groups_:
+            for name in group:
+                encoder, value = self._encoder(name, group), row[name]
+                if isinstance(value, list):
+                    out[name] = [encoder.encode_one(v) for v in value]
+                elif value is None and inputs.schema[name].is_list:
+                    out[name] = None
+                else:
+                    out[name] = encoder.encode_one(value)
+        return out
+
+    # -- the way back -------------------------------------------------------------
+
+    def decode(self, ids: Any, column: str | None = None) -> pa.Array:
+        """The values that ids stand for; null for padding, null and out-of-vocabulary ids.
+
+        Parameters
+        ----------
+        ids
+            An array or list of ids; lists of ids give lists of values.
+        column
+            Which column's ids; may be left out when there is one column.
+        """
+        self.require_fitted()
+        if column is None:
+            if len(self._layouts) != 1:
+                raise ArgumentError(f"say which column to decode: one of {list(self._layouts)}")
+            column = next(iter(self._layouts))
+        if column not in self._layouts:
+            raise ColumnNotFoundError(column, self._layouts, where="Categorify's output")
+        group = next(g for g in self.groups_ if column in [n for n, _ in self._outputs(g)])
+        array = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids)
+        return self._encoder(column, group).decode(array, list(group))
+
+    # -- saving -------------------------------------------------------------------
+
+    def params(self) -> dict[str, Any]:
+        """Arguments; where the vocabularies were written is not part of what was learned."""
+        return {**super().params(), "out_path": None}
+
+    def state(self) -> dict[str, Any]:
+        """The vocabularies."""
+        tables = {n: v.path or v.table for n, v in self.vocabularies_.items()}
+        return {"groups": [list(g) for g in self.groups_], "vocabularies": tables}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take the vocabularies back."""
+        self.groups_ = [tuple(g) for g in state["groups"]]
+        self.vocabularies_ = {n: Vocabulary(t) for n, t in state["vocabularies"].items()}
+        self.summary_ = True
+        self._check_sizes()
+
+    @property
+    def cardinalities_(self) -> dict[str, int]:
+        """Largest id plus one of each output column."""
+        return {name: layout.cardinality for name, layout in self._layouts.items()}
+
+
+def _count_combinations(frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
+    dtypes = [base_type(frame.column(n).type) for n in group]
+    counter = Counter(dtypes, inputs.memory)
+    plain = [plain_array(frame.column(n), t) for n, t in zip(group, dtypes, strict=True)]
+    columns = {c: pl.Series(p) for c, p in zip(counter.columns, plain, strict=True)}
+    counts = (
+        pl.DataFrame(columns).group_by(counter.columns).agg(pl.len().cast(pl.Int64).alias(COUNT))
+    )
+    counter.add_frame(counts.filter(~pl.all_horizontal(pl.col(counter.columns).is_null())))
+    return counter
+
+
+def _given(option: Any) -> Sequence[int]:
+    if option is None:
+        return []
+    return list(option.values()) if isinstance(option, Mapping) else [option]
+
+
+def _named(option: Any) -> list[str]:
+    return list(option) if isinstance(option, Mapping) else []

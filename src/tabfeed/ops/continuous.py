@@ -1,0 +1,340 @@
+"""Numbers, value by value: fill, clip, logarithm, smaller types."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.ops.base import Inputs, Operator, StatOperator, leafwise, require_numeric
+from tabfeed.ops.types import float_type, like, polars_type
+from tabfeed.schema import ColumnSchema, Schema, Tags
+
+__all__ = ["Clip", "FillMissing", "LogOp", "ReduceDtypeSize"]
+
+
+class Clip(Operator):
+    """Limit values from below, above, or both. Nulls stay.
+
+    Parameters
+    ----------
+    min_value, max_value
+        The limits; at least one.
+
+    Examples
+    --------
+    >>> Clip(min_value=0)({"x": [-3, 5]})
+    {'x': array([0, 5])}
+    """
+
+    def __init__(self, min_value: float | None = None, max_value: float | None = None) -> None:
+        if min_value is None and max_value is None:
+            raise ArgumentError("Clip needs min_value, max_value, or both")
+        if min_value is not None and max_value is not None and min_value > max_value:
+            raise ArgumentError(f"min_value {min_value} is above max_value {max_value}")
+        self.min_value, self.max_value = min_value, max_value
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same types; float64 where an integer column meets a fractional limit."""
+        require_numeric(self, inputs)
+        for column in inputs.columns:
+            if column.dtype is not None and pa.types.is_boolean(column.leaf_dtype):
+                raise OperatorError(f"Clip works on numbers; column {column.name!r} is boolean")
+        return Schema(
+            c.with_dtype(self._dtype(c)) if c.dtype is not None else c for c in inputs.columns
+        )
+
+    def _dtype(self, column: ColumnSchema) -> pa.DataType:
+        limits = [v for v in (self.min_value, self.max_value) if v is not None]
+        whole = all(float(v).is_integer() for v in limits)
+        if whole or pa.types.is_floating(column.leaf_dtype):
+            return column.dtype
+        return like(column.dtype, pa.float64())
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Clip each value."""
+        return frame.select(leafwise(c, partial(self._clip, column=c)) for c in inputs.columns)
+
+    def _clip(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        leaf = column.with_dtype(self._dtype(column)).leaf_dtype
+        kind = polars_type(leaf)
+        low, high = _within(self.min_value, leaf), _within(self.max_value, leaf)
+        return value.cast(kind).clip(
+            None if low is None else pl.lit(low, kind), None if high is None else pl.lit(high, kind)
+        )
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Clip each value."""
+        return {n: _each(row[n], self._clip_one) for n in inputs.names}
+
+    def _clip_one(self, value: Any) -> Any:
+        if value is None or value != value:
+            return value
+        if self.min_value is not None and value < self.min_value:
+            value = (
+                type(value)(self.min_value)
+                if float(self.min_value).is_integer()
+                else self.min_value
+            )
+        if self.max_value is not None and value > self.max_value:
+            value = (
+                type(value)(self.max_value)
+                if float(self.max_value).is_integer()
+                else self.max_value
+            )
+        return value
+
+
+class LogOp(Operator):
+    """``log(1 + x)`` as float32. Below -1 there is no logarithm: the result is NaN.
+
+    Examples
+    --------
+    >>> LogOp()({"x": [0.0, 1.0]})["x"].round(4)
+    array([0.    , 0.6931], dtype=float32)
+    """
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """float32, tagged continuous."""
+        require_numeric(self, inputs)
+        return _floats(inputs, pa.float32())
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Compute in double precision, keep single."""
+        return frame.select(leafwise(c, _log) for c in inputs.columns)
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """All values at once, by the same kernel as a frame."""
+        values = [row[n] for n in inputs.names]
+        if any(isinstance(v, list) for v in values):
+            return {n: _each(v, _log_one) for n, v in zip(inputs.names, values, strict=True)}
+        logs = pl.Series(values, dtype=pl.Float64, strict=False).log1p().cast(pl.Float32)
+        return dict(zip(inputs.names, logs.to_list(), strict=True))
+
+
+def _log(value: pl.Expr) -> pl.Expr:
+    return value.cast(pl.Float64).log1p().cast(pl.Float32)
+
+
+def _log_one(value: Any) -> Any:
+    return pl.Series([value], dtype=pl.Float64, strict=False).log1p().cast(pl.Float32)[0]
+
+
+class FillMissing(Operator):
+    """Replace nulls and NaN by a value.
+
+    Parameters
+    ----------
+    fill_val
+        The value.
+    add_binary_cols
+        Also make a boolean column ``<name>_filled`` that says where.
+
+    Examples
+    --------
+    >>> FillMissing(0, add_binary_cols=True)({"x": [1, None]})
+    {'x': array([1, 0]), 'x_filled': array([False,  True])}
+    """
+
+    def __init__(self, fill_val: Any = 0, add_binary_cols: bool = False) -> None:
+        self.fill_val, self.add_binary_cols = fill_val, add_binary_cols
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns without nulls."""
+        filled = [self._filled(c) for c in inputs.columns]
+        return _with_marks(filled, inputs, self.add_binary_cols)
+
+    def _filled(self, column: ColumnSchema) -> ColumnSchema:
+        dtype = None if column.dtype is None else like(column.dtype, self._leaf(column))
+        fields = {**vars(column), "dtype": dtype, "nullable": column.nullable and column.is_list}
+        return ColumnSchema(**fields)
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        """The column's own type, or float64 where an integer column gets a fraction."""
+        leaf = column.leaf_dtype
+        value = pa.scalar(self.fill_val)
+        if pa.types.is_null(leaf):
+            return value.type
+        number = isinstance(self.fill_val, int | float)
+        if pa.types.is_decimal(leaf) and number:
+            return leaf
+        if number and kind_is_text(leaf):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is text; {self.fill_val!r} is a number"
+            )
+        fraction = isinstance(self.fill_val, float) and not self.fill_val.is_integer()
+        if pa.types.is_integer(leaf) and fraction:
+            return pa.float64()
+        try:
+            return leaf if pa.types.is_boolean(leaf) else value.cast(leaf).type
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise OperatorError(
+                f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+            ) from e
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        kind = polars_type(self._leaf(column))
+        return missing_to_null(value, column).cast(kind).fill_null(pl.lit(self.fill_val).cast(kind))
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out = {}
+        for column in inputs.columns:
+            value = row[column.name]
+            out[column.name] = (
+                value if column.is_list and value is None else _each(value, self._fill_one)
+            )
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": _is_missing(row[n]) for n in inputs.names})
+        return out
+
+    def _fill_one(self, value: Any) -> Any:
+        return self.fill_val if _is_missing(value) else value
+
+
+class ReduceDtypeSize(StatOperator):
+    """Store integers in the smallest type that holds what was seen, floats in a smaller float.
+
+    Parameters
+    ----------
+    float_dtype
+        Type of floating columns.
+
+    Examples
+    --------
+    >>> op = ReduceDtypeSize().fit({"x": [1, 300]})
+    >>> op({"x": [1, 300]})["x"].dtype
+    dtype('int16')
+    """
+
+    def __init__(self, float_dtype: Any = "float") -> None:
+        self.float_dtype = float_dtype
+        self._float = float_type(float_dtype, pa.float32())
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """Smaller types, known once fitted."""
+        return Schema(
+            c if c.dtype is None else c.with_dtype(like(c.dtype, self._leaf(c)))
+            for c in inputs.columns
+        )
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        leaf = column.leaf_dtype
+        if pa.types.is_floating(leaf):
+            return self._float
+        if not pa.types.is_integer(leaf) or not self.is_fitted:
+            return leaf
+        low, high = self.ranges_[column.name]
+        if low is None:
+            return pa.int8()
+        return next(t for t in _INTEGERS if _holds(t, low, high))
+
+    def partial(self, frame: pl.LazyFrame, inputs: Inputs) -> dict[str, Any]:
+        """Smallest and largest value of each integer column."""
+        ints = [
+            c for c in inputs.columns if c.dtype is not None and pa.types.is_integer(c.leaf_dtype)
+        ]
+        if not ints:
+            return {}
+        values = [pl.col(c.name).explode() if c.is_list else pl.col(c.name) for c in ints]
+        lows = [v.min().alias(f"low{i}") for i, v in enumerate(values)]
+        highs = [v.max().alias(f"high{i}") for i, v in enumerate(values)]
+        found = frame.select(lows + highs).collect().row(0)
+        pairs = zip(found[: len(ints)], found[len(ints) :], strict=True)
+        return {c.name: list(pair) for c, pair in zip(ints, pairs, strict=True)}
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        """The wider range."""
+        return {n: [_least(a[n][0], b[n][0]), _most(a[n][1], b[n][1])] for n in a}
+
+    def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Keep the ranges."""
+        self.ranges_ = summary
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Cast; a value outside the range seen is an error."""
+        self.require_fitted()
+        return frame.select(
+            leafwise(c, partial(_cast, dtype=polars_type(self._leaf(c)))) for c in inputs.columns
+        )
+
+
+def kind_is_text(dtype: pa.DataType) -> bool:
+    """Whether values are text."""
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+def _cast(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    return value.cast(dtype)
+
+
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64()]
+
+
+def _holds(dtype: pa.DataType, low: int, high: int) -> bool:
+    if pa.types.is_unsigned_integer(dtype):
+        return low >= 0 and high < 2**dtype.bit_width
+    half = 2 ** (dtype.bit_width - 1)
+    return bool(-half <= low and high < half)
+
+
+def _least(a: Any, b: Any) -> Any:
+    return a if b is None else b if a is None else min(a, b)
+
+
+def _most(a: Any, b: Any) -> Any:
+    return a if b is None else b if a is None else max(a, b)
+
+
+def _within(limit: float | None, leaf: pa.DataType) -> Any:
+    """A limit that the type can hold: for integers the nearest bound it has."""
+    if limit is None or not pa.types.is_integer(leaf):
+        return limit
+    unsigned = pa.types.is_unsigned_integer(leaf)
+    bits = leaf.bit_width - (not unsigned)
+    return max(0 if unsigned else -(2**bits), min(int(limit), 2**bits - 1))
+
+
+def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+    """NaN as null, where there can be NaN."""
+    floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
+    return value.fill_nan(None) if floating else value
+
+
+def _marks(inputs: Inputs, wanted: bool) -> list[pl.Expr]:
+    if not wanted:
+        return []
+    return [
+        (
+            pl.col(c.name).is_null() if c.is_list else missing_to_null(pl.col(c.name), c).is_null()
+        ).alias(f"{c.name}_filled")
+        for c in inputs.columns
+    ]
+
+
+def _with_marks(columns: list[ColumnSchema], inputs: Inputs, wanted: bool) -> Schema:
+    marks = [ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names]
+    return Schema(columns + (marks if wanted else []))
+
+
+def _floats(inputs: Inputs, dtype: pa.DataType) -> Schema:
+    """The input columns as floats, tagged continuous."""
+    return Schema(
+        c.with_dtype(like(c.dtype, dtype)).with_tags(Tags.CONTINUOUS) for c in inputs.columns
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _each(value: Any, fn: Any) -> Any:
+    return [fn(v) for v in value] if isinstance(value, list) else fn(value)

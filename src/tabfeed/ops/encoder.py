@@ -1,0 +1,139 @@
+"""From values to ids and back, for one column of a fitted vocabulary.
+
+Text is looked up once for each distinct value of a partition, not once for each row: files
+carry dictionaries, and where they do not, making one is cheaper than looking every row up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tabfeed.hashing import combine, hash_array
+from tabfeed.ops.keys import base_type, normalise
+from tabfeed.ops.nested import map_leaves
+from tabfeed.ops.vocabulary import Vocabulary
+
+__all__ = ["NULL", "OOV", "PAD", "Encoder", "Layout", "plain_array"]
+
+PAD, NULL, OOV = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the ids of one column lie."""
+
+    buckets: int
+    size: int
+    offset: int = 0
+
+    @property
+    def first(self) -> int:
+        """Id of the most frequent value."""
+        return self.offset + OOV + self.buckets
+
+    @property
+    def cardinality(self) -> int:
+        """Largest id plus one."""
+        return self.first + self.size
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A vocabulary, where its ids lie, and the type they have."""
+
+    vocabulary: Vocabulary
+    layout: Layout
+    dtype: pa.DataType
+
+    def encode(self, column: pa.ChunkedArray) -> Any:
+        """Ids of a column's values, or of the values inside its lists."""
+        return map_leaves(column, self._encode_leaves, self.dtype)
+
+    def _encode_leaves(self, array: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(array.type) and len(array.dictionary) > 2 * len(array):
+            array = array.cast(array.type.value_type)  # a slice that uses little of its dictionary
+        text = base_type(array.type) in (pa.string(), pa.binary())
+        if text and not pa.types.is_dictionary(array.type):
+            array = array.dictionary_encode()
+        if not pa.types.is_dictionary(array.type):
+            return self._encode_values(array)
+        found = self._encode_values(array.dictionary).take(array.indices)
+        null = pa.scalar(self.layout.offset + NULL, self.dtype)
+        return pc.fill_null(found, null) if found.null_count else found
+
+    def _encode_values(self, values: pa.Array) -> pa.Array:
+        """Ids of plain values, nulls among them."""
+        values = normalise(values, self.vocabulary.dtypes[0])
+        valid = values.drop_null() if values.null_count else values
+        encoded = self._ids(self.vocabulary.find([valid]), lambda: hash_array(valid))
+        if not values.null_count:
+            return pa.array(encoded.astype(self.dtype.to_pandas_dtype(), copy=False))
+        ids = np.full(len(values), self.layout.offset + NULL, self.dtype.to_pandas_dtype())
+        ids[pc.is_valid(values).to_numpy(zero_copy_only=False)] = encoded
+        return pa.array(ids)
+
+    def encode_combination(self, columns: list[pa.ChunkedArray]) -> pa.Array:
+        """Ids of the values of several columns together; all null is null."""
+        dtypes = self.vocabulary.dtypes
+        plain = [plain_array(c, t) for c, t in zip(columns, dtypes, strict=True)]
+        found = self.vocabulary.find(plain)
+        ids = self._ids(found, lambda: combine(hash_array(p) for p in plain))
+        nothing = np.logical_and.reduce([p.is_null().to_numpy(zero_copy_only=False) for p in plain])
+        ids[nothing] = self.layout.offset + NULL
+        return pa.array(ids.astype(self.dtype.to_pandas_dtype(), copy=False))
+
+    def _ids(
+        self, found: npt.NDArray[np.int64], hashes: Callable[[], npt.NDArray[np.uint64]]
+    ) -> npt.NDArray[np.int64]:
+        """Ids of looked-up places; unknown values share the ids meant for them by their hash."""
+        ids = found + self.layout.first
+        unknown = found < 0
+        if unknown.any():
+            ids[unknown] = self.layout.offset + OOV
+            if self.layout.buckets > 1:
+                shares = hashes()[unknown] % np.uint64(self.layout.buckets)
+                ids[unknown] += shares.astype(np.int64)
+        return ids
+
+    def encode_one(self, value: Any) -> int:
+        """Id of one Python value, without making an array of it where that can be avoided."""
+        layout = self.layout
+        if value is None or value != value:
+            return layout.offset + NULL
+        fitted = self.vocabulary.dtypes[0]
+        exact = (fitted == pa.string() and type(value) is str) or (
+            fitted == pa.int64() and type(value) is int
+        )
+        at = self.vocabulary.finder.find_one(value) if exact else None
+        if at is None or (at < 0 and layout.buckets > 1):
+            return int(self._encode_values(pa.array([value]))[0].as_py())
+        return layout.first + at if at >= 0 else layout.offset + OOV
+
+    def decode(self, ids: pa.Array | pa.ChunkedArray, names: list[str]) -> pa.Array:
+        """The values of ids; of a combination, as structs with fields `names`."""
+        values = self.vocabulary.values
+        single = len(values) == 1
+        words = values[0] if single else pa.StructArray.from_arrays(values, names=names)
+
+        def look_up(leaves: pa.Array) -> pa.Array:
+            at = pc.subtract(leaves.cast(pa.int64()), self.layout.first)
+            known = pc.and_(pc.greater_equal(at, 0), pc.less(at, len(words)))
+            return words.take(pc.if_else(known, at, pa.scalar(None, pa.int64())))
+
+        decoded = map_leaves(ids, look_up, words.type)
+        return decoded.combine_chunks() if isinstance(decoded, pa.ChunkedArray) else decoded
+
+
+def plain_array(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:
+    """A column as one array of a base type, dictionaries decoded."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return normalise(array, dtype)

@@ -1,0 +1,166 @@
+"""Rows of a group become one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
+from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.rows import as_list
+from tabfeed.schema import ColumnSchema, Schema, Tags
+
+__all__ = ["Groupby"]
+
+_AGGREGATES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "list": lambda e: e,
+    "first": lambda e: e.first(),
+    "last": lambda e: e.last(),
+    "count": lambda e: e.count().cast(pl.Int32),
+    "nunique": lambda e: e.drop_nulls().n_unique().cast(pl.Int32),
+    "sum": lambda e: e.sum(),
+    "min": lambda e: e.min(),
+    "max": lambda e: e.max(),
+    "mean": lambda e: e.cast(pl.Float64).mean(),
+    "median": lambda e: e.cast(pl.Float64).median(),
+    "std": lambda e: e.cast(pl.Float64).std(),
+    "var": lambda e: e.cast(pl.Float64).var(),
+}
+_NUMERIC = {"sum", "mean", "median", "std", "var"}
+
+
+class Groupby(Operator):
+    """Gather the rows of each group into one.
+
+    Groups are whole whatever the partitions of the data: rows with equal keys are brought
+    together first. Rows come out ordered by key within a partition; a null key is a key.
+
+    Parameters
+    ----------
+    groupby_cols
+        The keys.
+    sort_cols
+        Order of the rows inside a group, for lists, first and last.
+    aggs
+        One or several of list, first, last, count, nunique, sum, min, max, mean, median, std, var;
+        or ``{column: aggregates}`` for some columns only.
+    name_sep
+        Between a column's name and the aggregate's.
+    ascending
+        Whether `sort_cols` ascend.
+
+    Examples
+    --------
+    >>> op = Groupby("user", sort_cols="t", aggs={"item": ["list", "last"], "t": "max"})
+    >>> frame = pl.DataFrame({"user": [1, 2, 1], "t": [5, 1, 3], "item": ["c", "x", "a"]})
+    >>> op(frame).rows()
+    [(1, ['a', 'c'], 'c', 5), (2, ['x'], 'x', 1)]
+    """
+
+    def __init__(
+        self,
+        groupby_cols: Sequence[str] | str,
+        sort_cols: Sequence[str] | str | None = None,
+        aggs: str | Sequence[str] | Mapping[str, Any] = "list",
+        name_sep: str = "_",
+        ascending: bool = True,
+    ) -> None:
+        self.groupby_cols, self.sort_cols = as_list(groupby_cols), as_list(sort_cols)
+        self.aggs, self.name_sep, self.ascending = aggs, name_sep, ascending
+        if not self.groupby_cols:
+            raise ArgumentError("Groupby needs at least one key column")
+        given = aggs.values() if isinstance(aggs, Mapping) else [aggs]
+        for name in (a for g in given for a in as_list(g)):
+            if name not in _AGGREGATES:
+                raise ArgumentError(
+                    f"{name!r} is not an aggregate Groupby knows: {list(_AGGREGATES)}"
+                )
+
+    @property
+    def changes_rows(self) -> bool:
+        """Many rows become one."""
+        return True
+
+    @property
+    def shuffle_keys(self) -> list[str] | None:
+        """Rows of a group must meet."""
+        return list(self.groupby_cols)
+
+    def _outputs(self, inputs: Inputs) -> list[tuple[str, str]]:
+        """(column, aggregate) of each output behind the keys."""
+        for name in [*self.groupby_cols, *self.sort_cols, *_names(self.aggs)]:
+            if name not in inputs.names:
+                raise ColumnNotFoundError(name, inputs.names, where="Groupby's columns")
+        if isinstance(self.aggs, Mapping):
+            return [(c, a) for c, given in self.aggs.items() for a in as_list(given)]
+        rest = [n for n in inputs.names if n not in self.groupby_cols]
+        return [(c, a) for c in rest for a in as_list(self.aggs)]
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The keys, then ``<column>_<aggregate>``."""
+        columns = [inputs.schema[k] for k in self.groupby_cols]
+        for name, aggregate in self._outputs(inputs):
+            columns.append(self._column(inputs.schema[name], aggregate))
+        return Schema(columns)
+
+    def _column(self, source: ColumnSchema, aggregate: str) -> ColumnSchema:
+        leaf = source.dtype
+        if leaf is not None and aggregate in _NUMERIC and not _is_number(leaf):
+            raise OperatorError(
+                f"Groupby: {aggregate} of column {source.name!r} needs numbers, not {leaf}"
+            )
+        name = f"{source.name}{self.name_sep}{aggregate}"
+        if aggregate in ("first", "last", "min", "max"):
+            return ColumnSchema(**{**vars(source), "name": name, "nullable": True})
+        if aggregate == "list":
+            tags = (*source.tags, Tags.LIST)
+            dtype = None if leaf is None else pa.list_(leaf)
+            return ColumnSchema(
+                name, dtype, tags=tags, properties=source.properties, nullable=False,
+                domain=source.domain, embedding_size=source.embedding_size,
+            )  # fmt: skip
+        return ColumnSchema(name, _result_type(aggregate, leaf), tags=_tags(aggregate))
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Group and aggregate."""
+        exprs = []
+        for name, aggregate in self._outputs(inputs):
+            column = pl.col(name)
+            if aggregate == "sum":
+                column = column.cast(_sum_type(inputs.schema[name].dtype))
+            made = _AGGREGATES[aggregate](column)
+            exprs.append(made.alias(f"{name}{self.name_sep}{aggregate}"))
+        if self.sort_cols:
+            frame = frame.sort(self.sort_cols, descending=not self.ascending, maintain_order=True)
+        grouped = frame.group_by(self.groupby_cols, maintain_order=True).agg(exprs)
+        return grouped.sort(self.groupby_cols, nulls_last=False)
+
+
+def _names(aggs: Any) -> list[str]:
+    return list(aggs) if isinstance(aggs, Mapping) else []
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
+    )
+
+
+def _result_type(aggregate: str, source: pa.DataType | None) -> pa.DataType | None:
+    if aggregate in ("count", "nunique"):
+        return pa.int32()
+    if aggregate == "sum":
+        whole = source is not None and not pa.types.is_floating(source)
+        return pa.int64() if whole else pa.float64()
+    return pa.float64()
+
+
+def _sum_type(source: pa.DataType | None) -> Any:
+    return pl.Int64 if _result_type("sum", source) == pa.int64() else pl.Float64
+
+
+def _tags(aggregate: str) -> tuple[str, ...]:
+    return (Tags.CONTINUOUS,) if aggregate in _NUMERIC | {"count", "nunique"} else ()

@@ -1,0 +1,318 @@
+"""Joins: statistics of a group beside each row, and columns of an outside table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
+from tabfeed.io.frames import arrow_from_frame
+from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.groupstats import ROWS, key_names
+from tabfeed.ops.keyed import GroupLookup, KeyedOperator
+from tabfeed.ops.node import Node, to_polars
+from tabfeed.ops.plan import kind_of
+from tabfeed.ops.rows import as_list
+from tabfeed.schema import ColumnSchema, Schema, Tags
+
+__all__ = ["JoinExternal", "JoinGroupby"]
+
+STATS = ("count", "sum", "mean", "std", "var", "min", "max")
+
+
+class JoinGroupby(KeyedOperator):
+    """Statistics of each row's group, learned from the data.
+
+    Makes ``<group>_count`` and ``<group>_<column>_<stat>``. Null is a group of its own; a group
+    never seen gives null.
+
+    Parameters
+    ----------
+    cont_cols
+        Columns to compute statistics of; names or nodes. Not needed for ``"count"`` alone.
+    stats
+        Any of count, sum, mean, std, var, min, max. std and var are those of a sample.
+    name_sep
+        Between the names of a group, a column and a statistic.
+    split_out, split_every, cat_cache, out_path, on_host, tree_width
+        Taken so that existing code runs; they have no effect.
+
+    Examples
+    --------
+    >>> from tabfeed import Workflow
+    >>> node = ["c"] >> JoinGroupby("x", stats=["count", "mean"])
+    >>> out = Workflow(node).fit_transform(pl.DataFrame({"c": ["a", "a", None], "x": [1, 2, 5]}))
+    >>> out.rows()
+    [(2, 1.5), (2, 1.5), (1, 5.0)]
+    """
+
+    def __init__(
+        self,
+        cont_cols: Any = None,
+        stats: Sequence[str] | str = ("count",),
+        split_out: Any = None,
+        split_every: Any = None,
+        cat_cache: Any = "host",
+        out_path: str | None = None,
+        on_host: bool = True,
+        name_sep: str = "_",
+        tree_width: int | None = None,
+    ) -> None:
+        self.cont_cols, self.stats, self.name_sep = cont_cols, as_list(stats), name_sep
+        self.split_out, self.split_every, self.cat_cache = split_out, split_every, cat_cache
+        self.out_path, self.on_host, self.tree_width = out_path, on_host, tree_width
+        for stat in self.stats:
+            if stat not in STATS:
+                raise ArgumentError(f"{stat!r} is not a statistic JoinGroupby knows: {STATS}")
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """The columns to compute statistics of."""
+        return as_list(self.cont_cols)
+
+    def params(self) -> dict[str, Any]:
+        """The arguments; the columns are among the node's dependencies."""
+        return {**super().params(), "cont_cols": None, "out_path": None}
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """A column for each group, column and statistic."""
+        self.check_keys(inputs)
+        columns = []
+        for group in inputs.groups:
+            for name, stat, i in self._outputs(group, inputs):
+                source = self._dtypes(inputs)[i] if i >= 0 else pa.int32()
+                dtype = _stat_type(stat, source)
+                columns.append(ColumnSchema(name, dtype, tags=(Tags.CONTINUOUS,)))
+        return Schema(columns)
+
+    def _values(self, inputs: Inputs) -> list[str]:
+        return list(self.values_) if self.is_fitted else self.value_columns(inputs)
+
+    def _dtypes(self, inputs: Inputs) -> list[pa.DataType]:
+        if self.is_fitted:
+            return [pa.int64() if t == "int" else pa.float64() for t in self.kinds_]
+        kinds = [inputs.schema[n].dtype for n in self._values(inputs)]
+        return [_wide(k) for k in kinds]
+
+    def _outputs(self, group: tuple[str, ...], inputs: Inputs) -> list[tuple[str, str, int]]:
+        """(output name, statistic, number of the value column, -1 for the row count)."""
+        name, sep = self.group_name(group), self.name_sep
+        out = [(f"{name}{sep}count", "count", -1)] if "count" in self.stats else []
+        for i, value in enumerate(self._values(inputs)):
+            out += [(f"{name}{sep}{value}{sep}{s}", s, i) for s in self.stats if s != "count"]
+        return out
+
+    def finish(self, summary: dict[str, pa.Table], inputs: Inputs) -> None:
+        """Make the groups ready to be looked up."""
+        if not self.is_fitted:
+            self.values_ = self.value_columns(inputs)
+            self.kinds_ = ["int" if t == pa.int64() else "float" for t in self._dtypes(inputs)]
+        self.groups_ = {self.group_name(g): g for g in inputs.groups}
+        self._prepare(summary)
+
+    def _prepare(self, tables: Mapping[str, pa.Table]) -> None:
+        self._lookups = {
+            name: GroupLookup([tables[name].column(k).combine_chunks() for k in key_names(group)])
+            for name, group in self.groups_.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The tables of groups and the names of the value columns."""
+        return {**super().state(), "values": self.values_, "kinds": self.kinds_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take the tables back."""
+        self.values_, self.kinds_ = list(state["values"]), list(state["kinds"])
+        self.summary_ = state["summary"]
+        self.learn(state["summary"], inputs)
+
+    def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
+        """Look each row's group up."""
+        self.require_fitted()
+        out: dict[str, Any] = {}
+        for group in inputs.groups:
+            key = self.group_name(group)
+            at = self._lookups[key].find([frame.column(n) for n in group])
+            places = pa.array(np.maximum(at, 0), mask=at < 0)
+            for name, stat, i in self._outputs(group, inputs):
+                out[name] = _statistic(self.summary_[key], stat, i, self._dtypes(inputs)).take(
+                    places
+                )
+        return pa.table(out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_lookups"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.is_fitted:
+            self._prepare(self.summary_)
+
+
+def _wide(dtype: pa.DataType | None) -> pa.DataType:
+    whole = dtype is not None and (pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
+    return pa.int64() if whole else pa.float64()
+
+
+def _stat_type(stat: str, source: pa.DataType) -> pa.DataType:
+    if stat == "count":
+        return pa.int32()
+    return pa.float32() if stat in ("mean", "std", "var") else source
+
+
+def _statistic(table: pa.Table, stat: str, i: int, dtypes: list[pa.DataType]) -> pa.Array:
+    """One statistic of every group, null where the group had no values."""
+    if stat == "count":
+        return table.column(ROWS).combine_chunks().cast(pa.int32())
+    n = table.column(f"n{i}").to_numpy().astype(np.float64)
+    target = _stat_type(stat, dtypes[i])
+    if stat in ("var", "std"):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = table.column(f"m2{i}").to_numpy() / (n - 1)
+        values = np.sqrt(values) if stat == "std" else values
+        return pa.array(values, mask=n < 2).cast(target)
+    column = table.column(f"{stat}{i}").combine_chunks()
+    values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    exact = (
+        column.cast(target, safe=False)
+        if stat in ("min", "max")
+        else pa.array(values).cast(target, safe=False)
+    )
+    return pa.compute.if_else(pa.array(n > 0), exact, pa.scalar(None, target))
+
+
+class JoinExternal(Operator):
+    """Columns of another table, found by key.
+
+    Parameters
+    ----------
+    df_ext
+        The other table: a frame, a Dataset, or the path of a Parquet file or folder. It is held in
+        memory.
+    on
+        Key columns of the data.
+    how
+        ``"left"`` keeps every row; ``"inner"`` drops rows without a match.
+    on_ext
+        Key columns of the other table, where they have other names.
+    columns_ext
+        Columns to take; all but the keys by default.
+    drop_duplicates_ext
+        Keep the first row of each key. Without it a key that occurs twice makes two rows.
+    kind_ext, cache
+        Taken so that existing code runs; they have no effect.
+
+    Examples
+    --------
+    >>> op = JoinExternal({"id": [1, 2], "price": [10.0, 20.0]}, on="id")
+    >>> op({"id": [2, 3]})
+    {'id': array([2, 3]), 'price': array([20., nan])}
+    """
+
+    def __init__(
+        self,
+        df_ext: Any,
+        on: Sequence[str] | str,
+        how: str = "left",
+        on_ext: Sequence[str] | str | None = None,
+        columns_ext: Sequence[str] | None = None,
+        drop_duplicates_ext: bool | None = None,
+        kind_ext: Any = None,
+        cache: Any = "host",
+    ) -> None:
+        if how not in ("left", "inner"):
+            raise ArgumentError(f"how is {how!r}; it is 'left' or 'inner'")
+        self.on, self.how, self.on_ext = as_list(on), how, as_list(on_ext) or as_list(on)
+        self.columns_ext, self.drop_duplicates_ext = columns_ext, drop_duplicates_ext
+        self.kind_ext, self.cache = kind_ext, cache
+        if len(self.on) != len(self.on_ext):
+            raise ArgumentError(f"on and on_ext differ in length: {self.on}, {self.on_ext}")
+        self.df_ext = self._open(df_ext)
+        self._frame = to_polars(self.df_ext)
+
+    def _open(self, given: Any) -> pa.Table:
+        if isinstance(given, str | Path | list):
+            from tabfeed.io import Dataset
+
+            given = Dataset(given)
+        table = given.to_arrow() if hasattr(given, "partitions") else arrow_from_frame(given)
+        if table is None:
+            raise ArgumentError(
+                f"df_ext is {type(given).__name__}; give a frame, a Dataset or a path"
+            )
+        for name in [*self.on_ext, *(self.columns_ext or [])]:
+            if name not in table.column_names:
+                raise ColumnNotFoundError(name, table.column_names, where="df_ext")
+        taken = self.columns_ext or [c for c in table.column_names if c not in self.on_ext]
+        table = table.select(list(dict.fromkeys([*self.on_ext, *taken])))
+        if not self.drop_duplicates_ext:
+            return table
+        unique = to_polars(table).unique(self.on_ext, keep="first", maintain_order=True)
+        return unique.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
+            _plain_schema(table.schema)
+        )
+
+    def params(self) -> dict[str, Any]:
+        """The arguments; duplicates are gone already."""
+        return {**super().params(), "drop_duplicates_ext": None}
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """The keys, where they are not among the selected columns."""
+        return [Node.of(self.on)]
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether a row may vanish or multiply."""
+        return self.how == "inner" or bool(self._frame.select(self.on_ext).is_duplicated().any())
+
+    def _taken(self) -> list[str]:
+        return [c for c in self.df_ext.column_names if c not in self.on_ext]
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The selected columns, then those of the other table."""
+        for ours, theirs in zip(self.on, self.on_ext, strict=True):
+            a, b = inputs.schema[ours].dtype, self.df_ext.schema.field(theirs).type
+            if (
+                a is not None
+                and kind_of(a) != kind_of(b)
+                and "nothing" not in (kind_of(a), kind_of(b))
+            ):
+                raise OperatorError(
+                    f"JoinExternal: key {ours!r} is {a}, but {theirs!r} of df_ext is {b}"
+                )
+        extra = Schema.from_arrow(_plain_schema(self.df_ext.schema)).select(self._taken())
+        for name in extra.column_names:
+            if name in inputs.names:
+                raise DuplicateColumnError(
+                    f"JoinExternal: {name!r} is in both tables; choose columns_ext, or rename it"
+                )
+        fresh = [ColumnSchema(**{**vars(c), "nullable": True}) for c in extra]
+        return Schema([*inputs.columns, *fresh])
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Join, keeping the order of rows. Null keys match null keys."""
+        kinds = [self._frame.schema[k] for k in self.on_ext]
+        keyed = frame.with_columns(
+            pl.col(n).cast(t).alias(f"__on_{i}")
+            for i, (n, t) in enumerate(zip(self.on, kinds, strict=True))
+        )
+        names = [f"__on_{i}" for i in range(len(self.on))]
+        right = self._frame.rename(dict(zip(self.on_ext, names, strict=True))).lazy()
+        how: Any = self.how
+        joined = keyed.join(right, on=names, how=how, nulls_equal=True, maintain_order="left_right")
+        return joined.select([*inputs.names, *self._taken()])
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Without dictionaries, which a join decodes."""
+    fields = []
+    for f in schema:
+        kind = f.type.value_type if pa.types.is_dictionary(f.type) else f.type
+        fields.append(pa.field(f.name, kind, f.nullable))
+    return pa.schema(fields)

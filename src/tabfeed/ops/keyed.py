@@ -1,0 +1,122 @@
+"""What operators that learn statistics of groups have in common: names, fitting, looking up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.groupstats import GroupStats
+from tabfeed.ops.keys import base_type, normalise
+from tabfeed.ops.node import to_polars
+from tabfeed.ops.vocabulary import _CombinationFinder
+
+__all__ = ["KeyedOperator"]
+
+
+class KeyedOperator(StatOperator):
+    """Learns a table of groups for each group of columns."""
+
+    eager = True
+    dependencies_only_for_fit = True
+    name_sep: str
+
+    def value_columns(self, inputs: Inputs) -> list[str]:
+        """The columns whose statistics are learned."""
+        return [n for n in inputs.schema.column_names if n not in inputs.names or n in self._asked]
+
+    @property
+    def _asked(self) -> set[str]:
+        """Value columns that were named, which may be selected as keys too."""
+        return {d for d in self.dependencies if isinstance(d, str)}
+
+    def group_name(self, group: tuple[str, ...]) -> str:
+        """The name of a group."""
+        return self.name_sep.join(group)
+
+    def check_keys(self, inputs: Inputs) -> None:
+        """Refuse lists as keys and anything but numbers as values."""
+        for name in inputs.names:
+            if inputs.schema[name].is_list:
+                raise OperatorError(f"{self.label} cannot group by lists; column {name!r} is one")
+        for name in self.value_columns(inputs):
+            dtype = inputs.schema[name].dtype
+            if dtype is None or pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
+                continue
+            if not (
+                pa.types.is_integer(dtype)
+                or pa.types.is_floating(dtype)
+                or pa.types.is_decimal(dtype)
+            ):
+                raise OperatorError(
+                    f"{self.label}: column {name!r} is {dtype}; it must be a number"
+                )
+
+    def extra_keys(self, frame: pa.Table, inputs: Inputs) -> list[pl.Series]:
+        """Further keys, behind those of each group."""
+        return []
+
+    def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Any]:
+        """Statistics of each group."""
+        whole = to_polars(frame)
+        values = [_value(whole[n]) for n in self.value_columns(inputs)]
+        extra = self.extra_keys(frame, inputs)
+        found: dict[str, Any] = {}
+        for group in inputs.groups:
+            stats = GroupStats(len(group) + len(extra), len(values), inputs.memory)
+            stats.add([*(whole[n] for n in group), *extra], values)
+            found[self.group_name(group)] = stats
+        return found
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        """Statistics of both."""
+        return {name: a[name].join(b[name]) for name in a}
+
+    def learn(self, summary: Mapping[str, Any], inputs: Inputs) -> None:
+        """Keep the groups as tables."""
+        tables = {n: s.table() if isinstance(s, GroupStats) else s for n, s in summary.items()}
+        super().learn(tables, inputs)
+
+    def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Merge new groups into the kept tables."""
+        old = {}
+        for name, new in summary.items():
+            table = self.summary_[name]
+            old[name] = GroupStats.from_table(table, len(new.keys), new.values, inputs.memory)
+        self.learn(self.merge(old, summary), inputs)
+
+
+class GroupLookup:
+    """Finds the row of a table that belongs to a combination of keys."""
+
+    def __init__(self, keys: list[pa.Array]) -> None:
+        self._types = [k.type for k in keys]
+        self._finder = _CombinationFinder(keys)
+
+    def find(self, columns: list[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
+        """Row of each combination, -1 where it is unknown."""
+        return self._finder.find([_key(c, t) for c, t in zip(columns, self._types, strict=True)])
+
+
+def _key(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_null(dtype):  # nothing but nulls was seen: only nulls are known
+        return (
+            pa.nulls(len(array))
+            if array.null_count == len(array)
+            else array.cast(base_type(array.type))
+        )
+    return normalise(array, dtype)
+
+
+def _value(series: pl.Series) -> pl.Series:
+    """A value column as a number."""
+    return series if series.dtype.is_numeric() else series.cast(pl.Float64)

@@ -1,0 +1,182 @@
+"""The exact median, of more values than memory holds.
+
+Each partition contributes its values as order-preserving 64-bit keys, sorted and counted.
+Past the memory limit they go to disk like any other counts. The middle is then found by
+walking the sorted keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
+from tabfeed.ops.continuous import _each, _is_missing, _marks, _with_marks, missing_to_null
+from tabfeed.ops.counting import COUNT, KEY, Counter, _database, _quote, count_values
+from tabfeed.ops.keys import pack, unpack
+from tabfeed.ops.types import like
+from tabfeed.schema import ColumnSchema, Schema
+
+__all__ = ["FillMedian"]
+
+
+class FillMedian(StatOperator):
+    """Replace nulls and NaN by the column's median. A column without values is filled with 0.
+
+    Parameters
+    ----------
+    add_binary_cols
+        Also make a boolean column ``<name>_filled`` that says where.
+
+    Examples
+    --------
+    >>> op = FillMedian().fit({"x": [1.0, 2.0, 3.0, 10.0]})
+    >>> op.medians_
+    {'x': 2.5}
+    >>> op({"x": [None, 7.0]})
+    {'x': array([2.5, 7. ])}
+    """
+
+    eager = False
+
+    def __init__(self, add_binary_cols: bool = False) -> None:
+        self.add_binary_cols = add_binary_cols
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """Without nulls; integers become float64, since a median may lie between two."""
+        require_numeric(self, inputs)
+        return _with_marks([_filled(c) for c in inputs.columns], inputs, self.add_binary_cols)
+
+    def partial(self, frame: pl.LazyFrame, inputs: Inputs) -> dict[str, Counter]:
+        """Count the values of each column."""
+        values = frame.select(pl.col(n).implode() for n in inputs.names).collect()
+        found = {}
+        for column in inputs.columns:
+            series = values[column.name].explode()
+            if column.is_list:
+                series = series.explode()
+            array = series.cast(pl.Float64).to_arrow()
+            found[column.name] = Counter([pa.float64()], inputs.memory)
+            for keys, counts in count_values(array, pa.float64()):
+                found[column.name].add(keys, counts)
+        return found
+
+    def merge(self, a: dict[str, Counter], b: dict[str, Counter]) -> dict[str, Counter]:
+        """Join the counts."""
+        return {n: a[n].join(b[n]) for n in a}
+
+    def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Find the middle of each column."""
+        self.medians_ = {n: _median(counter) for n, counter in summary.items()}
+
+    def learn(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Finish, and keep the counts while they are small: a median alone cannot be updated."""
+        self.finish(summary, inputs)
+        self.summary_ = {n: counter.small_table() for n, counter in summary.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The medians, and values with their counts."""
+        return {"medians": self.medians_, "counts": self.summary_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take them back."""
+        self.medians_, self.summary_ = state["medians"], state["counts"]
+
+    def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Merge the counts."""
+        old = {n: _counter(n, counts, inputs) for n, counts in self.summary_.items()}
+        self.learn(self.merge(old, summary), inputs)
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        self.require_fitted()
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        leaf = _filled(column).leaf_dtype
+        kind = pl.Float32 if leaf == pa.float32() else pl.Float64
+        return (
+            missing_to_null(value, column)
+            .cast(kind)
+            .fill_null(pl.lit(self.medians_[column.name]).cast(kind))
+        )
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out: dict[str, Any] = {}
+        for column in inputs.columns:
+            name, value = column.name, row[column.name]
+            single = _filled(column).leaf_dtype == pa.float32()
+            median = float(np.float32(self.medians_[name])) if single else self.medians_[name]
+            fill = lambda v, m=median: m if _is_missing(v) else float(v)  # noqa: E731
+            out[name] = value if column.is_list and value is None else _each(value, fill)
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": _is_missing(row[n]) for n in inputs.names})
+        return out
+
+
+def _filled(column: ColumnSchema) -> ColumnSchema:
+    if column.dtype is None:
+        return column
+    leaf = column.leaf_dtype
+    dtype = leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
+    fields = {**vars(column), "dtype": like(column.dtype, dtype)}
+    return ColumnSchema(**{**fields, "nullable": column.nullable and column.is_list})
+
+
+def _counter(name: str, held: pa.Table | None, inputs: Inputs) -> Counter:
+    """A counter from what was kept of one: values ascending, with their counts."""
+    if held is None:
+        raise OperatorError(
+            f"FillMedian: column {name!r} has too many different values to keep for an update; "
+            "fit again on all data"
+        )
+    counter = Counter([pa.float64()], inputs.memory)
+    keys, _ = pack(held.column("v0").combine_chunks())
+    counter.add(keys, held.column("count").to_numpy())
+    return counter
+
+
+def _median(counter: Counter) -> float:
+    """The middle value, or halfway between the two middle ones."""
+    total, ordered = _ascending(counter)
+    if total == 0:
+        return 0.0
+    low = high = None
+    before = 0
+    for keys, counts in ordered:
+        ends = before + np.cumsum(counts)
+        before = int(ends[-1]) if len(ends) else before
+        if low is None and before > (total - 1) // 2:
+            low = keys[np.searchsorted(ends, (total - 1) // 2, "right")]
+        if before > total // 2:
+            high = keys[np.searchsorted(ends, total // 2, "right")]
+            break
+    a, b = unpack(np.array([low, high], np.uint64), pa.float64()).to_pylist()
+    return float(a + (b - a) / 2) if a != b else float(a)
+
+
+def _ascending(counter: Counter) -> tuple[int, Any]:
+    """How many values there are, and their keys and counts in ascending pieces."""
+    if not counter.spilled:
+        frame = counter.frame().sort(KEY)
+        return int(frame[COUNT].sum()), [(frame[KEY].to_numpy(), frame[COUNT].to_numpy())]
+    counter.spill()
+    out = counter.memory.new_file()
+    runs = ", ".join(_quote(r) for r in counter.runs)
+    with _database(counter.memory) as connection:
+        connection.execute(
+            f"COPY (SELECT {KEY}, sum({COUNT})::BIGINT AS {COUNT} FROM read_parquet([{runs}]) "
+            f"GROUP BY 1 ORDER BY 1) TO {_quote(out)} (FORMAT parquet)"
+        )
+        total = connection.execute(f"SELECT sum({COUNT}) FROM {_quote(out)}").fetchone()[0]
+    batches = pq.ParquetFile(out).iter_batches(batch_size=500_000)
+    return int(total), ((b.column(0).to_numpy(), b.column(1).to_numpy()) for b in batches)

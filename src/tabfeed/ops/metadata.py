@@ -1,0 +1,130 @@
+"""Roles and remarks: operators that change what is known of columns, not what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tabfeed.ops.base import Inputs
+from tabfeed.ops.node import Node, Structural
+from tabfeed.ops.prune import replant
+from tabfeed.schema import Schema, Tags
+
+__all__ = [
+    "AddMetadata", "AddProperties", "AddTags", "Subgraph", "TagAsItemFeatures", "TagAsItemID",
+    "TagAsUserFeatures", "TagAsUserID",
+]  # fmt: skip
+
+
+class AddMetadata(Structural):
+    """Add tags and properties to columns.
+
+    Parameters
+    ----------
+    tags
+        `Tags` or any strings.
+    properties
+        Anything JSON can hold.
+
+    Examples
+    --------
+    >>> from tabfeed import ColumnSchema
+    >>> AddMetadata(tags=["id"]).output_schema(Inputs.of(Schema([ColumnSchema("x", "int64")])))
+    Schema of 1 column
+      x: int64 [id]
+    """
+
+    def __init__(
+        self, tags: Iterable[str] | str | None = None, properties: Mapping[str, Any] | None = None
+    ) -> None:
+        self.tags = [tags] if isinstance(tags, str) else list(tags or [])
+        self.properties = dict(properties or {})
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns, better described."""
+        return Schema(
+            c.with_tags(self.tags).with_properties(self.properties) for c in inputs.columns
+        )
+
+
+class AddTags(AddMetadata):
+    """Add tags to columns."""
+
+    def __init__(self, tags: Iterable[str] | str) -> None:
+        super().__init__(tags=tags)
+
+
+class AddProperties(AddMetadata):
+    """Add properties to columns."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        super().__init__(properties=properties)
+
+
+class TagAsUserID(AddMetadata):
+    """Say that a column identifies a user."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ID, Tags.USER])
+
+
+class TagAsItemID(AddMetadata):
+    """Say that a column identifies an item."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ID, Tags.ITEM])
+
+
+class TagAsUserFeatures(AddMetadata):
+    """Say that columns describe a user."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.USER])
+
+
+class TagAsItemFeatures(AddMetadata):
+    """Say that columns describe an item."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ITEM])
+
+
+class Subgraph(Structural):
+    """A part of a graph under a name, which `Workflow.get_subworkflow` finds.
+
+    Alone it takes its columns from the data; after ``>>`` from the node in front of it.
+
+    Parameters
+    ----------
+    name
+        The name.
+    output_node
+        The part's last node.
+
+    Examples
+    --------
+    >>> from tabfeed import ops
+    >>> node = Node.of(Subgraph("numbers", ["x"] >> ops.FillMissing())) + ["y"]
+    >>> node
+    <[numbers of [FillMissing of [x]], y]>
+    """
+
+    def __init__(self, name: str, output_node: Any = None) -> None:
+        self.name = name
+        self._output_node = None if output_node is None else Node.of(output_node)
+
+    @property
+    def label(self) -> str:
+        """The part's name."""
+        return self.name
+
+    def params(self) -> dict[str, Any]:
+        """The name; the part itself is the node's parent."""
+        return {"name": self.name}
+
+    def attach(self, parent: Node | None) -> Node | None:
+        """The part, its end marked with the name."""
+        if self._output_node is None:
+            return None if parent is None else Node(self, [parent])
+        end = self._output_node if parent is None else replant(self._output_node, parent)
+        return Node(Subgraph(self.name), [end])

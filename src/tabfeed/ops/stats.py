@@ -1,0 +1,160 @@
+"""A first look at columns, taken while fitting: DataStats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tabfeed.dtypes import format_type
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.counting import COUNT, Counter, count_values
+from tabfeed.ops.keys import base_type, flatten
+from tabfeed.ops.moments import collect_moments, merge_moments, spread
+from tabfeed.schema import ColumnSchema
+
+__all__ = ["DataStats"]
+
+
+class DataStats(StatOperator):
+    """Learn cardinality, range, mean, deviation and share of nulls of each column.
+
+    The columns pass unchanged; `output` holds what was found. Text is measured by its length.
+
+    Examples
+    --------
+    >>> op = DataStats().fit({"x": [1, 2, 2, None]})
+    >>> op.output["x"]["cardinality"], op.output["x"]["per_nan"]
+    (2, 25.0)
+    """
+
+    eager = True
+
+    @property
+    def output(self) -> dict[str, dict[str, Any]]:
+        """What was found, by column."""
+        self.require_fitted()
+        return self.output_
+
+    def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Any]:
+        """Counts, moments and nulls of each column."""
+        found: dict[str, Any] = {}
+        for name in inputs.names:
+            values = pa.chunked_array(
+                [flatten(_plain(c)) for c in frame.column(name).chunks] or [pa.array([], pa.null())]
+            )
+            found[name] = self._column(name, values, frame.column(name).type, inputs)
+        return found
+
+    def _column(
+        self, name: str, values: pa.ChunkedArray, dtype: pa.DataType, inputs: Inputs
+    ) -> Any:
+        base = base_type(values.type)
+        counter = Counter([pa.string() if pa.types.is_null(base) else base], inputs.memory)
+        if not pa.types.is_null(values.type):
+            for distinct, counts in count_values(values, counter.dtypes[0]):
+                counter.add(distinct, counts)
+        numbers = _numbers(values)
+        column = ColumnSchema(name, pa.float64())
+        series = pl.Series(name, numbers.to_numpy(zero_copy_only=False).astype(np.float64))
+        moments = collect_moments(pl.DataFrame({name: series}).lazy(), [column])[name]
+        return {
+            "rows": len(values), "nulls": len(values) - moments["count"], "moments": moments,
+            "values": counter, "dtype": format_type(dtype),
+        }  # fmt: skip
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        """Statistics of both."""
+        return {n: _join(a[n], b[n]) for n in a}
+
+    def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Put the findings in words users know."""
+        self.output_ = {n: self._finding(n, s) for n, s in summary.items()}
+
+    def learn(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Finish, and keep the counts while they are small."""
+        self.finish(summary, inputs)
+        self.summary_ = {n: {**s, "values": s["values"].small_table()} for n, s in summary.items()}
+
+    def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Merge the counts."""
+        old = {
+            n: {**s, "values": _counter(n, s["values"], inputs)} for n, s in self.summary_.items()
+        }
+        self.learn(self.merge(old, summary), inputs)
+
+    def _finding(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
+        moments = found["moments"]
+        mean, std = spread(moments, name, self.label) if moments["count"] else (None, None)
+        return {
+            "dtype": found["dtype"],
+            "cardinality": found["values"].distinct(),
+            "min": moments["min"], "max": moments["max"], "mean": mean, "std": std,
+            "per_nan": 100.0 * found["nulls"] / found["rows"] if found["rows"] else 0.0,
+        }  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """The findings, values and counts included."""
+        return {"summary": self.summary_, "output": self.output_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take them back."""
+        self.summary_, self.output_ = state["summary"], state["output"]
+
+    def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
+        """The columns as they are."""
+        self.require_fitted()
+        return frame.select(list(inputs.names))
+
+
+def _join(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "rows": a["rows"] + b["rows"],
+        "nulls": a["nulls"] + b["nulls"],
+        "moments": merge_moments(a["moments"], b["moments"]),
+        "values": a["values"].join(b["values"]),
+        "dtype": a["dtype"],
+    }
+
+
+def _counter(name: str, held: pa.Table | None, inputs: Inputs) -> Counter:
+    """A counter from what was kept of one."""
+    if held is None:
+        raise OperatorError(
+            f"DataStats: column {name!r} has too many different values to keep for an update; "
+            "fit again on all data"
+        )
+    counter = Counter([held.schema.field("v0").type], inputs.memory)
+    counter.unpack()
+    counter.add_frame(
+        pl.DataFrame(
+            {"__key__": pl.Series(held.column("v0")), COUNT: pl.Series(held.column("count"))}
+        )
+    )
+    return counter
+
+
+def _plain(chunk: pa.Array) -> pa.Array:
+    return chunk.cast(chunk.type.value_type) if pa.types.is_dictionary(chunk.type) else chunk
+
+
+def _numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values as numbers: text by its length, times by their count of units."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return values.cast(pa.float64())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pc.utf8_length(values).cast(pa.float64())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.binary_length(values).cast(pa.float64())
+    if pa.types.is_temporal(kind):
+        wide = pa.int32() if pa.types.is_date32(kind) or pa.types.is_time32(kind) else pa.int64()
+        return values.cast(wide).cast(pa.float64(), safe=False)
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int8()).cast(pa.float64())
+    return values.cast(pa.float64(), safe=False)

@@ -1,0 +1,270 @@
+"""Target encoding: a category by the mean of the target in it, drawn towards the global mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.hashing import mix
+from tabfeed.ops.base import Inputs
+from tabfeed.ops.groupstats import key_names
+from tabfeed.ops.keyed import GroupLookup, KeyedOperator
+from tabfeed.ops.rows import as_list
+from tabfeed.ops.types import float_type
+from tabfeed.schema import ColumnSchema, Schema, Tags
+
+__all__ = ["TargetEncoding"]
+
+FOLD = "__fold__"
+
+
+class TargetEncoding(KeyedOperator):
+    """Encode groups of columns by the smoothed mean of a target.
+
+    ``(sum + p_smooth * mean) / (count + p_smooth)``. Within ``fit_transform`` each row is encoded
+    by the rows of the other folds, so that its own target does not leak into it; any later
+    ``transform`` uses all that was learned. Null is a category; one never seen gets the mean.
+
+    Parameters
+    ----------
+    target
+        Column or columns to average; names or nodes.
+    target_mean
+        The global mean, if it is known; learned otherwise. A number, or one for each target.
+    kfold
+        Number of folds; 3 by default, 1 for none.
+    fold_seed
+        Chooses the folds; None takes the row number modulo `kfold`.
+    p_smooth
+        Weight of the global mean, in rows.
+    out_col
+        Names of the output columns; ``TE_<columns>_<target>`` by default.
+    out_dtype
+        Type of the result; float32 by default.
+    name_sep
+        Between the names of a group.
+    drop_folds
+        False also gives the fold of each training row, as ``__fold__``.
+    split_out, split_every, cat_cache, out_path, on_host, tree_width
+        Taken so that existing code runs; they have no effect.
+
+    Examples
+    --------
+    >>> from tabfeed import Workflow
+    >>> data = {"c": ["a", "a", "b", None], "y": [1, 0, 1, 1]}
+    >>> node = ["c"] >> TargetEncoding("y", kfold=1, p_smooth=1, out_dtype="float64")
+    >>> Workflow(node).fit(data).transform({"c": ["a", "b", None, "new"]})
+    {'TE_c_y': array([0.58333333, 0.875     , 0.875     , 0.75      ])}
+    """
+
+    uses_row_numbers = True
+
+    def __init__(
+        self,
+        target: Any,
+        target_mean: float | Mapping[str, float] | None = None,
+        kfold: int | None = None,
+        fold_seed: int | None = 42,
+        p_smooth: float = 20,
+        out_col: str | list[str] | None = None,
+        out_dtype: Any = None,
+        split_out: Any = None,
+        split_every: Any = None,
+        cat_cache: Any = "host",
+        out_path: str | None = None,
+        on_host: bool = True,
+        name_sep: str = "_",
+        drop_folds: bool = True,
+        tree_width: int | None = None,
+    ) -> None:
+        if kfold is not None and kfold < 1:
+            raise ArgumentError(f"kfold is {kfold}; it must be 1 or more")
+        if p_smooth < 0:
+            raise ArgumentError(f"p_smooth is {p_smooth}; it must be 0 or more")
+        self.target, self.target_mean, self.kfold = target, target_mean, kfold
+        self.fold_seed, self.p_smooth, self.out_col = fold_seed, p_smooth, out_col
+        self.out_dtype, self.name_sep, self.drop_folds = out_dtype, name_sep, drop_folds
+        self.split_out, self.split_every, self.cat_cache = split_out, split_every, cat_cache
+        self.out_path, self.on_host, self.tree_width = out_path, on_host, tree_width
+        self._float = float_type(out_dtype, pa.float32())
+        self._folds = 3 if kfold is None else kfold
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """The targets."""
+        return as_list(self.target)
+
+    def params(self) -> dict[str, Any]:
+        """The arguments; the target is among the node's dependencies."""
+        return {**super().params(), "target": None, "out_path": None}
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """A float for each group and target, tagged continuous."""
+        self.check_keys(inputs)
+        names = [name for name, _, _ in self._outputs(inputs)]
+        columns = [
+            ColumnSchema(n, self._float, tags=(Tags.CONTINUOUS,), nullable=False) for n in names
+        ]
+        fold = [] if self.drop_folds else [ColumnSchema(FOLD, pa.uint8())]
+        return Schema(columns + fold)
+
+    def _targets(self, inputs: Inputs) -> list[str]:
+        return list(self.targets_) if self.is_fitted else self.value_columns(inputs)
+
+    def _outputs(self, inputs: Inputs) -> list[tuple[str, tuple[str, ...], int]]:
+        """(output name, group, number of the target)."""
+        targets = self._targets(inputs)
+        made = [
+            (f"TE_{self.group_name(g)}_{t}", g, i)
+            for g in inputs.groups
+            for i, t in enumerate(targets)
+        ]
+        if self.out_col is None:
+            return made
+        names = as_list(self.out_col)
+        if len(names) != len(made):
+            raise OperatorError(
+                f"out_col names {len(names)} columns; there are {len(made)}: {made}"
+            )
+        return [(new, g, i) for new, (_, g, i) in zip(names, made, strict=True)]
+
+    # -- folds --------------------------------------------------------------------
+
+    def _fold(self, rows: int, inputs: Inputs) -> npt.NDArray[np.uint8]:
+        """The fold of each row, by its number in the dataset."""
+        numbers = np.arange(inputs.offset, inputs.offset + rows, dtype=np.uint64)
+        if self.fold_seed is not None:
+            with np.errstate(over="ignore"):
+                numbers = mix(numbers + mix(np.full(1, self.fold_seed, np.uint64)))
+        return (numbers % np.uint64(self._folds)).astype(np.uint8)
+
+    def extra_keys(self, frame: pa.Table, inputs: Inputs) -> list[pl.Series]:
+        """Statistics are kept fold by fold."""
+        return [pl.Series(self._fold(frame.num_rows, inputs).astype(np.int64))]
+
+    # -- fitting ------------------------------------------------------------------
+
+    def finish(self, summary: dict[str, pa.Table], inputs: Inputs) -> None:
+        """Totals of each category, and of everything."""
+        if not self.is_fitted:
+            self.targets_ = self.value_columns(inputs)
+        self.groups_ = {self.group_name(g): g for g in inputs.groups}
+        self._by_fold, self._totals = {}, {}
+        for name, group in self.groups_.items():
+            self._by_fold[name] = _Sums.of(summary[name], len(group) + 1, len(self.targets_))
+            self._totals[name] = _Sums.of(
+                _over_folds(summary[name], group), len(group), len(self.targets_)
+            )
+        self.means_ = self._find_means(next(iter(self._totals.values())))
+
+    def _find_means(self, totals: _Sums) -> dict[str, float]:
+        given = self.target_mean
+        if isinstance(given, int | float):
+            return dict.fromkeys(self.targets_, float(given))
+        means = {}
+        for i, target in enumerate(self.targets_):
+            count = float(totals.counts[i].sum())
+            means[target] = float(totals.sums[i].sum()) / count if count else 0.0
+        return {**means, **(given or {})}
+
+    def state(self) -> dict[str, Any]:
+        """The tables of groups and the names of the targets."""
+        return {**super().state(), "targets": self.targets_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take the tables back."""
+        self.targets_ = list(state["targets"])
+        self.summary_ = state["summary"]
+        self.learn(state["summary"], inputs)
+
+    # -- transforming -------------------------------------------------------------
+
+    def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
+        """Encode each row."""
+        self.require_fitted()
+        fold = self._fold(frame.num_rows, inputs) if inputs.training else None
+        out: dict[str, Any] = {}
+        found: dict[tuple[str, ...], Any] = {}
+        for name, group, i in self._outputs(inputs):
+            if group not in found:
+                found[group] = self._look_up(frame, group, fold)
+            sums, counts = (x[i] for x in found[group])
+            mean = self.means_[self.targets_[i]]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                encoded = (sums + self.p_smooth * mean) / (counts + self.p_smooth)
+            encoded = np.where(counts + self.p_smooth > 0, encoded, mean)
+            out[name] = pa.array(encoded.astype(self._float.to_pandas_dtype()))
+        if not self.drop_folds:
+            out[FOLD] = pa.nulls(frame.num_rows, pa.uint8()) if fold is None else pa.array(fold)
+        return pa.table(out)
+
+    def _look_up(
+        self, frame: pa.Table, group: tuple[str, ...], fold: npt.NDArray[np.uint8] | None
+    ) -> tuple[list[Any], list[Any]]:
+        """Sum and count of each row's category, without its own fold while training."""
+        name = self.group_name(group)
+        columns = [frame.column(n) for n in group]
+        sums, counts = self._totals[name].find(columns)
+        if fold is None or self._folds == 1:
+            return sums, counts
+        keys = [*columns, pa.chunked_array([pa.array(fold.astype(np.int64))])]
+        own_sums, own_counts = self._by_fold[name].find(keys)
+        return (
+            [a - b for a, b in zip(sums, own_sums, strict=True)],
+            [a - b for a, b in zip(counts, own_counts, strict=True)],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_by_fold", "_totals")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.is_fitted:
+            groups = tuple(self.groups_.values())
+            self.finish(self.summary_, Inputs(Schema([]), (), groups))
+
+
+class _Sums:
+    """Sum and count of each target, by key."""
+
+    def __init__(self, keys: list[pa.Array], sums: list[Any], counts: list[Any]) -> None:
+        self.lookup, self.sums, self.counts = GroupLookup(keys), sums, counts
+
+    @classmethod
+    def of(cls, table: pa.Table, keys: int, targets: int) -> _Sums:
+        """From a table of groups."""
+        names = [f"k{i}" for i in range(keys)]
+        sums = [_floats(table.column(f"sum{i}")) for i in range(targets)]
+        counts = [_floats(table.column(f"n{i}")) for i in range(targets)]
+        return cls([table.column(n).combine_chunks() for n in names], sums, counts)
+
+    def find(self, columns: list[pa.ChunkedArray]) -> tuple[list[Any], list[Any]]:
+        """Sum and count of each row's key; 0 and 0 for one never seen."""
+        at = self.lookup.find(columns)
+        if not len(self.sums) or not len(self.sums[0]):
+            zeros = [np.zeros(len(at)) for _ in self.sums]
+            return zeros, zeros
+        known, at = at >= 0, np.maximum(at, 0)
+        sums = [np.where(known, s[at], 0.0) for s in self.sums]
+        return sums, [np.where(known, c[at], 0.0) for c in self.counts]
+
+
+def _floats(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    return np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(), np.float64)
+
+
+def _over_folds(table: pa.Table, group: tuple[str, ...]) -> pa.Table:
+    """The same statistics with the folds, the last key, added up."""
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    added = [c for c in frame.columns if c.startswith(("n", "sum"))]
+    joined = frame.group_by(key_names(group), maintain_order=True).agg(pl.col(added).sum())
+    out = joined.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return out.cast(pa.schema([table.schema.field(f.name) for f in out.schema]))

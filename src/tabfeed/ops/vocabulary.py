@@ -1,0 +1,227 @@
+"""A vocabulary: values in a fixed order, found by value and by place.
+
+Beyond the memory limit of the fit that made it, a vocabulary stays a Parquet file until
+somebody looks something up.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tabfeed.hashing import combine, hash_array
+from tabfeed.ops.counting import Ranked
+from tabfeed.ops.keys import Keys, normalise, pack, unpack
+from tabfeed.ops.lookup import KeyTable
+from tabfeed.ops.memory import Memory
+
+__all__ = ["Finder", "Vocabulary"]
+
+Positions = npt.NDArray[np.int64]
+
+
+class Vocabulary:
+    """Distinct values (``v0``; ``v0, v1, ...`` for combinations) with their counts.
+
+    Examples
+    --------
+    >>> vocabulary = Vocabulary(pa.table({"v0": ["b", "a"], "count": [2, 1]}))
+    >>> vocabulary.find([pa.array(["a", "c", "b"])]).tolist()
+    [1, -1, 0]
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._set(Ranked(table.num_rows, table=table), None)
+
+    @classmethod
+    def from_ranked(cls, ranked: Ranked, memory: Memory) -> Vocabulary:
+        """The result of a count."""
+        new = object.__new__(cls)
+        new._set(ranked, memory)
+        return new
+
+    def _set(self, ranked: Ranked, owner: Memory | None) -> None:
+        self.size = ranked.rows
+        self._ranked = ranked
+        self._owner = owner  # keeps the folder of a file alive
+        self._finder: Finder | None = None
+        self._lock = threading.Lock()
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Values and counts, read from disk if they are there."""
+        ranked = self._ranked
+        if ranked.table is not None:
+            return ranked.table
+        if ranked.path is not None:
+            return pq.read_table(ranked.path)
+        assert ranked.keys is not None and ranked.dtype is not None
+        values = unpack(ranked.keys, ranked.dtype)
+        return pa.table({"v0": values, "count": pa.array(ranked.counts)})
+
+    @property
+    def path(self) -> Path | None:
+        """Where it lies on disk, while it was not needed in memory."""
+        return None if "table" in vars(self) else self._ranked.path
+
+    @cached_property
+    def dtypes(self) -> list[pa.DataType]:
+        """Type of each column of a value."""
+        if self._ranked.dtype is not None:
+            return [self._ranked.dtype]
+        path = self.path
+        schema = self.table.schema if path is None else pq.read_schema(path)
+        return [f.type for f in schema if f.name != "count"]
+
+    @property
+    def values(self) -> list[pa.Array]:
+        """The columns of the values."""
+        names = [n for n in self.table.column_names if n != "count"]
+        return [_one_chunk(self.table.column(n)) for n in names]
+
+    @property
+    def finder(self) -> Finder:
+        """The look-up table, built at first use."""
+        if self._finder is None:
+            with self._lock:
+                if self._finder is None:
+                    keys = self._ranked.keys
+                    if keys is None:
+                        self._finder = Finder.of(self.values)
+                    else:
+                        self._finder = Finder(KeyTable(keys), None)
+        return self._finder
+
+    def find(self, values: list[pa.Array]) -> Positions:
+        """Place of each value (without nulls, unless it is a combination), -1 where unknown."""
+        return self.finder.find([normalise(v, t) for v, t in zip(values, self.dtypes, strict=True)])
+
+    def appended(self, table: pa.Table) -> Vocabulary:
+        """With more values behind, and counts of known ones added."""
+        values = [_one_chunk(table.column(n)) for n in table.column_names if n != "count"]
+        at = self.find(values)
+        counts = self.table.column("count").to_numpy().copy()
+        new_counts = table.column("count").to_numpy()
+        np.add.at(counts, at[at >= 0], new_counts[at >= 0])
+        fresh = table.filter(pa.array(at < 0)).cast(self.table.schema)
+        place = self.table.column_names.index("count")
+        old = self.table.set_column(place, "count", pa.array(counts))
+        return Vocabulary(pa.concat_tables([old, fresh]).combine_chunks())
+
+    def head(self, rows: int) -> Vocabulary:
+        """The first `rows` values."""
+        return self if rows >= self.size else Vocabulary(self.table.slice(0, max(0, rows)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"table": self.table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["table"])  # type: ignore[misc]
+
+
+class Finder:
+    """Looks up values. Keys are exact, or hashes whose hits are compared with the values."""
+
+    def __init__(self, table: KeyTable, check: pa.Array | None) -> None:
+        self.table = table
+        self._check = check
+
+    @staticmethod
+    def of(values: list[pa.Array]) -> Finder:
+        """A finder of single values or of combinations."""
+        if len(values) > 1:
+            return _CombinationFinder(values)
+        keys, good = pack(values[0])
+        if good is None:
+            return Finder(KeyTable(keys), None)
+        hashes = hash_array(values[0])
+        if len(np.unique(hashes)) < len(hashes):
+            return _SlowFinder(values[0])
+        return Finder(KeyTable(hashes), values[0])
+
+    def find(self, values: list[pa.Array]) -> Positions:
+        """Place of each value, -1 where unknown."""
+        if self._check is None:
+            keys, good = pack(values[0])
+            found = self.table.find(keys)
+            return found if good is None else np.where(good, found, -1)
+        found = self.table.find(hash_array(values[0]))
+        same = pc.equal(self._check.take(pa.array(np.maximum(found, 0))), values[0])
+        return (
+            np.where(same.to_numpy(zero_copy_only=False), found, -1) if len(self._check) else found
+        )
+
+    def find_one(self, value: Any) -> int | None:
+        """Place of one Python value; None where only `find` can tell."""
+        if self._check is not None:
+            return None
+        if isinstance(value, str):
+            raw = value.encode()
+            if len(raw) > 8 or raw.endswith(b"\0"):
+                return -1
+            return self.table.find_one(int.from_bytes(raw.ljust(8, b"\0"), "big"))
+        if type(value) is int and -(2**63) <= value < 2**63:
+            return self.table.find_one((value + 2**63) & 0xFFFFFFFFFFFFFFFF)
+        return None
+
+
+class _SlowFinder(Finder):
+    """For the vocabulary in which two values share a hash: Arrow's own look-up."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = values
+
+    def find(self, values: list[pa.Array]) -> Positions:
+        found = pc.fill_null(pc.index_in(values[0], value_set=self._values), -1)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+
+    def find_one(self, value: Any) -> int | None:
+        return None
+
+
+class _CombinationFinder(Finder):
+    """Each column gets a number for each of its values; the numbers together make a key."""
+
+    def __init__(self, columns: list[pa.Array]) -> None:
+        self._uniques = [c.drop_null().unique() for c in columns]
+        self._finders = [Finder.of([u]) for u in self._uniques]
+        self._exact = np.prod([float(len(u) + 1) for u in self._uniques]) < 2.0**63
+        self._places = KeyTable(self._keys(columns)[0])
+
+    def find(self, values: list[pa.Array]) -> Positions:
+        keys, known = self._keys(values)
+        return np.where(known, self._places.find(keys), -1)
+
+    def find_one(self, value: Any) -> int | None:
+        return None
+
+    def _keys(self, columns: list[pa.Array]) -> tuple[Keys, npt.NDArray[np.bool_]]:
+        """Key of each combination, and whether all of its parts are known."""
+        known = np.ones(len(columns[0]), bool)
+        codes = []
+        for column, finder in zip(columns, self._finders, strict=True):
+            valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
+            code = np.zeros(len(column), np.int64)
+            code[valid] = finder.find([column.drop_null()]) + 1
+            known &= ~(valid & (code == 0))
+            codes.append(code)
+        if not self._exact:
+            return combine(c.astype(np.uint64) for c in codes), known
+        key = np.zeros(len(known), np.uint64)
+        for code, unique in zip(codes, self._uniques, strict=True):
+            key = key * np.uint64(len(unique) + 1) + code.astype(np.uint64)
+        return key, known
+
+
+def _one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column

@@ -1,0 +1,369 @@
+"""Workflow: a graph of operators that is fitted once and applied anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tabfeed.budget import parse_bytes
+from tabfeed.errors import ArgumentError, GraphError, NotFittedError, OperatorError
+from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.io import Dataset
+from tabfeed.ops.apply import open_frame
+from tabfeed.ops.base import StatOperator
+from tabfeed.ops.categorify import Categorify
+from tabfeed.ops.memory import Memory
+from tabfeed.ops.metadata import Subgraph
+from tabfeed.ops.node import Node, Selection, iter_nodes
+from tabfeed.ops.plan import Plan
+from tabfeed.schema import Schema
+from tabfeed.workflow.fitting import first_shuffle, fit_graph, shuffled, small_partitions
+from tabfeed.workflow.program import Program
+
+__all__ = ["Workflow"]
+
+
+class Workflow:
+    """Features, made by a graph of operators.
+
+    Parameters
+    ----------
+    output_node
+        The graph's end: a node, or a list of nodes and names.
+    executor
+        Who does the work; the threads of this machine by default.
+
+    Examples
+    --------
+    >>> from tabfeed import ops
+    >>> conts = ["x"] >> ops.FillMissing() >> ops.Normalize()
+    >>> workflow = Workflow(conts + ["label"])
+    >>> workflow.fit({"x": [1.0, None, 2.0], "label": [0, 1, 0]})
+    <Workflow of 2 columns, fitted>
+    >>> workflow.transform({"x": [1.0], "label": [1]})
+    {'x': array([0.]), 'label': array([1])}
+    """
+
+    def __init__(self, output_node: Any, *, executor: Executor | None = None) -> None:
+        self.output_node = Node.of(output_node)
+        self.executor: Executor = executor or LocalExecutor()
+        self._source: Schema | None = None
+        self._program: Program | None = None
+        _refuse_shared_operators(self.output_node)
+
+    # -- fitting ------------------------------------------------------------------
+
+    def fit(
+        self,
+        dataset: Any,
+        *,
+        memory_limit: int | float | str | None = None,
+        executor: Executor | None = None,
+    ) -> Workflow:
+        """Learn from the data.
+
+        Parameters
+        ----------
+        dataset
+            A `Dataset`, or anything one is made of.
+        memory_limit
+            Most memory that what is learned may take while fitting (``"1GB"``, ``0.25`` of what is
+            free); half of what is free by default. Beyond it, it goes to disk.
+        executor
+            Who does the work, if not this workflow's executor.
+        """
+        self._fit(dataset, memory_limit, executor, update=False)
+        return self
+
+    def _fit(self, dataset: Any, limit: Any, executor: Executor | None, *, update: bool) -> Dataset:
+        data = _as_dataset(dataset)
+        memory = Memory(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
+        pieces = small_partitions(data, memory)
+        fit_graph(self.output_node, pieces, executor or self.executor, memory, update=update)
+        self._set_source(data.schema)
+        return data
+
+    def _set_source(self, schema: Schema) -> None:
+        whole = Plan(self.output_node, schema)
+        chosen = {
+            c
+            for n in whole.nodes
+            if isinstance(n.op, Selection)
+            for c in whole.schemas[n].column_names
+        }
+        self._source = schema.select(n for n in schema.column_names if n in chosen)
+        plan = Plan(self.output_node, self._source)
+        plan.remember()
+        self._program = Program(plan)
+
+    def fit_schema(self, schema: Schema) -> Workflow:
+        """Resolve the graph against a schema; enough where no operator learns."""
+        self._set_source(schema)
+        return self
+
+    def fit_transform(self, dataset: Any, *, memory_limit: int | float | str | None = None) -> Any:
+        """Fit, and transform the same data as training data.
+
+        This differs from ``fit`` then ``transform`` where an operator must not let a row's own
+        target leak into its features (`tabfeed.ops.TargetEncoding`).
+        """
+        if isinstance(dataset, Dataset):
+            self.fit(dataset, memory_limit=memory_limit)
+            return self._transform_dataset(dataset, training=True)
+        table, back = open_frame(dataset)
+        self.fit(Dataset(table), memory_limit=memory_limit)
+        return back(self.program(table, training=True))
+
+    def update(
+        self, dataset: Any, *, memory_limit: int | float | str | None = None
+    ) -> dict[str, int]:
+        """Learn more data on top of what is known.
+
+        Ids that exist stay, new values are appended; counts and moments become those of both. An
+        operator behind another learning operator sees the new data as the updated one makes it.
+
+        Returns
+        -------
+        dict
+            For each categorical output column, how many rows its embedding table must grow by.
+        """
+        before = self._cardinalities()
+        for node in iter_nodes(self.output_node):
+            if isinstance(node.op, Categorify) and node.op.single_table:
+                raise OperatorError(
+                    f"{node!r}: ids of a single table cannot grow without moving; fit again"
+                )
+        source = self.input_schema
+        data = _as_dataset(dataset)
+        self.program.plan.check_data(data.schema, source.column_names)
+        self._fit(data, memory_limit, None, update=True)
+        self._set_source(source)
+        return {n: after - before[n] for n, after in self._cardinalities().items()}
+
+    def _cardinalities(self) -> dict[str, int]:
+        sized = [c for c in self.output_schema if c.embedding_size is not None]
+        return {c.name: c.embedding_size[0] for c in sized if c.embedding_size is not None}
+
+    def clear_stats(self) -> Workflow:
+        """Forget everything learned."""
+        for node in iter_nodes(self.output_node):
+            if isinstance(node.op, StatOperator):
+                node.op.forget()
+        self._source = self._program = None
+        return self
+
+    # -- transforming -------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """The runnable form of the fitted graph."""
+        if self._program is None:
+            self._require_nothing_to_learn()
+            raise NotFittedError("the workflow has not seen data yet; call fit(dataset) first")
+        return self._program
+
+    def _require_nothing_to_learn(self) -> None:
+        for node in iter_nodes(self.output_node):
+            if isinstance(node.op, StatOperator) and not node.op.is_fitted:
+                raise NotFittedError(
+                    f"{node!r} has not been fitted; call workflow.fit(dataset) first"
+                )
+
+    def transform(self, data: Any) -> Any:
+        """Apply to data; what comes out is of the kind that went in.
+
+        Parameters
+        ----------
+        data
+            A `Dataset` (the result is lazy), a Polars or pandas frame, an Arrow table, a dict of
+            arrays, or a dict of single values, which is one row.
+        """
+        if isinstance(data, Dataset):
+            self._meet(data.schema)
+            return self._transform_dataset(data, training=False)
+        if isinstance(data, Mapping) and self._is_row(data):
+            return self.program.row(dict(data))
+        table, back = open_frame(data)
+        self._meet(Schema.from_arrow(table.schema))
+        return back(self.program(table))
+
+    def _meet(self, schema: Schema) -> None:
+        """A graph that learns nothing needs no fit: any data tells it its columns."""
+        if self._program is None:
+            self._require_nothing_to_learn()
+            self._set_source(schema)
+
+    def _is_row(self, data: Mapping[str, Any]) -> bool:
+        """Whether a dict holds single values: told by the columns that cannot be arrays of rows."""
+        if any(not _is_sequence(v) for v in data.values()):
+            return True
+        if self._source is None or any(
+            n in data and not self._source[n].is_list for n in self._source.column_names
+        ):
+            return False
+        lists = [data[n] for n in self._source.column_names if n in data]
+        inside = [v for values in lists for v in values if v is not None]
+        return bool(inside) and not any(_is_sequence(v) for v in inside)
+
+    def _transform_dataset(self, dataset: Dataset, *, training: bool) -> Dataset:
+        output, data = self.output_node, dataset
+        memory = Memory(parse_bytes(0.5))
+        while (node := first_shuffle(output, data)) is not None:
+            output, data = shuffled(output, node, data, memory)
+        if output is self.output_node:
+            program = self.program
+            program.plan.check_data(data.schema.select(program.columns), program.columns)
+        else:
+            program = Program(Plan(output, data.schema))
+        fn = partial(program, training=True) if training else program
+        return data.map(
+            fn, schema=program.plan.output_schema, columns=program.columns,
+            keeps_rows=output.rows is None, dictionary=program.dictionary,
+            numbered=training and program.numbered,
+        )  # fmt: skip
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Transform an Arrow table: a fitted workflow is a function from table to table."""
+        result: pa.Table = self.transform(table)
+        return result
+
+    def decode(self, frame: Any) -> Any:
+        """Ids back to values, in every column that Categorify made; other columns as they are."""
+        table, back = open_frame(frame)
+        for name, op in self._encoders().items():
+            if name in table.column_names:
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, op.decode(table.column(name), name))
+        return back(table)
+
+    def _encoders(self) -> dict[str, Categorify]:
+        plan, found = self.program.plan, {}
+        for name in self.output_schema.column_names:
+            node, made = plan.origin(self.output_node, name)
+            if node is not None and isinstance(node.op, Categorify):
+                found[made] = node.op
+        return found
+
+    # -- schemas ------------------------------------------------------------------
+
+    @property
+    def input_schema(self) -> Schema:
+        """The raw columns that the graph uses."""
+        if self._source is None:
+            raise NotFittedError("the workflow has not seen data yet; call fit(dataset) first")
+        return self._source
+
+    @property
+    def output_schema(self) -> Schema:
+        """The columns that come out, with what is known of them."""
+        return self.program.plan.output_schema
+
+    @property
+    def input_dtypes(self) -> dict[str, Any]:
+        """Types of the raw columns."""
+        return {c.name: c.dtype for c in self.input_schema}
+
+    @property
+    def output_dtypes(self) -> dict[str, Any]:
+        """Types of the columns that come out."""
+        return {c.name: c.dtype for c in self.output_schema}
+
+    # -- other workflows made from it ---------------------------------------------
+
+    def remove_inputs(self, names: Iterable[str] | str) -> Workflow:
+        """A workflow that does without some raw columns, such as the label, and what needs them."""
+        gone = [names] if isinstance(names, str) else list(names)
+        new = Workflow(self.output_node.remove_inputs(gone), executor=self.executor)
+        if self._source is not None:
+            new._set_source(self._source.without(gone))
+        return new
+
+    @property
+    def subworkflows(self) -> list[str]:
+        """Names of the named parts."""
+        marks = (n.op for n in iter_nodes(self.output_node))
+        return [op.name for op in marks if isinstance(op, Subgraph)]
+
+    def get_subworkflow(self, name: str) -> Workflow:
+        """A named part as a workflow of its own; it shares what was learned."""
+        for node in iter_nodes(self.output_node):
+            if isinstance(node.op, Subgraph) and node.op.name == name:
+                new = Workflow(node.parents[0], executor=self.executor)
+                if self._source is not None:
+                    new._set_source(self._source)
+                return new
+        raise ArgumentError(f"there is no part named {name!r}; there are {self.subworkflows}")
+
+    # -- looking ------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Any:
+        """The graph as a picture: SVG in a notebook, Mermaid as text."""
+        return self.output_node.graph
+
+    def explain(self, dataset: Any = None) -> str:
+        """What a fit does: its phases, what each learns and which columns it reads."""
+        if dataset is None and self._source is None:
+            plan = Plan.without_data(self.output_node)
+        else:
+            schema = self._source if dataset is None else _as_dataset(dataset).schema
+            assert schema is not None
+            plan = Plan(self.output_node, schema)
+        lines = []
+        for phase in plan.phases:
+            reads = ", ".join(phase.columns)
+            lines.append(f"fit, pass {phase.number} of {len(plan.phases)}: reads {reads}")
+            lines += [f"  learns {n!r}" for n in phase.nodes]
+        reads = ", ".join(plan.required([plan.output])[1])
+        lines.append(f"transform: reads {reads}")
+        lines.append(f"  makes {', '.join(plan.output_schema.column_names)}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        if self._program is None:
+            return "<Workflow, not fitted>"
+        return f"<Workflow of {len(self.output_schema)} columns, fitted>"
+
+    # -- saving -------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the workflow to a folder: JSON and Parquet, with checksums. No pickle."""
+        from tabfeed.workflow.artefact import save
+
+        _ = self.program
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, *, executor: Executor | None = None) -> Workflow:
+        """Read what `save` wrote. Nothing in the folder is executed."""
+        from tabfeed.workflow.artefact import load
+
+        output, source = load(Path(path))
+        new = cls(output, executor=executor)
+        new._set_source(source)
+        return new
+
+
+def _as_dataset(data: Any) -> Dataset:
+    return data if isinstance(data, Dataset) else Dataset(data)
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, str | bytes) or value is None:
+        return False
+    return isinstance(value, list | tuple | np.ndarray) or hasattr(value, "__len__")
+
+
+def _refuse_shared_operators(output: Node) -> None:
+    seen: dict[int, Node] = {}
+    for node in iter_nodes(output):
+        if isinstance(node.op, StatOperator) and seen.setdefault(id(node.op), node) is not node:
+            raise GraphError(
+                f"the same {node.op.label} object is used by {seen[id(node.op)]!r} and {node!r}; "
+                "it can learn one set of columns only: make two"
+            )

@@ -1,0 +1,170 @@
+"""The graph language: what can be written, and that nothing changes by writing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import tabfeed as nvt
+from tabfeed import ColumnSelector, ops
+from tabfeed.errors import (
+    ColumnNotFoundError,
+    DuplicateColumnError,
+    GraphError,
+    OperatorError,
+)
+
+DATA = pa.table({"a": [1.0, 2.0, None], "b": [3.0, 4.0, 5.0], "c": ["x", "y", "x"], "y": [0, 1, 1]})
+
+
+def columns(node: Any) -> list[str]:
+    out: list[str] = nvt.Workflow(node).fit_transform(DATA).column_names
+    return out
+
+
+def twice(column: pl.Series) -> pl.Series:
+    return column * 2
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: "a" >> ops.FillMissing(), ["a"]),
+        (lambda: ["a", "b"] >> ops.FillMissing, ["a", "b"]),
+        (lambda: ops.Node.of(["a"]) >> twice, ["a"]),
+        (lambda: ColumnSelector(["a"]) >> twice, ["a"]),
+        (lambda: ColumnSelector(["a"]) >> ops.LogOp, ["a"]),
+        (lambda: ColumnSelector(["y"]) + (["a"] >> ops.FillMissing()), ["y", "a"]),
+        (lambda: ColumnSelector(["a", "b"]) >> ops.FillMissing(), ["a", "b"]),
+        (lambda: ColumnSelector("*") >> ops.Rename(postfix="_"), ["a_", "b_", "c_", "y_"]),
+        (lambda: ColumnSelector(dtypes="double") >> ops.FillMissing(), ["a", "b"]),
+        (lambda: ColumnSelector("?") >> ops.AddTags("id"), ["a", "b", "c", "y"]),
+        (lambda: (["a"] >> ops.FillMissing()) + ["y"], ["a", "y"]),
+        (lambda: ["y"] + (["a"] >> ops.FillMissing()), ["y", "a"]),
+        (lambda: "y" + (["a"] >> ops.FillMissing()), ["y", "a"]),
+        (lambda: (["a"] >> ops.FillMissing()) + None, ["a"]),
+        (lambda: None + (["a"] >> ops.FillMissing()), ["a"]),
+        (lambda: (["a"] >> ops.FillMissing()) + [["b"] >> ops.Clip(0), "y"], ["a", "b", "y"]),
+        (lambda: (["a", "b"] >> ops.FillMissing()) - "a", ["b"]),
+        (lambda: (["a", "b"] >> ops.FillMissing()) - ["a"], ["b"]),
+        (lambda: (["a", "b"] >> ops.FillMissing()) - ops.Node.of(["a"]), ["b"]),
+        (lambda: (["a", "b"] >> ops.FillMissing())["b"], ["b"]),
+        (lambda: (["a", "b"] >> ops.FillMissing())[["b", "a"]], ["b", "a"]),
+        (lambda: [["a"] >> ops.FillMissing(), "b"] >> ops.Normalize(), ["a", "b"]),
+        (lambda: [[["a"] >> ops.FillMissing(), "b"]] >> ops.HashedCross(9), ["a_X_b"]),
+        (lambda: [["a", "c"]] >> ops.Categorify(encode_type="combo"), ["a_c"]),
+        (lambda: ["a", "c", "y"], ["a", "c", "y"]),
+        (lambda: ["c", ["c", "y"]] >> ops.JoinGroupby(), ["c_count", "c_y_count"]),
+    ],
+)
+def test_what_can_be_written(build: Any, expected: list[str]) -> None:
+    assert columns(build()) == expected
+
+
+def test_groups_survive_operators_that_keep_names() -> None:
+    node = [["a", "b"]] >> ops.FillMissing() >> ops.Categorify(encode_type="combo")
+    assert columns(node) == ["a_b"]
+
+
+def test_nodes_never_change() -> None:
+    a = ["a"] >> ops.FillMissing()
+    before = repr(a)
+    _ = a + "b", a - "a", a["a"], a >> ops.Clip(0)
+    assert repr(a) == before
+    with pytest.raises(AttributeError, match="nodes never change"):
+        a.op = ops.LogOp()  # type: ignore[misc]
+
+
+def test_the_same_columns_twice_are_the_same_columns() -> None:
+    a = ["a"] >> ops.FillMissing()
+    assert columns(a + a) == ["a"]
+    assert columns(ops.Node.of(["a", "b"]) + ops.Node.of(["b", "y"])) == ["a", "b", "y"]
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(DuplicateColumnError, match="two columns named 'a'"):
+        columns((["a"] >> ops.FillMissing()) + ["a"])
+
+
+def test_one_learning_operator_cannot_be_in_two_places() -> None:
+    op = ops.Normalize()
+    with pytest.raises(GraphError, match="same Normalize object"):
+        nvt.Workflow((["a"] >> op) + (["b"] >> op))
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: ["nope"] >> ops.Normalize(), ColumnNotFoundError, "'nope'"),
+        (lambda: (["a"] >> ops.LogOp())["b"], ColumnNotFoundError, "'b' in the node"),
+        (
+            lambda: ["c"] >> ops.Normalize(),
+            OperatorError,
+            "Normalize works on numbers; column 'c' is string",
+        ),
+        (lambda: ["c"] >> ops.LogOp(), OperatorError, "<LogOp of .c.>: LogOp works on numbers"),
+        (lambda: ["a"] >> ops.ListSlice(2), OperatorError, "for lists; column 'a'"),
+        (lambda: ["a", "b"] >> ops.Rename(name="z"), OperatorError, "is for one column"),
+        (
+            lambda: ["a"] >> ops.TargetEncoding("c"),
+            OperatorError,
+            "column 'c' is string; it must be a number",
+        ),
+        (lambda: ["a"] >> ops.HashedCross(4), OperatorError, "two columns or more"),
+    ],
+)
+def test_wrong_columns(build: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        nvt.Workflow(build()).fit(DATA)
+
+
+@pytest.mark.parametrize("wrong", [3, {"a": 1}, ops.Normalize()])
+def test_not_a_selection(wrong: Any) -> None:
+    with pytest.raises(GraphError):
+        nvt.Workflow(wrong)
+
+
+def test_not_an_operator() -> None:
+    with pytest.raises(GraphError, match="not 3"):
+        ops.Node.of("a") >> 3
+
+
+def test_subgraphs() -> None:
+    part = ops.Subgraph("numbers", ["a", "b"] >> ops.FillMissing() >> ops.Normalize())
+    workflow = nvt.Workflow(ops.Node.of(part) + "y").fit(DATA)
+    assert workflow.subworkflows == ["numbers"]
+    sub = workflow.get_subworkflow("numbers")
+    assert sub.transform(DATA).column_names == ["a", "b"]
+    assert sub.transform(DATA).column("a").equals(workflow.transform(DATA).column("a"))
+    behind = (["a", "b", "c"] >> ops.AddTags("id")) >> ops.Subgraph("s", ["a"] >> ops.Clip(0))
+    assert columns(behind) == ["a"]
+
+
+def test_pictures() -> None:
+    node = (["a"] >> ops.FillMissing() >> ops.Normalize()) + (["c"] >> ops.TargetEncoding("y"))
+    mermaid = str(node.graph)
+    assert mermaid.startswith("flowchart TD")
+    assert '(["Normalize"])' in mermaid and "-.->" in mermaid
+    svg = node.graph._repr_svg_()
+    assert svg.startswith("<svg") and svg.count("<rect") == 7 and "Normalize" in svg
+
+
+def test_remove_inputs_drops_what_is_made_of_nothing_else() -> None:
+    node = (["a", "b"] >> ops.FillMissing()) + (["c"] >> ops.TargetEncoding("y", kfold=1)) + ["y"]
+    workflow = nvt.Workflow(node).fit(DATA)
+    served = workflow.remove_inputs(["y", "b"])
+    assert served.output_schema.column_names == ["a", "TE_c_y"]
+    assert served.input_schema.column_names == ["a", "c"]
+    got = served.transform(DATA.select(["a", "c"]))
+    assert got.column("TE_c_y").equals(workflow.transform(DATA).column("TE_c_y"))
+    with pytest.raises(GraphError, match="nothing is left"):
+        workflow.remove_inputs(["a", "b", "c", "y"])
+
+
+def test_remove_inputs_from_wildcards() -> None:
+    workflow = nvt.Workflow(ColumnSelector("*") >> ops.AddTags("id")).fit(DATA)
+    served = workflow.remove_inputs("y")
+    assert served.transform(DATA.select(["a", "b", "c"])).column_names == ["a", "b", "c"]

@@ -1,0 +1,330 @@
+"""Fitting, transforming whatever comes, updating, decoding, explaining."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import tabfeed as nvt
+from tabfeed import ops
+from tabfeed.errors import (
+    ColumnNotFoundError,
+    NotFittedError,
+    OperatorError,
+    SchemaError,
+    WorkflowError,
+)
+
+DATA = {"c": ["b", "a", "b", None], "x": [1.0, None, 3.0, 5.0], "y": [0, 1, 1, 0]}
+
+
+def features() -> Any:
+    cats = ["c"] >> ops.Categorify()
+    conts = ["x"] >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp() >> ops.Normalize()
+    return cats + conts + ["y"]
+
+
+@pytest.fixture
+def workflow() -> nvt.Workflow:
+    return nvt.Workflow(features()).fit(pa.table(DATA))
+
+
+def test_fit_returns_the_workflow(workflow: nvt.Workflow) -> None:
+    assert workflow.fit(pa.table(DATA)) is workflow
+    assert repr(workflow) == "<Workflow of 3 columns, fitted>"
+
+
+def test_what_comes_out_is_what_went_in(workflow: nvt.Workflow) -> None:
+    table = pa.table(DATA)
+    expected = workflow.transform(table)
+    assert isinstance(expected, pa.Table)
+    assert workflow.transform(pl.DataFrame(DATA)).equals(pl.from_arrow(expected))
+    assert workflow.transform(pl.LazyFrame(DATA)).collect().equals(pl.from_arrow(expected))
+    frame = workflow.transform(pd.DataFrame(DATA, index=list("qrst")))
+    assert frame.index.tolist() == list("qrst")
+    assert frame["c"].tolist() == expected.column("c").to_pylist()
+    arrays = workflow.transform({n: table.column(n).to_numpy() for n in table.column_names})
+    assert arrays["c"].tolist() == [3, 4, 3, 1]
+    batch = workflow.transform(table.to_batches()[0])
+    assert isinstance(batch, pa.RecordBatch) and batch.column("c").to_pylist() == [3, 4, 3, 1]
+    lazy = workflow.transform(nvt.Dataset(table, npartitions=2))
+    assert isinstance(lazy, nvt.Dataset) and lazy.to_arrow().equals(expected)
+    assert lazy.schema == workflow.output_schema
+    row = workflow.transform({"c": "b", "x": 3.0, "y": 1})
+    assert row == {n: expected.column(n)[2].as_py() for n in expected.column_names}
+    assert workflow(table).equals(expected)
+
+
+def test_a_row_has_the_same_values_as_a_table(workflow: nvt.Workflow) -> None:
+    rng = np.random.default_rng(0)
+    values = [None, float("nan"), -3.0, *rng.exponential(50, 200).tolist()]
+    rows = [{"c": "b", "x": v, "y": 1} for v in values]
+    table = pa.table({"c": ["b"] * len(values), "x": pa.array(values), "y": [1] * len(values)})
+    assert [workflow.transform(r) for r in rows] == workflow.transform(table).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"c": "b", "y": 1}, ColumnNotFoundError),
+        ({"c": 5, "x": 1.0, "y": 1}, SchemaError),
+        ({"c": "b", "x": "1", "y": 1}, SchemaError),
+    ],
+)
+def test_rows_that_do_not_fit(workflow: nvt.Workflow, row: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        workflow.transform(row)
+
+
+def test_numpy_values_in_a_row(workflow: nvt.Workflow) -> None:
+    row = {"c": np.str_("b"), "x": np.float32(3.0), "y": np.int64(1)}
+    assert workflow.transform(row) == workflow.transform({"c": "b", "x": 3.0, "y": 1})
+
+
+def test_before_fit() -> None:
+    unfitted = nvt.Workflow(features())
+    with pytest.raises(NotFittedError, match=r"Categorify of \[c\]"):
+        unfitted.transform(pa.table(DATA))
+    with pytest.raises(NotFittedError):
+        unfitted.transform(nvt.Dataset(DATA))
+    with pytest.raises(NotFittedError):
+        unfitted.transform({"c": "b", "x": 3.0, "y": 1})
+    with pytest.raises(NotFittedError):
+        _ = unfitted.output_schema
+
+
+def test_clear_stats(workflow: nvt.Workflow) -> None:
+    workflow.clear_stats()
+    with pytest.raises(NotFittedError):
+        workflow.transform(pa.table(DATA))
+
+
+def test_a_graph_that_learns_nothing_needs_no_fit() -> None:
+    out = nvt.Workflow(["x"] >> ops.FillMissing(7)).transform({"x": [1, None]})
+    assert out["x"].tolist() == [1, 7]
+
+
+def test_fit_again_forgets(workflow: nvt.Workflow) -> None:
+    workflow.fit({"c": ["z"], "x": [1.0], "y": [0]})
+    assert workflow.transform({"c": "b", "x": 1.0, "y": 0})["c"] == 2
+
+
+def test_no_rows() -> None:
+    empty = pa.table(DATA).slice(0, 0)
+    with pytest.raises(WorkflowError, match="no rows to fit on"):
+        nvt.Workflow(features()).fit(empty)
+
+
+def test_empty_partitions_do_no_harm(tmp_path: Path) -> None:
+    table = pa.table(DATA)
+    for i, part in enumerate([table.slice(0, 0), table, table.slice(0, 0)]):
+        pl.from_arrow(part).write_parquet(tmp_path / f"{i}.parquet")
+    data = nvt.Dataset(tmp_path)
+    fitted = nvt.Workflow(features()).fit(data)
+    assert fitted.transform(data).to_arrow().num_rows == 4
+
+
+def test_all_null_columns_have_documented_results() -> None:
+    data = pa.table({"x": pa.nulls(3, pa.float64()), "c": pa.nulls(3, pa.string())})
+    node = (["x"] >> ops.Normalize()) + (["c"] >> ops.Categorify())
+    assert nvt.Workflow(node).fit_transform(data).to_pydict() == {"x": [None] * 3, "c": [1] * 3}
+
+
+@pytest.mark.parametrize("op", [ops.Normalize, ops.NormalizeMinMax])
+def test_infinite_values_name_node_and_column(op: Any) -> None:
+    with pytest.raises(OperatorError, match=r"<Normalize.* of \[x\]>: .*column 'x' holds infinite"):
+        nvt.Workflow(["x"] >> op()).fit({"x": [1.0, float("inf")]})
+
+
+def test_a_type_that_differs_from_fit(workflow: nvt.Workflow) -> None:
+    wrong = pa.table({**DATA, "x": ["1", "2", "3", "4"]})
+    with pytest.raises(SchemaError, match=r"'x' is string here and was double"):
+        workflow.transform(wrong)
+    with pytest.raises(SchemaError, match="'x'"):
+        workflow.transform(nvt.Dataset(wrong))
+    integers = pa.table({**DATA, "x": [1, 2, 3, 4]})
+    assert workflow.transform(integers).num_rows == 4
+
+
+def test_a_missing_column(workflow: nvt.Workflow) -> None:
+    with pytest.raises(ColumnNotFoundError, match="'x'"):
+        workflow.transform(pa.table({"c": ["a"], "y": [1]}))
+
+
+def fails(column: pl.Series) -> pl.Series:
+    if len(column):
+        raise RuntimeError("boom")
+    return column
+
+
+def test_a_failing_function_names_its_node() -> None:
+    node = ["x"] >> ops.FillMissing() >> ops.LambdaOp(fails)
+    with pytest.raises(
+        OperatorError, match=r"<fails of \[FillMissing of \[x\]\]> failed: RuntimeError: boom"
+    ):
+        nvt.Workflow(node).transform({"x": [1.0]})
+
+
+def test_a_failing_lazy_operator_names_its_node() -> None:
+    workflow = nvt.Workflow(["x"] >> ops.Clip(0) >> ops.ReduceDtypeSize() >> ops.Clip(1)).fit(
+        {"x": [1, 2]}
+    )
+    with pytest.raises(OperatorError, match=r"<ReduceDtypeSize of \[Clip of \[x\]\]> failed"):
+        workflow.transform({"x": [1000]})
+
+
+def test_only_needed_columns_are_read_and_phases_are_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded = ["c"] >> ops.Categorify() >> ops.Normalize()
+    node = encoded + (["x"] >> ops.Normalize()) + ["z"]
+    data = nvt.Dataset(pa.table({**DATA, "z": [1, 2, 3, 4], "unused": [0, 0, 0, 0]}))
+    reads: list[list[str]] = []
+    original = nvt.Dataset.read
+
+    def read(self: Any, index: Any, columns: Any = None, **options: Any) -> Any:
+        reads.append(list(columns))
+        return original(self, index, columns, **options)
+
+    monkeypatch.setattr(nvt.Dataset, "read", read)
+    nvt.Workflow(node).fit(data)
+    assert reads == [["c", "x"], ["c"]]
+
+
+def test_explain(workflow: nvt.Workflow) -> None:
+    encoded = ["c"] >> ops.Categorify() >> ops.Normalize()
+    text = nvt.Workflow(encoded + (["x"] >> ops.Normalize()) + ["y"]).explain()
+    assert text.splitlines() == [
+        "fit, pass 1 of 2: reads c, x",
+        "  learns <Categorify of [c]>",
+        "  learns <Normalize of [x]>",
+        "fit, pass 2 of 2: reads c",
+        "  learns <Normalize of [Categorify of [c]]>",
+        "transform: reads c, x, y",
+        "  makes c, x, y",
+    ]
+    assert "reads c, x" in workflow.explain()
+
+
+def test_schemas(workflow: nvt.Workflow) -> None:
+    assert workflow.input_schema.column_names == ["c", "x", "y"]
+    assert workflow.output_dtypes == {"c": pa.int64(), "x": pa.float64(), "y": pa.int64()}
+    assert workflow.input_dtypes["c"] == pa.string()
+
+
+def test_decode(workflow: nvt.Workflow) -> None:
+    table = pa.table(DATA)
+    decoded = workflow.decode(workflow.transform(table))
+    assert decoded.column("c").to_pylist() == DATA["c"]
+    assert workflow.decode(workflow.transform(pd.DataFrame(DATA)))["c"].tolist()[:3] == [
+        "b",
+        "a",
+        "b",
+    ]
+
+
+def test_embedding_sizes() -> None:
+    columns = {f"C{i}": [f"{j}" for j in range(10 * i)] * (30 // i) for i in (1, 2, 10)}
+    shortest = min(len(v) for v in columns.values())
+    data = {n: v[:shortest] for n, v in columns.items()}
+    node = list(data) >> ops.Categorify()
+    workflow = nvt.Workflow(node).fit(data)
+    sizes = ops.get_embedding_sizes(workflow)
+    assert list(sizes) == ["C1", "C10", "C2"]
+    assert sizes["C1"] == (13, 16)
+    assert ops.get_embedding_sizes(node) == sizes
+    lists = nvt.Workflow(["l", "c"] >> ops.Categorify()).fit(
+        pa.table({"l": [["a"], ["b"]], "c": ["x", "y"]})
+    )
+    assert ops.get_embedding_sizes(lists) == ({"c": (5, 16)}, {"l": (5, 16)})
+
+
+def test_update_appends_and_merges() -> None:
+    first = {"c": ["a", "a", "b"], "x": [1.0, 2.0, 3.0], "y": [1, 0, 1]}
+    second = {"c": ["c", "b", "c", None], "x": [10.0, 20.0, 30.0, 40.0], "y": [0, 0, 1, 1]}
+    node = (
+        (["c"] >> ops.Categorify())
+        + (["x"] >> ops.Normalize())
+        + (["c"] >> ops.TargetEncoding("y", kfold=1, out_dtype="float64"))
+        + (["c"] >> ops.JoinGroupby("x", stats=["count", "mean"]))
+        + (["x"] >> ops.FillMedian() >> ops.Rename(name="m"))
+    )
+    workflow = nvt.Workflow(node).fit(first)
+    assert workflow.update(second) == {"c": 1}
+    both = {n: [*first[n], *second[n]] for n in first}
+    whole = nvt.Workflow(
+        (["x"] >> ops.Normalize())
+        + (["c"] >> ops.TargetEncoding("y", kfold=1, out_dtype="float64"))
+        + (["c"] >> ops.JoinGroupby("x", stats=["count", "mean"]))
+        + (["x"] >> ops.FillMedian() >> ops.Rename(name="m"))
+    ).fit(both)
+    probe = pa.table({"c": ["a", "b", "c", None], "x": [1.0, None, 3.0, 4.0]})
+    got, expected = workflow.transform(probe), whole.transform(probe)
+    assert got.column("c").to_pylist() == [3, 4, 5, 1]
+    for name in expected.column_names:
+        assert got.column(name).to_pylist() == pytest.approx(expected.column(name).to_pylist()), (
+            name
+        )
+
+
+def test_update_refuses_a_single_table() -> None:
+    workflow = nvt.Workflow(["c"] >> ops.Categorify(single_table=True)).fit({"c": ["a"]})
+    with pytest.raises(OperatorError, match="cannot grow without moving"):
+        workflow.update({"c": ["b"]})
+
+
+def test_update_after_load(tmp_path: Path, workflow: nvt.Workflow) -> None:
+    workflow.save(tmp_path / "w")
+    loaded = nvt.Workflow.load(tmp_path / "w")
+    assert loaded.update({"c": ["new", "b"], "x": [1.0, 2.0], "y": [0, 1]}) == {"c": 1}
+    assert loaded.transform({"c": "new", "x": 1.0, "y": 0})["c"] == 5
+
+
+def test_fitted_workflows_travel_between_processes(workflow: nvt.Workflow) -> None:
+    copy = pickle.loads(pickle.dumps(workflow))
+    assert copy.transform(pa.table(DATA)).equals(workflow.transform(pa.table(DATA)))
+
+
+def test_spill_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    values = [f"a long enough text {i % 3000}" for i in range(9000)]
+    data = nvt.Dataset({"c": values, "x": list(range(9000))}, npartitions=4)
+    node = (
+        (["c"] >> ops.JoinGroupby("x")) + (["x"] >> ops.FillMedian()) + (["c"] >> ops.DataStats())
+    )
+    fitted = nvt.Workflow(node).fit(data, memory_limit="50kB")
+    assert fitted.transform(data).head(1)["c_count"][0] == 3
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+def test_a_failing_fit_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    values = [f"a long enough text {i}" for i in range(3000)]
+    data = nvt.Dataset({"c": values, "x": [1.0] * 2999 + [float("inf")]}, npartitions=3)
+    node = (["c"] >> ops.JoinGroupby()) + (["x"] >> ops.Normalize())
+    with pytest.raises(OperatorError):
+        nvt.Workflow(node).fit(data, memory_limit="20kB")
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+class Forgetful(ops.Operator):
+    """Makes a column of another name than it declares."""
+
+    def transform(self, frame: pl.LazyFrame, inputs: ops.Inputs) -> pl.LazyFrame:
+        return frame.select(1 - pl.col(n) for n in inputs.names)
+
+
+def test_an_operator_that_does_not_make_what_it_declares() -> None:
+    with pytest.raises(
+        OperatorError, match=r"'x' was declared but not made; there are \['literal'\]"
+    ):
+        nvt.Workflow(["x"] >> Forgetful()).transform({"x": [1]})
