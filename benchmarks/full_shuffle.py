@@ -26,7 +26,7 @@ from tabfeed import datagen
 
 
 def peak_rss_mb() -> float:
-    """This process's own peak; getrusage would also count the parent that started it."""
+    """The peak of this process alone; getrusage would count the parent that started it too."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -109,3 +110,28 @@ def test_row_groups_are_partitions_unless_something_applies_to_whole_ones(tmp_pa
     tables = [ds.read(p) for p in parts]
     assert [t.num_rows for t in tables] == lens
     assert pa.concat_tables(tables).column("key").to_pylist() == list(range(104))
+
+
+def test_a_thread_that_would_wait_reads_what_is_needed_next():
+    begun, release = threading.Event(), threading.Event()
+
+    class Held(Slow):
+        def read(self, number):
+            if number == 0:
+                begun.set()
+                assert release.wait(10)
+            return super().read(number)
+
+    reader = Held()
+    parts = SharedParts(reader, {0: 1, 1: 2, 2: 3, 3: 4})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(parts.get, [0])
+        assert begun.wait(10)
+        second = pool.submit(parts.get, [0])
+        while 1 not in parts._parts:  # the test's timeout is the end of this wait
+            time.sleep(0.01)
+        release.set()
+        assert list(first.result()) == list(second.result()) == [0]
+    assert reader.reads == [1, 0]  # partition 1 early, 2 and 3 not: one at a time
+    assert list(parts.get([1])) == [1]
+    assert reader.reads == [1, 0]

@@ -2,8 +2,8 @@
 
 `PartReader` reads one partition: file to table, table through the user's transforms, table to
 arrays. `SharedParts` belongs to one pass over the data: whatever chunk comes first reads a
-partition, others that need it at the same time wait for that or read something else
-meanwhile, and it goes when the last chunk that needs it is done.
+partition; a thread that would wait for it reads the partition that is needed next instead; and
+it goes when the last chunk that needs it is done.
 
 The loader cuts finer than a `Dataset` does where it can: by row group, since several
 partitions are open at once and their sum is what takes memory.
@@ -12,6 +12,7 @@ partitions are open at once and their sum is what takes memory.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -155,6 +156,8 @@ class SharedParts:
         self._changed = threading.Condition()
         self._parts: dict[int, Part | BaseException] = {}
         self._reading: set[int] = set()
+        self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
+        self._early: int | None = None  # read before any chunk asked for it; one at a time
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
@@ -181,13 +184,29 @@ class SharedParts:
                 if isinstance(part, BaseException):
                     raise part
                 found[number] = part
+                if number == self._early:
+                    self._early = None
             free = [n for n in missing if n not in found and n not in self._reading]
             if free:
                 self._reading.add(free[0])
                 return free[0]
-            if len(there) < len(missing):
-                with span("share"):
-                    self._changed.wait(_TICK)
+            if len(there) == len(missing):
+                return None
+            if self._early is None and (early := self._needed_next()) is not None:
+                self._early = early
+                self._reading.add(early)
+                return early
+            with span("share"):
+                self._changed.wait(_TICK)
+        return None
+
+    def _needed_next(self) -> int | None:
+        """The partition that a later chunk needs first and nobody has begun to read."""
+        while self._upcoming:
+            number = self._upcoming.popleft()
+            begun = number in self._parts or number in self._reading
+            if not begun and self._last_use[number] >= self._low:
+                return number
         return None
 
     def _read(self, number: int) -> None:
