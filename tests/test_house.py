@@ -39,11 +39,13 @@ BASE = {"duckdb", "fsspec", "numpy", "polars", "pyarrow", "rich", "typer"}
 # Optional ones any module may import inside a function, where they are accepted but not required.
 OPTIONAL = {"pandas"}
 
-# `loader/X.py` and `framework_utils/X/` may import, at the top too, what framework X stands for.
+# `loader/X.py`, `framework_utils/X/` and `profile/X.py` may import, at the top too, what framework
+# X stands for.
 FRAMEWORKS = {
     "fastai": {"fastai", "torch"},
     "jax": {"jax"},
     "keras": {"keras"},
+    "lightning": {"lightning"},
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
@@ -140,7 +142,7 @@ def breach_inside(imported: Import) -> str | None:
 
 def framework_of(module: str) -> str | None:
     parts = module.split(".")
-    if len(parts) > 2 and parts[1] in ("loader", "framework_utils"):
+    if len(parts) > 2 and parts[1] in ("loader", "framework_utils", "profile"):
         return parts[2] if parts[2] in FRAMEWORKS else None
     return None
 

@@ -1,0 +1,176 @@
+"""The verdict names the bottleneck that was put there, and times add up."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tabfeed.profile import Profiler
+from tests.profile import cases as c
+
+
+def check(prof: Profiler, cause: str, named: str = "") -> None:
+    verdict, times = prof.verdict, prof.run.times
+    assert verdict.cause == cause, verdict
+    assert named in verdict.sentence
+    parts = times.startup + times.wait + times.compute + times.copy
+    assert parts == pytest.approx(times.wall, rel=0.05)
+    assert min(times.startup, times.wait, times.compute, times.copy) >= 0
+
+
+def check_stages(prof: Profiler) -> None:
+    """What each loader thread did adds up to the time it lived."""
+    sums = prof._sampler.stages
+    lived = sum(sums.last[t] - sums.first[t] for t in sums.first if "loader" in t)
+    assert sum(s.seconds for s in prof.run.stages) == pytest.approx(lived / 1e9, rel=0.05)
+
+
+# -- our loader ----------------------------------------------------------------------------------
+
+
+def test_ours_slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    with c.slow_storage(monkeypatch):
+        prof = c.profile(c.ours(), c.quick_step)
+    check(prof, "read", "waiting for the storage")
+    check_stages(prof)
+    more = prof.verdict.advice[0]
+    assert more.text == "more loader threads: threads=2"
+    assert 1.2 < more.gain < 2.2
+
+
+def test_ours_slow_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    with c.slow_storage(monkeypatch, c.work):
+        prof = c.profile(c.ours(), c.quick_step)
+    check(prof, "decode")
+    check_stages(prof)
+
+
+def test_ours_slow_transform() -> None:
+    prof = c.profile(c.ours(c.slow_transform), c.quick_step)
+    check(prof, "transform", "slow_transform")
+    check_stages(prof)
+
+
+def test_ours_slow_copy_in_the_background() -> None:
+    prof = c.profile(c.ours(finish=c.slow_finish), c.quick_step)
+    check(prof, "copy")
+    check_stages(prof)
+
+
+def test_ours_slow_copy_in_the_loop() -> None:
+    check(c.profile(c.ours(), c.step_with_copy), "copy", "copy_to_device")
+
+
+def test_ours_copy_marked_by_hand() -> None:
+    def step(batch: Any) -> None:
+        with Profiler.span("copy"):
+            time.sleep(c.SLOW)
+
+    prof = c.profile(c.ours(), step)
+    check(prof, "copy")
+    assert prof.run.times.copy > 0.8 * prof.run.times.steady
+
+
+def test_ours_slow_model() -> None:
+    prof = c.profile(c.ours(), c.slow_model)
+    check(prof, "compute")
+    check_stages(prof)
+
+
+def test_ours_python_in_the_loop() -> None:
+    prof = c.profile(c.ours(), c.python_loop)
+    check(prof, "python", "interpreter")
+
+
+def test_ours_tiny_batches() -> None:
+    check(c.profile(c.ours(batch=8, batches=2000), c.tiny_step), "small_batches", "8 rows")
+
+
+# -- torch ---------------------------------------------------------------------------------------
+
+
+def torch_loader(workers: int = 0, **options: Any) -> Any:
+    data = pytest.importorskip("torch.utils.data")
+    return data.DataLoader(c.Rows(**options), batch_size=4, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torch_slow_reader(workers: int) -> None:
+    prof = c.profile(torch_loader(workers, reading=c.SLOW / 4), c.quick_step)
+    check(prof, "read", "Rows.read_row")
+    assert prof.run.through is not None
+    assert prof.run.through.rows_per_second > 2 * prof.run.rows_per_second
+    assert any("tabfeed gave" in a.text for a in prof.verdict.advice)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torch_slow_transform(workers: int) -> None:
+    prof = c.profile(torch_loader(workers, transforming=c.SLOW / 4), c.quick_step)
+    check(prof, "transform", "Rows.transform")
+
+
+@pytest.mark.parametrize(
+    ("step", "cause"),
+    [(c.step_with_copy, "copy"), (c.slow_model, "compute"), (c.python_loop, "python")],
+)
+def test_torch_in_the_loop(step: Callable[[Any], None], cause: str) -> None:
+    check(c.profile(torch_loader(), step), cause)
+
+
+def test_torch_tiny_batches() -> None:
+    check(c.profile(torch_loader(rows=4000), c.tiny_step), "small_batches", "4 rows")
+
+
+# -- tf.data -------------------------------------------------------------------------------------
+
+
+def tf_source(seconds: float = 0.0, rows: int = c.BATCHES * 4) -> Any:
+    tf = pytest.importorskip("tensorflow")
+
+    def read() -> Any:
+        for i in range(rows):
+            c.pause(seconds)
+            yield np.float32(i)
+
+    return tf.data.Dataset.from_generator(read, output_signature=tf.TensorSpec((), tf.float32))
+
+
+def slow_map(value: Any) -> Any:
+    tf = pytest.importorskip("tensorflow")
+
+    def work(x: Any) -> Any:
+        time.sleep(c.SLOW / 4)
+        return x * 2
+
+    out = tf.numpy_function(work, [value], tf.float32)
+    out.set_shape(())
+    return out
+
+
+def test_tf_slow_reader() -> None:
+    prof = c.profile(tf_source(c.SLOW / 4).batch(4).prefetch(2), c.quick_step)
+    check(prof, "read", "the source")
+
+
+def test_tf_slow_transform() -> None:
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices(np.zeros(c.BATCHES * 4, np.float32))
+    prof = c.profile(rows.shuffle(100).map(slow_map).batch(4).prefetch(2), c.quick_step)
+    check(prof, "transform", "slow_map")
+
+
+@pytest.mark.parametrize(
+    ("step", "cause"),
+    [(c.step_with_copy, "copy"), (c.slow_model, "compute"), (c.python_loop, "python")],
+)
+def test_tf_in_the_loop(step: Callable[[Any], None], cause: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    check(c.profile(tf.data.Dataset.range(c.BATCHES * 4).batch(4), step), cause)
+
+
+def test_tf_tiny_batches() -> None:
+    tf = pytest.importorskip("tensorflow")
+    prof = c.profile(tf.data.Dataset.range(4000).batch(4), c.tiny_step)
+    check(prof, "small_batches", "4 rows")
