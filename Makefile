@@ -1,5 +1,5 @@
 # Everything lives in .venv; nothing is installed outside it. Two stamp files say what it holds:
-# `base` (tabfeed and what it needs) and `test` (all the frameworks, the tests' tools). Whichever is
+# `demo` (tabfeed with PyTorch) and `test` (all the frameworks, the tests' tools). Whichever is
 # older than the files it was made from is made again, by adding to .venv, never by taking away.
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,dev
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/stamp-base  ## show what tabfeed does, on generated data
+demo: $(VENV)/stamp-demo  ## show what tabfeed does, on generated data
 	@$(BIN)/python examples/demo.py
 
 test: lint  ## set up, check style and types, run every test
@@ -35,17 +35,17 @@ clean:  ## remove .venv, caches and build output
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # An order-only prerequisite: .venv itself changes whenever something is put in it.
-$(VENV)/stamp-base: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Setting up $(VENV): tabfeed and its base dependencies (about a minute) ..."
-	@$(INSTALL) -e .
+$(VENV)/stamp-demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Setting up $(VENV): tabfeed and PyTorch (about a minute) ..."
+	@$(INSTALL) -e '.[torch]'
 	@touch $@
 
-# Touching stamp-base too: the larger set holds the smaller.
+# Touching stamp-demo too: the larger set holds the smaller.
 $(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt | $(VENV)/pyvenv.cfg
 	@echo "Setting up $(VENV): all frameworks and the tests' tools (some minutes) ..."
 	@$(INSTALL) -e '.[$(TEST_EXTRAS)]' -r requirements-fastai.txt
 	@$(INSTALL) --no-deps fastai
-	@touch $(VENV)/stamp-base $@
+	@touch $(VENV)/stamp-demo $@
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
