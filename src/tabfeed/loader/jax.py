@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
-from tabfeed.errors import LoaderError
+from tabfeed.errors import LoaderError, MissingExtraError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import EpochIterator
 from tabfeed.loader.build import (
@@ -30,6 +29,11 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
+
+try:
+    import jax
+except ImportError as e:
+    raise MissingExtraError("jax", "JAX loaders") from e
 
 __all__ = ["Loader"]
 

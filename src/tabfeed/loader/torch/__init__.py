@@ -6,6 +6,13 @@ buffers become tensors without a copy, and one `split` cuts all batches of a chu
 
 from __future__ import annotations
 
+from tabfeed.errors import MissingExtraError
+
+try:
+    import torch  # noqa: F401
+except ImportError as e:
+    raise MissingExtraError("torch", "PyTorch loaders") from e
+
 from tabfeed.loader.torch.dataloader import DLDataLoader
 from tabfeed.loader.torch.dicts import Loader
 from tabfeed.loader.torch.tuples import TorchAsyncItr
