@@ -1,9 +1,13 @@
 """What the profiler costs: the same loop with it and without, turn by turn.
 
-Runs alternate, so that a machine that is busier for a while is so for both; each pair gives one
-ratio, and the median of the ratios is told, with the middle half of them. Prints JSON.
+Runs are short and alternate, so that a machine that is busier for a while is so for both. Each pair
+gives a ratio; told are the median of the ratios and its 95 % interval (by resampling), of wall time
+and of CPU time of the whole process, which a busy machine blurs less but which does not see waiting.
+Pairs of which neither half is profiled show what can be told apart at all. Prints JSON.
 
-    python benchmarks/profiler_overhead.py [--pairs 20] [--seconds 1.0]
+Short runs tell the worst: the profiler looks most often at first.
+
+    python benchmarks/profiler_overhead.py [--pairs 100] [--seconds 0.3]
 """
 
 from __future__ import annotations
@@ -11,10 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +29,13 @@ from tabfeed.profile import Profiler
 from tabfeed.profile.spans import SpanLog
 from tabfeed.profile.through import array_feed
 from tabfeed.trace import recording, span
+
+
+class Cost(NamedTuple):
+    """Seconds."""
+
+    wall: float
+    cpu: float
 
 
 def spin(seconds: float) -> Callable[[Any], None]:
@@ -69,39 +79,44 @@ def feed(steps: int, rows: int = 512) -> Any:
     return array_feed(dataset, options, dataset.column_names)
 
 
-def loop(batches: Iterable[Any], step: Callable[[Any], None]) -> float:
-    """Seconds of one pass."""
-    start = time.perf_counter()
+def loop(batches: Iterable[Any], step: Callable[[Any], None]) -> Cost:
+    """Wall and CPU seconds of one pass."""
+    wall, cpu = time.perf_counter(), time.process_time()
     for batch in batches:
         step(batch)
-    return time.perf_counter() - start
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def pair(batches: Any, step: Callable[[Any], None], first_on: bool) -> tuple[float, float]:
-    """Seconds with the profiler on, and off."""
-    found = {}
-    for on in (first_on, not first_on):
-        if on:
-            with Profiler(probe=False) as prof:
-                found[on] = loop(prof.watch(batches), step)
-        else:
-            found[on] = loop(batches, step)
-    return found[True], found[False]
+def profiled(batches: Any, step: Callable[[Any], None]) -> Cost:
+    """The same with a profiler."""
+    with Profiler(probe=False) as prof:
+        return loop(prof.watch(batches), step)
 
 
 def measure(batches: Any, step: Callable[[Any], None], pairs: int) -> dict[str, Any]:
-    """Overhead in percent over alternating pairs, after one that does not count."""
-    pair(batches, step, True)
-    times = [pair(batches, step, number % 2 == 0) for number in range(pairs)]
-    ratios = sorted(100 * (on / off - 1) for on, off in times)
-    quarter = len(ratios) // 4
-    least_on, least_off = min(on for on, _ in times), min(off for _, off in times)
+    """Overhead in percent over alternating pairs, and what pairs without a profiler show."""
+    loop(batches, step)
+    on, control = [], []
+    for number in range(pairs):
+        order = (profiled, loop, loop) if number % 2 else (loop, loop, profiled)
+        costs = [run(batches, step) for run in order]
+        with_it, without = (costs[0], costs[1]) if number % 2 else (costs[2], costs[1])
+        on.append((with_it, without))
+        control.append((costs[2], costs[1]) if number % 2 else (costs[0], costs[1]))
     return {
-        "overhead in %, median of pairs": round(statistics.median(ratios), 3),
-        "middle half": [round(ratios[quarter], 3), round(ratios[-1 - quarter], 3)],
-        "overhead in %, fastest of each": round(100 * (least_on / least_off - 1), 3),
-        "seconds off, median": round(statistics.median(off for _, off in times), 4),
+        "wall": overhead([a.wall / b.wall for a, b in on]),
+        "CPU": overhead([a.cpu / b.cpu for a, b in on]),
+        "wall, neither profiled": overhead([a.wall / b.wall for a, b in control]),
     }
+
+
+def overhead(ratios: list[float]) -> dict[str, Any]:
+    """The median in percent, and where it lies with 95 % confidence."""
+    values = 100 * (np.array(ratios) - 1)
+    random = np.random.default_rng(0)
+    again = np.median(random.choice(values, (2000, len(values))), axis=1)
+    low, high = np.percentile(again, [2.5, 97.5])
+    return {"%": round(float(np.median(values)), 2), "from": round(low, 2), "to": round(high, 2)}
 
 
 def each(work: Callable[[], Any], count: int = 100_000) -> float:
@@ -138,12 +153,12 @@ def small_costs() -> dict[str, float]:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one pass")
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of one pass")
     args = parser.parse_args()
     result: dict[str, Any] = {"cores": cpu_count(), "load": os.getloadavg(), "loops": {}}
     for name, make in (("native", multiply), ("python", spin)):
-        for length in (0.01, 0.002, 0.0005):
+        for length in (0.01, 0.001):
             batches = feed(max(20, int(args.seconds / length)))
             told = measure(batches, make(length), args.pairs)
             result["loops"][f"{name} step of {1000 * length:g} ms"] = told
