@@ -2,7 +2,7 @@
 
 Runs are short and alternate, so that a machine that is busier for a while is so for both. Each pair
 gives a ratio; told are the median of the ratios and its 95 % interval (by resampling), of wall time
-and of CPU time of the whole process, which a busy machine blurs less but which does not see waiting.
+and of CPU time of the whole process, which a busy machine blurs less, but which does not see waits.
 Pairs of which neither half is profiled show what can be told apart at all. Prints JSON.
 
 Short runs tell the worst: the profiler looks most often at first.
