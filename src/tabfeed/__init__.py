@@ -6,11 +6,17 @@ batches; batches reach PyTorch, Keras, JAX and fastai before the model asks for 
 
 from __future__ import annotations
 
-from tabfeed import errors, io, ops
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tabfeed import errors, io
 from tabfeed.io import Dataset, Shuffle
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.selector import ColumnSelector
-from tabfeed.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tabfeed import ops
+    from tabfeed.workflow import Workflow
 
 __version__ = "0.1.0"
 
@@ -27,3 +33,12 @@ __all__ = [
     "io",
     "ops",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Operators and workflows are imported when they are first used; they bring Polars along."""
+    if name == "ops":
+        return importlib.import_module("tabfeed.ops")
+    if name == "Workflow":
+        return importlib.import_module("tabfeed.workflow").Workflow
+    raise AttributeError(f"module 'tabfeed' has no attribute {name!r}")

@@ -17,7 +17,6 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tabfeed.arguments import known_arguments
@@ -38,6 +37,7 @@ from tabfeed.trace import span
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
     from tabfeed.io.validate import Report
     from tabfeed.io.writer import Shuffle

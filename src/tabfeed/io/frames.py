@@ -19,10 +19,9 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -30,6 +29,9 @@ from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import DataFile, Location, ReadOptions
 from tabfeed.io.unify import conform
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["DaskFrame", "MemoryTable", "TemporaryFolder", "arrow_from_frame", "as_data_file"]
 
@@ -139,7 +141,8 @@ def as_data_file(source: Any) -> DataFile | None:
         return _spool(source.to_reader())
     if pads is not None and isinstance(source, pads.Dataset):
         return _spool(source.scanner().to_reader())
-    if isinstance(source, pl.LazyFrame):
+    polars = sys.modules.get("polars")  # likewise
+    if polars is not None and isinstance(source, polars.LazyFrame):
         return _spool_lazy(source)
     if _is_dask_frame(source):
         return DaskFrame(source)
@@ -159,8 +162,9 @@ def arrow_from_frame(source: Any) -> pa.Table | None:
         return source
     if isinstance(source, pa.RecordBatch):
         return pa.Table.from_batches([source])
-    if isinstance(source, pl.DataFrame):
-        return source.to_arrow(compat_level=pl.CompatLevel.oldest())
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(source, polars.DataFrame):
+        return source.to_arrow(compat_level=polars.CompatLevel.oldest())
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(source, pandas.DataFrame):
         return _from_pandas(source)
@@ -196,8 +200,9 @@ def _from_mapping(source: Mapping[Any, Any]) -> pa.Table:
 def _as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if isinstance(values, pl.Series):
-        return values.to_arrow(compat_level=pl.CompatLevel.oldest())
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(values, polars.Series):
+        return values.to_arrow(compat_level=polars.CompatLevel.oldest())
     if isinstance(values, str | bytes | Mapping) or not _has_rows(values):
         raise ArgumentError(
             f"column {name!r} is a single value, {values!r}; give an array or a list of rows"
@@ -242,6 +247,8 @@ def _spool(reader: pa.RecordBatchReader) -> DataFile:
 
 def _spool_lazy(frame: pl.LazyFrame) -> DataFile:
     """Run a lazy frame's plan into a file, streaming, so that its result may exceed memory."""
+    import polars as pl
+
     folder = TemporaryFolder()
     path = str(folder.path / "frame.arrow")
     frame.sink_ipc(path, compression="uncompressed", compat_level=pl.CompatLevel.oldest())

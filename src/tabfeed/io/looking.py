@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, MissingExtraError
@@ -16,6 +15,7 @@ from tabfeed.io.partition import first_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
     from tabfeed.io.dataset import Dataset
 
@@ -45,6 +45,8 @@ def _first_rows(dataset: Dataset, index: int, n: int) -> pa.Table:
 
 def sample(dataset: Dataset, n: int, seed: int) -> pl.DataFrame:
     """See `Dataset.sample`."""
+    import polars as pl
+
     _refuse_negative(n)
     lens = dataset.partition_lens
     total = sum(lens)
@@ -65,6 +67,8 @@ def _refuse_negative(n: int) -> None:
 
 def polars_frame(dataset: Dataset, tables: Sequence[pa.Table]) -> pl.DataFrame:
     """Tables of a dataset as one Polars frame; its columns even where there are no rows."""
+    import polars as pl
+
     full = [t for t in tables if t.num_rows] or [dataset._empty()]
     frame = pl.from_arrow(pa.concat_tables(full))
     assert isinstance(frame, pl.DataFrame)
