@@ -209,7 +209,7 @@ def queue_depths() -> list[tuple[int, int]]:
 
     A look without a lock, for a profiler: what it says may be a moment old.
     """
-    works = [p._work for p in list(_running)]
+    works = [p._work for p in list(_running)] if _running else []
     return [(len(w.results), w.depth) for w in works if not w.stopped]
 
 

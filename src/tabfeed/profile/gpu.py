@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-__all__ = ["CudaMarks", "GpuReading", "Nvml", "cuda_in_use"]
+__all__ = ["CudaMarks", "GpuReading", "Nvml", "cuda_in_use", "may_use_cuda"]
 
 _HARVEST = 8
 _FIRST = 16
@@ -89,6 +89,12 @@ def _import_nvml() -> Any:
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
+
+
+def may_use_cuda() -> bool:
+    """Whether this program has imported a torch that was built for CUDA."""
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return getattr(version, "cuda", None) is not None
 
 
 def cuda_in_use() -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tabfeed.errors import ArgumentError
 from tabfeed.profile import ceiling, probe, through
-from tabfeed.profile.gpu import CudaMarks, Nvml
+from tabfeed.profile.gpu import CudaMarks, Nvml, may_use_cuda
 from tabfeed.profile.passes import Pass, Phase, Watch
 from tabfeed.profile.run import Ceiling, Part, Run
 from tabfeed.profile.sampler import Sampler
@@ -122,7 +122,7 @@ class Profiler:
     def _open_pass(self, source: Any, begin: int | None = None) -> Pass:
         here = threading.get_ident()
         inner = any(not p.end and p.thread == here for p in self._passes)
-        marks = None if inner else self._marks
+        marks = self._marks if may_use_cuda() and not inner else None
         if self._recording is None:  # before or after: batches are given, times are not kept
             return Pass(source, Phase(), begin=begin)
         if not self._passes:

@@ -1,4 +1,4 @@
-"""The profiler's own thread: looks, fifty times a second at most, at what cannot be told otherwise.
+"""The profiler's own thread: looks, 20 times a second at most, at what cannot be told otherwise.
 
 Each time it wakes it knows how late it is. Late by about the interpreter's switch interval, with a
 core free to run on, means that another thread held the interpreter all that while: that is how
@@ -12,6 +12,7 @@ them together stay near a five-hundredth of the time.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
@@ -30,11 +31,12 @@ from tabfeed.profile.stages import StageSums
 __all__ = ["Sampler"]
 
 _clock = time.perf_counter_ns
-_EVERY = 0.02
+_EVERY = 0.05
+_TAKEN_NS = 0.2e9 * sys.getswitchinterval()  # later than this: the interpreter was taken
 _GPU_EVERY_NS = 200_000_000
 _THREADS_FIRST_NS, _THREADS_MOST_NS = 125_000_000, 1_000_000_000
 _SHARE = 0.002
-_CREDIT_NS = 15_000_000  # the first looks may cost this much more, once
+_CREDIT_NS = 5_000_000  # the first looks may cost this much more, once
 _LONGEST = 0.5
 _MANY = 20_000
 
@@ -55,7 +57,7 @@ class Sampler:
     def __init__(self, phase: Phase, log: SpanLog, nvml: Nvml) -> None:
         self.origin = _clock()
         self._phase, self._log, self._nvml = phase, log, nvml
-        self._stop = threading.Event()
+        self._running = threading.Lock()  # held while it runs: one call to wait for, no more
         self._thread = threading.Thread(target=self._run, name="tabfeed-profiler", daemon=True)
         self.stages = StageSums(self.origin)
         self.stacks = StackLog()
@@ -69,18 +71,20 @@ class Sampler:
         self.threads = _ThreadTable()
         self.own_cpu = self._stalls = 0
         self.elapsed = 0.0
-        self._chance = random.Random(0)
+        # Never in step with the loop it looks at.
+        self._chance = itertools.cycle([random.Random(i).uniform(0.5, 1.5) for i in range(61)])
         self._gpu_at = self._threads_at = self.origin
         self._cpu_before = (self.origin, time.process_time_ns())
 
     def start(self) -> None:
         """Begin."""
         self.threads.look()
+        self._running.acquire()
         self._thread.start()
 
     def stop(self) -> None:
         """End, and take a last look."""
-        self._stop.set()
+        self._running.release()
         self._thread.join()
         self.threads.look()
         now = _clock()
@@ -91,18 +95,17 @@ class Sampler:
     def _run(self) -> None:
         delay = proc.RunDelay()
         try:
-            pause = _EVERY
+            pause, waited = _EVERY / 2, delay()
             while True:
-                waited = delay()
                 due = _clock() + int(pause * 1e9)
-                if self._stop.wait(pause):
+                if self._running.acquire(timeout=pause):
                     return
-                queued = delay() - waited
-                on_core = due + queued  # when it could first ask for the interpreter
-                late = _clock() - on_core
-                if late > _taken():
+                late, queued = _clock() - due, delay() - waited
+                waited += queued
+                late -= queued  # it could only ask for the interpreter once it had a core
+                if late > _TAKEN_NS:
                     self._stalls += queued
-                self._look(on_core, late)
+                self._look(due + queued, late)
                 pause = self._next_pause()
         finally:
             delay.close()
@@ -110,12 +113,13 @@ class Sampler:
     def _next_pause(self) -> float:
         """Long enough that what was spent so far is within its share of the time so far."""
         self.own_cpu = time.thread_time_ns()
-        paid_at = self.origin + (self.own_cpu + self._stalls - _CREDIT_NS) / _SHARE
+        owed = max(0, self.own_cpu - _CREDIT_NS) + max(0, self._stalls - 3 * _CREDIT_NS)
+        paid_at = self.origin + owed / _SHARE
         pause = min(max(_EVERY, (paid_at - _clock()) / 1e9), _LONGEST)
-        return pause * self._chance.uniform(0.5, 1.5)  # never in step with the loop it looks at
+        return pause * next(self._chance)
 
     def _look(self, asked: int, late: int) -> None:
-        now, phase = _clock(), self._phase.now
+        now, phase = _clock(), self._phase.at()
         self._look_at_interpreter(asked, late)
         if phase:
             self.stacks.add(phase, sys._current_frames().get(self._phase.thread))
@@ -134,8 +138,8 @@ class Sampler:
     def _look_at_interpreter(self, asked: int, late: int) -> None:
         """Whoever had the interpreter when it was asked for is who kept it."""
         wanted = self._phase.at(asked)
-        held = late > _taken()
-        if held or wanted == self._phase.now:  # else the phase ended too soon to tell
+        held = late > _TAKEN_NS
+        if held or wanted == self._phase.at():  # else the phase ended too soon to tell
             self.looks[wanted] += 1
             self.held[wanted] += held
 
@@ -157,11 +161,6 @@ class Sampler:
             self.gpu_memory.add(now - self.origin, float(reading.memory))
             # The driver may keep the loop's own calls waiting as long as it takes to answer us.
             self._gpu_at = max(self._gpu_at, now + int((_clock() - now) / _SHARE))
-
-
-def _taken() -> float:
-    """How late, in nanoseconds, means that the interpreter was taken; else it is there at once."""
-    return 0.2e9 * sys.getswitchinterval()
 
 
 class _ThreadTable:

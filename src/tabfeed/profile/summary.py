@@ -160,16 +160,16 @@ def _marked_copy(recorded: Recorded) -> float:
 
 
 def _steps(outer: Sequence[Pass], steps: _Intervals) -> r.Steps:
-    rows = np.concatenate([np.array(p.rows, np.int64) for p in outer] or [np.empty(0, np.int64)])
-    known = bool(len(rows)) and bool((rows >= 0).all())
+    counts = [p.rows for p in outer if p.got]
+    known = [n for n in counts if n is not None]
+    rows = sum(known) if known and len(known) == len(counts) else None
     sizes = [s for p in outer for s in p.sizes]
-    total = None
     looked_rows, looked_bytes = sum(n for n, _ in sizes), sum(b for _, b in sizes)
-    if known and looked_rows and looked_bytes:
-        total = int(looked_bytes / looked_rows * int(rows.sum()))
+    seen = rows is not None and looked_rows and looked_bytes
+    total = int(looked_bytes / looked_rows * rows) if rows is not None and seen else None
     return r.Steps(
         count=len(steps.got),
-        rows=int(rows.sum()) if known else None,
+        rows=rows,
         bytes=total,
         wait=_spread((steps.got - steps.ask)[1:]),
         compute=_spread(steps.done - steps.got),
