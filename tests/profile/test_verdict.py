@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tabfeed.profile import run as r
-from tabfeed.profile.verdict import CAUSES, cause_of, judge
+from tabfeed.profile.findings import CAUSES, cause_of
+from tabfeed.profile.verdict import judge
 from tests.profile.runs import full_run, make_run
 
 

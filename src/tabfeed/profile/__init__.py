@@ -16,8 +16,8 @@
 from __future__ import annotations
 
 from tabfeed.profile.compare import Comparison, compare
+from tabfeed.profile.findings import Verdict
 from tabfeed.profile.profiler import Profiler
 from tabfeed.profile.run import Run, load_run
-from tabfeed.profile.verdict import Verdict
 
 __all__ = ["Comparison", "Profiler", "Run", "Verdict", "compare", "load_run"]

@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tabfeed.errors import ArgumentError
+from tabfeed.profile.findings import cause_of
 from tabfeed.profile.page import document
 from tabfeed.profile.run import Run, load_run
-from tabfeed.profile.verdict import cause_of, judge
+from tabfeed.profile.verdict import judge
 from tabfeed.profile.words import count, percent, seconds
 
 __all__ = ["Comparison", "compare"]

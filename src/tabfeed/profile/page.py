@@ -12,9 +12,10 @@ from importlib.resources import files
 
 from tabfeed.profile import charts
 from tabfeed.profile.figures import Row, headline, stage_rows, thread_rows, time_rows
+from tabfeed.profile.findings import Verdict, cause_of
 from tabfeed.profile.run import Run, Series
 from tabfeed.profile.stages import LABELS
-from tabfeed.profile.verdict import Verdict, cause_of, judge
+from tabfeed.profile.verdict import judge
 from tabfeed.profile.words import megabytes, percent, seconds
 
 __all__ = ["document", "page"]

@@ -13,13 +13,14 @@ from typing import Any
 
 from tabfeed.errors import ArgumentError
 from tabfeed.profile import ceiling, probe, through
+from tabfeed.profile.findings import Verdict
 from tabfeed.profile.gpu import CudaMarks, Nvml, may_use_cuda
 from tabfeed.profile.passes import Pass, Phase, Watch
 from tabfeed.profile.run import Ceiling, Part, Run
 from tabfeed.profile.sampler import Sampler
 from tabfeed.profile.spans import SpanLog
 from tabfeed.profile.summary import Recorded, summarise
-from tabfeed.profile.verdict import Verdict, judge
+from tabfeed.profile.verdict import judge
 from tabfeed.trace import recording, span
 
 __all__ = ["Profiler"]

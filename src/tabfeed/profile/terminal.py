@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tabfeed.profile.figures import Row, headline, stage_rows, thread_rows, time_rows
+from tabfeed.profile.findings import Verdict
 from tabfeed.profile.run import Run
-from tabfeed.profile.verdict import Verdict, judge
+from tabfeed.profile.verdict import judge
 
 __all__ = ["report", "show"]
 

@@ -1,42 +1,26 @@
-"""What held this run up, in one sentence, with the evidence and what to do about it.
+"""What held a run up, in one sentence, with the evidence and what to do about it.
 
 The rules are few and in one order: too little to say, start-up, batches too small, whichever of
-waiting, copying and Python is largest, crowded cores, and else nothing: the model itself. What the
-loader's threads did decides between reading, decoding, transforming, gathering and copying; for a
-loader whose threads cannot be seen, the lines of code where the loop was found waiting decide, and
-parts of it timed on a sample.
-
-Gains are predictions from the measured times, never better than the model's own step allows.
+waiting, copying and Python is largest, crowded cores, and else nothing: the model itself. Which
+part of the input a loop waits for is in `tabfeed.profile.starved`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from tabfeed.profile.findings import (
+    Advice,
+    Verdict,
+    crowded,
+    step_without_waiting,
+    top_places,
+    waited,
+)
+from tabfeed.profile.run import Run
+from tabfeed.profile.starved import judge_starved, judge_unseen
+from tabfeed.profile.words import count, percent, seconds
 
-from tabfeed.profile.run import Part, Run, Stage
-from tabfeed.profile.stages import LABELS, WAITING
-from tabfeed.profile.words import count, percent, rate, seconds, times
+__all__ = ["judge"]
 
-__all__ = ["CAUSES", "Advice", "Verdict", "cause_of", "judge"]
-
-CAUSES = {
-    "short": "too little to say",
-    "unseen": "waits not visible",
-    "startup": "start-up",
-    "read": "starved by reading",
-    "decode": "starved by decoding",
-    "transform": "starved by the transform",
-    "gather": "starved by shuffling",
-    "batches": "starved by making batches",
-    "copy": "held up by the copy to the device",
-    "python": "held up by Python in the training loop",
-    "small_batches": "batches too small",
-    "workers": "starved by worker processes",
-    "input": "starved by the input",
-    "crowded": "cores too crowded",
-    "compute": "compute-bound",
-}
 _STARVED = 0.10
 _HELD = 0.4
 _ON_CORE = 0.5
@@ -44,48 +28,6 @@ _FEWEST = 5
 _FEWEST_LOOKS = 5
 _SMALL_ROWS = 512
 _SMALL_STEP = 0.003
-_OF_STAGE = {
-    "read": "decode",
-    "transform": "transform",
-    "gather": "gather",
-    "plan": "gather",
-    "convert": "batches",
-    "finish": "batches",
-    "chunk": "batches",
-    "copy": "copy",
-}
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Something to do, and how many times as fast training would be at most, if that is known."""
-
-    text: str
-    gain: float | None = None
-
-    def __str__(self) -> str:
-        return self.text if self.gain is None else f"{self.text} (up to {times(self.gain)})"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The cause, by a word of `CAUSES`; a sentence; why; what to do."""
-
-    cause: str
-    sentence: str
-    evidence: tuple[str, ...] = ()
-    advice: tuple[Advice, ...] = ()
-
-    @property
-    def good(self) -> bool:
-        """Whether there is nothing to do about the input."""
-        return self.cause == "compute"
-
-
-def cause_of(run: Run, verdict: Verdict) -> str:
-    """The cause in a few words; a feed without a model is limited, not starved."""
-    words = CAUSES[verdict.cause]
-    return words if run.model else words.replace("starved", "limited").replace("held up", "limited")
 
 
 def judge(run: Run) -> Verdict:
@@ -96,7 +38,7 @@ def judge(run: Run) -> Verdict:
             f"Too little to say: {run.steps.count} steps were seen, and it takes {_FEWEST}.",
         )
     if not run.waits_seen:
-        return _judge_unseen(run)
+        return judge_unseen(run)
     for rule in (_startup, _small_batches, _largest, _crowded_cores):
         found = rule(run)
         if found is not None:
@@ -116,7 +58,7 @@ def _startup(run: Run) -> Verdict | None:
         f"Start-up: {percent(share)} of the run went by before the first batch "
         f"({seconds(run.times.startup)} of {seconds(run.times.wall)}); after that the input keeps "
         "up.",
-        (_waited(run),),
+        (waited(run),),
         (Advice("keep the loader over epochs, or run longer", run.times.wall / run.times.steady),),
     )
 
@@ -135,7 +77,7 @@ def _small_batches(run: Run) -> Verdict | None:
         "overhead that the rows of a larger batch would share.",
         (
             f"the training thread was on a core {percent(cpu)} of the time",
-            _waited(run),
+            waited(run),
             *_halved(run),
         ),
         (Advice("take a batch_size 8 times as large", _larger_batch_gain(run)),),
@@ -178,7 +120,7 @@ def _largest(run: Run) -> Verdict | None:
         return _copying(run, share)
     if cause == "python":
         return _python(run)
-    return _starved(run)
+    return judge_starved(run)
 
 
 def _seen_copying(run: Run) -> float:
@@ -195,7 +137,7 @@ def _copying(run: Run, share: float) -> Verdict:
         "copy",
         f"Held up by the copy to the device: it takes {percent(share)} of the training loop's "
         f"time{place}.",
-        (_waited(run),),
+        (waited(run),),
         (
             Advice(
                 "copy ahead of the step: pinned memory and non_blocking=True, or a tabfeed loader "
@@ -212,7 +154,7 @@ def _python(run: Run) -> Verdict:
         "python",
         f"Held up by Python in the training loop: while it computed, the interpreter was taken "
         f"{percent(held)} of the time, and nothing else in Python, the loader included, could run.",
-        (_waited(run), *_top_places(run, "compute")),
+        (waited(run), *top_places(run, "compute")),
         (
             Advice(
                 "take Python out of the step: fewer, larger calls (torch.compile, tf.function, "
@@ -224,7 +166,7 @@ def _python(run: Run) -> Verdict:
 
 def _crowded_cores(run: Run) -> Verdict | None:
     """The loop hardly waits, yet its step takes longer than it does alone."""
-    step = _step_without_waiting(run)
+    step = step_without_waiting(run)
     if run.ceiling is None or run.device is not None or step < 1.25 * run.ceiling.seconds:
         return None
     alone = seconds(run.ceiling.seconds)
@@ -233,9 +175,9 @@ def _crowded_cores(run: Run) -> Verdict | None:
         f"Cores are too crowded: the loop waited for data only {percent(run.wait_share)} of the "
         f"time, but its step takes {seconds(step)} where alone it takes {alone}.",
         (
-            *_crowded(run),
+            *crowded(run),
             f"you get {percent(run.efficiency)} of what this model could do, measured",
-            *_top_places(run, "compute"),
+            *top_places(run, "compute"),
         ),
         (
             Advice(
@@ -255,249 +197,6 @@ def _compute_bound(run: Run) -> Verdict:
         "compute",
         f"Compute-bound: the loop waited for data {percent(run.wait_share)} of the time; the input "
         f"keeps up.{measured}",
-        (*_crowded(run), *_top_places(run, "compute")),
+        (*crowded(run), *top_places(run, "compute")),
         (Advice("to go faster, make the step itself faster; the input has nothing more to give"),),
     )
-
-
-# -- starved -------------------------------------------------------------------------------------
-
-
-def _starved(run: Run) -> Verdict:
-    busy = [s for s in run.stages if s.name not in WAITING]
-    if busy:
-        return _starved_by_stage(run, busy)
-    if run.parts:
-        return _starved_by_part(run)
-    return _starved_by_place(run)
-
-
-def _opening(run: Run) -> str:
-    if not run.model:
-        fed = run.rows_per_second
-        told = rate(fed) if fed else f"a batch every {seconds(run.step_seconds)}"
-        return f"fed alone, the data gives {told}"
-    return f"the loop waited {percent(run.wait_share)} of the time"
-
-
-def _starved_by_stage(run: Run, busy: list[Stage]) -> Verdict:
-    total = sum(s.seconds for s in busy)
-    top = max(busy, key=lambda s: s.seconds)
-    on_core = top.cpu / top.seconds if top.seconds else 1.0
-    cause = _OF_STAGE.get(top.name, "batches")
-    if cause == "decode" and on_core < 0.5:
-        cause = "read"
-    share = percent(top.seconds / total)
-    label = LABELS.get(top.name, top.name)
-    sentence = {
-        "read": f"{share} of the loader's work is reading, {percent(1 - on_core)} of that waiting "
-        "for the storage",
-        "decode": f"{share} of the loader's work is decoding files",
-        "transform": f"{share} of the loader's work is {_slowest_transform(run)}",
-        "copy": f"{share} of the loader's work is copying to the device",
-    }.get(cause, f"{share} of the loader's work is {label}")
-    return Verdict(
-        cause,
-        _sentence(cause, _opening(run), sentence, run),
-        (_waited(run), _supply_line(run, total), f"{label}: {percent(on_core)} of it on a core"),
-        _stage_advice(run, cause, top, total),
-    )
-
-
-def _sentence(cause: str, opening: str, why: str, run: Run) -> str:
-    name = CAUSES[cause].removeprefix("held up by ").removeprefix("starved by ")
-    start = "Starved by" if run.model else "Limited by"
-    return f"{start} {name}: {opening}, and {why}."
-
-
-def _slowest_transform(run: Run) -> str:
-    parts = [p for p in run.parts if p.kind == "transform"]
-    if parts:
-        top = max(parts, key=lambda p: p.seconds)
-        share = top.seconds / sum(p.seconds for p in parts)
-        return f"the transform, {percent(share)} of that in {top.name}"
-    if run.transforms:
-        return f"the transform {max(run.transforms, key=lambda n: run.transforms[n])}"
-    return "the transform"
-
-
-def _supply(run: Run, work: float, threads: int) -> float:
-    """Seconds a step if the loader's threads did `work` seconds in the run and nothing else."""
-    return work / threads / run.steps.count
-
-
-def _step_without_waiting(run: Run) -> float:
-    return (run.times.compute + run.times.copy) / run.steps.count
-
-
-def _gain(run: Run, supply: float) -> float | None:
-    """How many times as fast the run would be with batches coming every `supply` seconds."""
-    if not run.model:
-        return run.step_seconds / supply if supply > 0 else None
-    step = max(_step_without_waiting(run), supply)
-    return run.step_seconds / step if step > 0 else None
-
-
-def _supply_line(run: Run, work: float) -> str:
-    threads = run.loader.threads or 1
-    supply = seconds(_supply(run, work, threads))
-    step = seconds(_step_without_waiting(run))
-    return f"{threads} loader threads need {supply} for a batch; a step without waiting is {step}"
-
-
-def _stage_advice(run: Run, cause: str, top: Stage, total: float) -> tuple[Advice, ...]:
-    threads = run.loader.threads or 1
-    without = _gain(run, _supply(run, total - top.seconds, threads))
-    on_core = top.cpu / top.seconds if top.seconds else 1.0
-    more = _more_threads(run, total, on_core)
-    fixes = {
-        "read": Advice('keep what was read: cache="memory" or cache="disk"', without),
-        "decode": Advice(
-            "write the files once for reading often: Dataset.to_parquet, uncompressed and plain",
-            without,
-        ),
-        "transform": Advice("transform once and save: ds.map(...).to_parquet(...)", without),
-        "copy": Advice("copy fewer bytes: smaller dtypes, fewer columns", without),
-        "gather": Advice("shuffle once on disk and read in order", without),
-    }
-    found = [fixes[cause]] if cause in fixes else []
-    return (*more, *found)
-
-
-def _more_threads(run: Run, total: float, on_core: float) -> tuple[Advice, ...]:
-    threads, cores = run.loader.threads or 1, run.machine.cores
-    wanted = threads * 2 if on_core < 0.5 else min(threads * 2, cores)
-    if wanted <= threads:
-        return ()
-    return (
-        Advice(f"more loader threads: threads={wanted}", _gain(run, _supply(run, total, wanted))),
-    )
-
-
-def _starved_by_part(run: Run) -> Verdict:
-    top = max(run.parts, key=lambda p: p.seconds)
-    total = sum(p.seconds for p in run.parts)
-    cause = top.kind if top.kind in CAUSES else "input"
-    return Verdict(
-        cause,
-        _sentence(
-            cause,
-            _opening(run),
-            f"{percent(top.seconds / total)} of the time {run.loader.name} needs for a batch is "
-            f"{top.name}, timed alone on a sample",
-            run,
-        ),
-        (_waited(run), *(_part_line(p) for p in run.parts)),
-        (*_through(run), Advice("more parallel calls, or do it once and save the result")),
-    )
-
-
-def _part_line(part: Part) -> str:
-    return f"{part.name}: {seconds(part.seconds)} for a batch"
-
-
-def _starved_by_place(run: Run) -> Verdict:
-    counts: Counter[str] = Counter()
-    for seen in run.seen:
-        if seen.phase == "wait":
-            counts[seen.kind] += seen.count
-    if not counts:
-        return Verdict(
-            "input",
-            _sentence("input", _opening(run), "the loader shows nothing of what it does", run),
-            (_waited(run),),
-            _through(run),
-        )
-    kind, looks = counts.most_common(1)[0]
-    where = next(s.where for s in run.seen if s.phase == "wait" and s.kind == kind)
-    share = percent(looks / sum(counts.values()))
-    cause = kind if kind in CAUSES else "input"
-    why = {
-        "workers": f"was found waiting for worker processes {share} of that",
-        "tf.data": "tf.data's own threads are where the time goes",
-    }.get(kind, f"{share} of that was found in {where}")
-    if cause == "python":  # Python, but in the loader's code
-        cause = "input"
-    return Verdict(
-        cause,
-        _sentence(cause, _opening(run), why, run),
-        (_waited(run), *_top_places(run, "wait")),
-        (*_place_advice(run, cause), *_through(run)),
-    )
-
-
-def _place_advice(run: Run, cause: str) -> tuple[Advice, ...]:
-    gain = _gain(run, 0.0)
-    if cause == "workers":
-        return (Advice("more num_workers if cores are free, or less work for each batch", gain),)
-    if run.loader.processes == 0:
-        return (Advice("do it ahead of the loop: num_workers above 0", gain),)
-    return (Advice("do it ahead of the loop, in a background thread or once and for all", gain),)
-
-
-def _through(run: Run) -> tuple[Advice, ...]:
-    if run.through is None or not run.steps.rows:
-        return ()
-    rows = run.steps.rows / run.steps.count
-    fed = rate(run.through.rows_per_second)
-    return (
-        Advice(
-            f"tabfeed gave {fed} of the same columns from Parquet files on this machine, measured "
-            f"on a sample of {count(run.through.rows)} rows",
-            _gain(run, rows / run.through.rows_per_second),
-        ),
-    )
-
-
-def _judge_unseen(run: Run) -> Verdict:
-    """A framework that takes batches inside its own compiled step: only the sum is visible."""
-    alone = sum(p.seconds for p in run.parts)
-    step = run.step_seconds
-    if not alone:
-        return Verdict(
-            "unseen",
-            f"Steps take {seconds(step)}, but this framework takes batches inside its step, where "
-            "waiting cannot be seen: give data= to the callback, and the input is timed alone.",
-        )
-    facts = (f"the input alone: {seconds(alone)} a batch", f"a step: {seconds(step)}")
-    if alone >= 0.8 * step:
-        return Verdict(
-            "input",
-            f"Starved by the input: alone it needs {seconds(alone)} for a batch, and a step takes "
-            f"{seconds(step)}.",
-            facts,
-            _through(run),
-        )
-    return Verdict(
-        "compute",
-        f"Compute-bound: a step takes {seconds(step)}, and the input alone needs only "
-        f"{seconds(alone)} for a batch.",
-        facts,
-    )
-
-
-# -- evidence ------------------------------------------------------------------------------------
-
-
-def _waited(run: Run) -> str:
-    host = f"waiting for data: {percent(run.times.wait_share)} of the time after start-up"
-    if run.device is None:
-        return host
-    return f"{host}; the GPU was idle for want of a batch {percent(run.wait_share)}"
-
-
-def _crowded(run: Run) -> tuple[str, ...]:
-    """The training thread's wait for a core, if it is long enough to matter."""
-    main = next((t for t in run.threads if t.name == "MainThread"), None)
-    if main is None or run.elapsed <= 0 or main.delay / run.elapsed < 0.2:
-        return ()
-    share = percent(main.delay / run.elapsed)
-    return (
-        f"the training thread waited for a core {share} of the time: too much runs here at once",
-    )
-
-
-def _top_places(run: Run, phase: str) -> list[str]:
-    looks = [s for s in run.seen if s.phase == phase]
-    total = sum(s.count for s in looks)
-    return [f"found in {s.where}: {percent(s.count / total)} of looks" for s in looks[:2]]
