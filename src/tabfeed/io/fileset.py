@@ -14,6 +14,7 @@ next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +29,7 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
+from tabfeed.io.fetch import Fetch
 from tabfeed.io.filters import Filter
 from tabfeed.io.parquet import HELD_BYTES, ParquetFile
 from tabfeed.io.partition import Partition, Piece
@@ -52,7 +54,7 @@ def open_files(
 
     def try_open(location: Location) -> DataFile | CannotRead:
         try:
-            return open_format(location, options)
+            return open_format(location.pinned(), options)
         except (BadFileError, UnreadableFileError) as e:
             if not skips.allowed:
                 raise
@@ -203,6 +205,23 @@ class FileSet:
         schema = self._target(columns, tables, dictionary)
         tables = [conform(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    @cached_property
+    def remote(self) -> bool:
+        """Whether any of the files is read from a server in ranges known beforehand."""
+        parquet = (f for f in self.files if isinstance(f, ParquetFile))
+        return any(f.location.remote is not None for f in parquet)
+
+    def begin(self, partition: Partition, columns: Sequence[str]) -> list[Fetch]:
+        """Begin to fetch what `read` of the same will need of remote files."""
+        fetches = []
+        for (index, whole), run in groupby(partition.pieces, key=lambda p: (p.file, p.whole)):
+            file, units = self.files[index], [p.unit for p in run]
+            own = self._own_columns(index, columns or self.schema.names[:1])
+            if isinstance(file, ParquetFile) and own:
+                groups = [own] if whole else file.column_groups(units[0], own)
+                fetches.append(file.begin(units if whole else units[:1], groups[0]))
+        return [f for f in fetches if f is not None]
 
     def stream(self, run: Sequence[Partition], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Partitions that are successive slices of one unit, decoded once from start to end.

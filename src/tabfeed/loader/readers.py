@@ -22,9 +22,11 @@ import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.io.fetch import Fetch
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.loader.columns import Layout, Part, make_part
+from tabfeed.loader.read_ahead import ReadAhead
 from tabfeed.trace import span
 
 __all__ = ["PartReader", "ReadsParts", "SharedParts", "cut_fine"]
@@ -92,10 +94,32 @@ class PartReader:
     layout: Layout
     transforms: tuple[TableFunction, ...] = ()
 
+    @property
+    def remote(self) -> bool:
+        """Whether it helps to `begin` a partition before it is read."""
+        return self.dataset._files.remote
+
+    @property
+    def _columns(self) -> list[str] | None:
+        """What to read: what the first transform says it needs, or all; what a batch has."""
+        if not self.transforms:
+            return list(self.layout.columns)
+        needed: Sequence[str] | None = getattr(self.transforms[0], "columns", None)
+        return None if needed is None else list(needed)
+
+    @property
+    def _dictionary(self) -> Sequence[str]:
+        """Text columns that the first transform would rather have dictionary-encoded."""
+        return getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
+
+    def begin(self, number: int) -> list[Fetch]:
+        """Begin to fetch a partition, as long as the result is held."""
+        return self.dataset.begin_read(self.partitions[number], self._columns)
+
     def read(self, number: int) -> Part:
         """One partition, decoded."""
-        columns = None if self.transforms else self.layout.columns
-        table = self.dataset.read(self.partitions[number], columns)
+        part = self.partitions[number]
+        table = self.dataset.read(part, self._columns, dictionary=self._dictionary)
         for transform in self.transforms:
             with span("transform", rows=table.num_rows, what=transform):
                 table = self._apply(transform, table, number)
@@ -231,5 +255,7 @@ class SharedParts:
                 del self._parts[number]
 
     def close(self) -> None:
-        """Read nothing more; a thread that asks gets an error."""
+        """Read nothing more; a thread that asks gets an error. Waits for nothing."""
         self._closed = True
+        if isinstance(self._reader, ReadAhead):
+            self._reader.close()
