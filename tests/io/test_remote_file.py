@@ -17,7 +17,7 @@ from tabfeed.io.filesystem import place_of
 from tabfeed.io.ranges import Range
 from tabfeed.io.source import Location
 from tests.faulty_server import FaultyServer
-from tests.io.tfrecords import frame
+from tests.io.tfrecords import example, frame, ints
 
 ROWS = [{"a": i, "b": f"v{i}"} for i in range(3000)]
 CSV = ("a,b\n" + "".join(f"{r['a']},{r['b']}\n" for r in ROWS)).encode()
@@ -89,11 +89,12 @@ def test_a_change_is_noticed_in_every_format(server: FaultyServer, root: Path, n
 
 
 def test_tfrecords(server: FaultyServer, root: Path) -> None:
-    pytest.importorskip("fsspec")
-    feature = b"\x0a\x0b\x0a\x01\x61\x12\x06\x1a\x04\x0a\x02\x07\x08"  # a: [7, 8]
-    example = b"\x0a" + bytes([len(feature)]) + feature
-    (root / "t.tfrecord").write_bytes(frame(example) * 5)
-    assert Dataset(f"{server.url}/t.tfrecord").num_rows == 5
+    records = frame(example({"a": ints(7, 8)})) * 5
+    (root / "t.tfrecord").write_bytes(records)
+    (root / "u.tfrecord").write_bytes(gzip.compress(records))
+    for name in ("t.tfrecord", "u.tfrecord"):
+        found = Dataset(f"{server.url}/{name}").to_arrow()
+        assert found.to_pydict() == {"a": [[7, 8]] * 5}
 
 
 def test_what_is_not_there(server: FaultyServer) -> None:

@@ -1,15 +1,33 @@
-"""Caches: what fits is kept, the budget is never exceeded, nothing is left behind."""
+"""Caches: what fits is kept, the budget is never exceeded, no half is ever read."""
 
 from __future__ import annotations
 
 import gc
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
+from tabfeed import Dataset
 from tabfeed.loader.cache import DiskCache, MemoryCache, with_cache
+from tabfeed.loader.cache_folder import CacheFolder, default_limit
 from tabfeed.loader.columns import Lists, Part
+from tabfeed.loader.torch import Loader
+from tabfeed.trace import ListRecorder, recording
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TABFEED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TABFEED_CACHE_SIZE", raising=False)
+    return tmp_path / "cache"
 
 
 class Counting:
@@ -61,8 +79,8 @@ def test_disk_is_mapped_and_cleaned_up():
         for number in range(3):
             same(Counting().read(number), cache.read(number))
     assert reader.reads == [0, 1, 2]
-    folder = cache._folder
-    assert sorted(p.name for p in folder.iterdir()) == ["0.arrow", "1.arrow", "2.arrow"]
+    folder = cache._own.path
+    assert sorted(p.name for p in folder.glob("*.arrow")) == ["0.arrow", "1.arrow", "2.arrow"]
     copy = pickle.loads(pickle.dumps(cache))
     del cache
     gc.collect()
@@ -71,12 +89,10 @@ def test_disk_is_mapped_and_cleaned_up():
 
 
 def test_a_full_disk_is_no_error(monkeypatch):
-    import tabfeed.loader.cache as module
-
-    def full(part, path):
+    def full(self, name, size):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_save", full)
+    monkeypatch.setattr(CacheFolder, "create", full)
     reader = Counting()
     cache = DiskCache(reader)
     cache.read(0)
@@ -90,8 +106,6 @@ def test_none_is_none():
 
 
 def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent():
-    import os
-
     cache = MemoryCache(Counting(), 10**6)
     with cache._lock:  # as if a thread of the parent were inside
         pid = os.fork()
@@ -102,3 +116,166 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent():
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# -- across runs ------------------------------------------------------------------------
+
+
+def write_data(path, start=0, rows=200):
+    x = np.arange(start, start + rows)
+    pq.write_table(pa.table({"x": x, "y": x * 0.5}), path, row_group_size=50)
+
+
+def one_pass(path, **options):
+    """The values of x in the order they come, and how many partitions were decoded."""
+    dataset = options.pop("dataset", None) or Dataset(str(path))
+    recorder = ListRecorder()
+    with recording(recorder):
+        loader = Loader(dataset, 40, True, cache="disk", **options)
+        values = [v for x, _ in loader for v in x["x"].tolist()]
+        loader.close()
+    return values, sum(1 for s in recorder.spans if s.name == "read")
+
+
+def test_a_second_run_decodes_nothing(tmp_path, folder):
+    write_data(tmp_path / "a.parquet")
+    first, reads = one_pass(tmp_path / "a.parquet")
+    assert reads == 4
+    assert sorted(first) == list(range(200))
+    assert one_pass(tmp_path / "a.parquet") == (first, 0)
+    assert len(list(folder.glob("*.arrow"))) == 4
+
+
+def test_a_changed_file_other_columns_and_filters_are_other_entries(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_data(path)
+    one_pass(path)
+    assert one_pass(path, dataset=Dataset(str(path), columns=["x"]))[1] == 4
+    small = Dataset(str(path), filters=[("x", "<", 60)])
+    values, reads = one_pass(path, dataset=small)
+    assert (sorted(values), reads > 0) == (list(range(60)), True)
+    assert one_pass(path, dataset=Dataset(str(path), filters=[("x", "<", 70)]))[0] != values
+    write_data(path, start=1000)
+    assert sorted(one_pass(path)[0]) == list(range(1000, 1200))
+
+
+def test_what_a_transform_made_is_kept_for_one_run_alone(tmp_path, folder):
+    write_data(tmp_path / "a.parquet")
+
+    def twice(table):
+        return table.set_column(0, "x", pa.array(table["x"].to_numpy() * 2))
+
+    first, reads = one_pass(tmp_path / "a.parquet", transforms=twice)
+    assert (sorted(first)[-1], reads) == (398, 5)  # once more, to learn its schema
+    assert one_pass(tmp_path / "a.parquet")[0] == [v // 2 for v in first]
+    assert len(list(folder.glob("*.arrow"))) == 4  # the second run's
+
+
+def test_a_file_cut_short_is_read_from_the_source_again(tmp_path, folder):
+    write_data(tmp_path / "a.parquet")
+    first, _ = one_pass(tmp_path / "a.parquet")
+    victims = sorted(folder.glob("*.arrow"))
+    victims[0].write_bytes(victims[0].read_bytes()[:100])
+    victims[1].write_bytes(b"")
+    assert one_pass(tmp_path / "a.parquet") == (first, 2)
+    assert one_pass(tmp_path / "a.parquet") == (first, 0)
+
+
+def total(folder):
+    return sum(p.stat().st_size for p in folder.iterdir())
+
+
+def test_the_size_is_bounded_and_old_files_make_room(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("TABFEED_CACHE_SIZE", "18KB")
+    write_data(tmp_path / "a.parquet", rows=400)
+    write_data(tmp_path / "b.parquet", start=1000)
+    values, reads = one_pass(tmp_path / "a.parquet")
+    assert (sorted(values), reads) == (list(range(400)), 8)
+    kept = set(folder.glob("*.arrow"))
+    assert 0 < len(kept) < 8
+    assert total(folder) <= 18_000
+    assert one_pass(tmp_path / "a.parquet")[1] == 8 - len(kept)  # what is kept stays kept
+    one_pass(tmp_path / "b.parquet")
+    assert kept <= set(folder.glob("*.arrow"))  # used a moment ago: not to be thrown out
+    long_ago = time.time() - 7200
+    for path in kept:
+        os.utime(path, (long_ago, long_ago))
+    one_pass(tmp_path / "b.parquet")
+    assert not kept <= set(folder.glob("*.arrow"))
+    assert total(folder) <= 18_000
+
+
+def test_a_limit_that_is_no_amount_is_refused(folder, monkeypatch):
+    monkeypatch.setenv("TABFEED_CACHE_SIZE", "lots")
+    with pytest.raises(ValueError, match="TABFEED_CACHE_SIZE is 'lots'"):
+        default_limit(folder)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from tabfeed.loader.cache_folder import CacheFolder
+cache = CacheFolder(Path(sys.argv[1]), 10_000)
+with cache.create("half.arrow", 6_000) as file:
+    file.write(b"x" * 3_000)
+    file.flush()
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_kill_9_in_mid_write_leaves_nothing_that_stays(folder):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "writing\n"
+    cache = CacheFolder(folder, 10_000)
+    with pytest.raises(OSError, match="is full: 6,000 of 10,000"):
+        cache.create("other.arrow", 6_000).__enter__()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert cache.find("half.arrow") is None
+    assert total(folder) == 6_000
+    with cache.create("other.arrow", 6_000) as file:  # takes the room of the dead
+        file.write(b"y" * 5_000)
+    assert [p.name for p in folder.iterdir() if p.suffix != ".lock" and p.name != ".lock"] == [
+        "other.arrow"
+    ]
+    assert total(folder) == 5_000
+
+
+def test_more_than_was_reserved_is_not_kept(folder):
+    cache = CacheFolder(folder, 10_000)
+    with pytest.raises(OSError, match="20 bytes where 10"), cache.create("a", 10) as file:
+        file.write(b"x" * 20)
+    assert cache.find("a") is None
+    assert total(folder) == 0
+
+
+SHARER = """
+import random, sys
+from tabfeed import Dataset
+from tabfeed.loader.build import dict_layout
+from tabfeed.loader.cache import DiskCache
+from tabfeed.loader.readers import PartReader, cut_fine
+dataset = Dataset(sys.argv[1])
+partitions, lens = cut_fine(dataset, 50)
+reader = PartReader(dataset, partitions, lens, dict_layout(dataset.schema, ["x", "y"]))
+cache = DiskCache(reader)
+for _ in range(20):
+    for number in random.sample(range(20), 20):
+        part = cache.read(number)
+        wanted = list(range(number * 50, number * 50 + 50))
+        assert part.scalars["x"].tolist() == wanted
+        assert part.scalars["y"].tolist() == [x / 2 for x in wanted]
+"""
+
+
+def test_two_processes_share_a_folder_too_small_for_both(tmp_path, folder, monkeypatch):
+    write_data(tmp_path / "a.parquet", rows=1000)
+    environment = os.environ | {"TABFEED_CACHE_SIZE": "30KB"}
+    arguments = [sys.executable, "-c", SHARER, str(tmp_path / "a.parquet")]
+    processes = [subprocess.Popen(arguments, env=environment) for _ in range(2)]
+    assert [p.wait(50) for p in processes] == [0, 0]
+    assert 0 < total(folder) <= 30_000
+    assert not list(folder.glob("*.partial"))

@@ -35,8 +35,8 @@ def test_as_many_as_the_budget_holds_and_one_at_least():
     ahead = ReadAhead(reader, [3, 1, 0, 2, 5], budget=25)
     assert reader.begun == [3, 1, 0]  # the third begins while there is room, and may exceed it
     assert ahead.read(3).rows == 3
-    assert reader.begun == [3, 1, 0]
-    ahead.read(1)
+    assert reader.begun == [3, 1, 0, 2]
+    ahead.read(5)  # which was not begun: no room is made
     assert reader.begun == [3, 1, 0, 2]
     large = Reader([1000, 1000])
     ReadAhead(large, [0, 1], budget=10)

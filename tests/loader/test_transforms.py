@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,13 @@ import pytest
 import torch
 
 from tabfeed import Dataset, Workflow, ops
-from tabfeed.errors import ArgumentError, ColumnNotFoundError, LoaderError, NotFittedError
+from tabfeed.errors import (
+    ArgumentError,
+    ColumnNotFoundError,
+    LoaderError,
+    NotFittedError,
+    WorkflowError,
+)
 from tabfeed.loader import EmbeddingOperator, Padding
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 
@@ -25,13 +32,17 @@ def raw_table():
         {
             "kind": pa.array([None if i % 11 == 0 else f"k{i % 7}" for i in numbers]),
             "size": pa.array([None if i % 5 == 0 else float(i) for i in numbers], pa.float64()),
-            "tags": pa.array([None if i % 6 == 0 else [f"t{j}" for j in range(i % 4)] for i in numbers]),
+            "tags": pa.array([tags_of(i) for i in numbers]),
             "label": pa.array([i % 2 for i in numbers], pa.int8()),
             "name": pa.array([f"n{i}" for i in numbers]),
             "when": pa.array([dt.datetime(2020, 1, 1) + dt.timedelta(hours=i) for i in numbers]),
             "unused": pa.array([b"never read"] * ROWS),
         }
-    )  # fmt: skip
+    )
+
+
+def tags_of(i):
+    return None if i % 6 == 0 else [f"t{j}" for j in range(i % 4)]
 
 
 @pytest.fixture
@@ -104,7 +115,8 @@ def test_every_door_takes_a_workflow(raw, workflow):
 def test_groups_follow_the_tags_the_workflow_gives(raw):
     ids = ["kind"] >> ops.Categorify()
     label = ["label"] >> ops.AddTags(["target"])
-    flow = Workflow(ids + (["size"] >> ops.FillMissing()) + label).fit(raw)
+    size = ["size"] >> ops.FillMissing() >> ops.Normalize()
+    flow = Workflow(ids + size + label).fit(raw)
     itr = TorchAsyncItr(raw, batch_size=16, transforms=flow)
     assert (itr.cats, itr.conts, itr.labels) == (["kind"], ["size"], ["label"])
 
@@ -138,7 +150,7 @@ def test_functions_workflows_and_batch_operators_in_one_list(raw, workflow, tmp_
         ids = plain["kind"].tolist()
         assert inputs["vector"].tolist() == [[2.0 * k, 2.0 * k + 1] for k in ids]
         o, v = plain["tags__offsets"].tolist(), plain["tags__values"].tolist()
-        rows = [v[a:b] for a, b in zip(o[:-1], o[1:], strict=True)]
+        rows = [v[a:b] for a, b in pairwise(o)]
         assert inputs["tags"].tolist() == [[*row, -1, -1][:2] for row in rows]
         assert inputs["tags__mask"].sum(1).tolist() == [min(2, len(row)) for row in rows]
 
@@ -167,21 +179,23 @@ def test_a_workflow_that_drops_rows_is_refused_with_the_remedy(raw):
         list(Loader(raw, 16, transforms=flow))
 
 
-def test_an_error_in_a_workflow_arrives_with_its_place(raw):
+def test_a_function_that_always_fails_is_found_at_once(raw):
     def fail(table):
         raise ZeroDivisionError("on purpose")
 
-    loader = Loader(raw, 16, transforms=[lambda t: t, fail], columns=["size"]) if False else None
-    assert loader is None
     with pytest.raises(ZeroDivisionError, match="on purpose"):
-        Loader(raw, 16, transforms=fail)  # tried on a few rows at once
+        Loader(raw, 16, transforms=fail)
 
 
-def test_workers_run_the_workflow(raw, workflow):
+@pytest.mark.timeout(120)
+def test_workers_run_the_workflow_when_spawned_and_say_why_not_when_forked(raw, workflow):
     itr = Loader(raw, 16, transforms=workflow, columns=["kind"], targets=["label"])
-    itr = pickle.loads(pickle.dumps(itr))
-    kinds = sorted(k for x, _ in DLDataLoader(itr, num_workers=2) for k in x["kind"].tolist())
+    spawned = DLDataLoader(itr, num_workers=1, multiprocessing_context="spawn")
+    kinds = sorted(k for x, _ in spawned for k in x["kind"].tolist())
     assert kinds == sorted(workflow.transform(raw).to_arrow()["kind"].to_pylist())
+    forked = DLDataLoader(itr, num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(WorkflowError, match="start processes with spawn"):
+        list(forked)
 
 
 # -- pretrained vectors --------------------------------------------------------------------

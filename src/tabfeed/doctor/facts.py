@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Pages:
-    """How a few column chunks were cut into pages.
+    """How a few column chunks were cut into pages, and whether their checksums are verified.
 
     ``bytes`` and ``values`` are medians over the pages that were ended by the writer's limits, the
     last of a chunk aside; 0 if every chunk is one page.
@@ -162,6 +162,6 @@ def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
     return Pages(
         bytes=median(p.bytes for p in full) if full else 0,
         values=median(p.values for p in full) if full else 0,
-        checksums=any(p.checksum for p in pages),
+        checksums=any(p.checksum for p in pages) and not file._fast,  # verified, that is
         version=max(p.version for p in pages),
     )

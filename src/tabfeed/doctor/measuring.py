@@ -89,7 +89,11 @@ def measure(
     had many of the same, so that all threads have work and starting a pass does not count; but not
     the ways named in `short`, which are all there is.
     """
-    feeds = {n: loader(w if n in short else _long_enough(w, loader)) for n, w in ways.items()}
+    shortest = min(_SHORTEST, seconds / 50)
+    feeds = {
+        name: loader(way if name in short else _long_enough(way, loader, shortest))
+        for name, way in ways.items()
+    }
     found: dict[str, list[float]] = {name: [] for name in feeds}
     end = time.monotonic() + seconds
     for number in range(_MOST_ROUNDS):
@@ -100,10 +104,10 @@ def measure(
     return Times({name: tuple(times) for name, times in found.items()})
 
 
-def _long_enough(way: Dataset, loader: Callable[[Dataset], Feed[Any]]) -> Dataset:
+def _long_enough(way: Dataset, loader: Callable[[Dataset], Feed[Any]], shortest: float) -> Dataset:
     feed = loader(way)
     _time(feed)
-    by_time = round(_SHORTEST / max(_time(feed), 1e-6))
+    by_time = round(shortest / max(_time(feed), 1e-6))
     by_threads = -(-2 * feed.options.workers // len(feed.plan.sizes))
     return way._derive(partitions=way.partitions * min(max(by_time, by_threads), _MOST_REPEATS))
 

@@ -1,7 +1,6 @@
 """`rewrite`: the same rows in files that a loader reads fast.
 
-Rows are dealt out evenly: every file but the last has the same number, and every row group.
-Partitions of the size of a row group stream through, so memory is bounded by a few of them and by
+Rows are dealt out evenly: files hold equally many, give or take a row group. Partitions of the size of a row group stream through, so memory is bounded by a few of them and by
 what a full shuffle is allowed. The folder appears when all of it is whole. Before writing, a sample
 tells what it will gain; afterwards the files themselves are read against the old ones.
 """
@@ -40,9 +39,9 @@ class RewriteOptions:
     layout
         "fast" for plain, uncompressed pages; "compact" for small files.
     row_group_rows
-        Rows in a row group; about 64 MiB of them, a million at most, by default.
+        Most rows in a row group; about 64 MiB of them, a million at most, by default.
     rows_per_file
-        Rows in a file; eight row groups by default.
+        About how many rows a file has; eight row groups by default.
     shuffle
         None to keep the order, or "per_partition", "per_worker" or "full".
     seed

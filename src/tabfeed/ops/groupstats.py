@@ -146,7 +146,7 @@ class GroupStats:
 
     def _join_runs(self) -> Iterator[pa.Table]:
         """The groups of all runs, as many shares at a time as a part of the limit holds."""
-        files = [pa.ipc.open_file(pa.memory_map(str(run))) for run in self._runs]
+        files = [pa.ipc.open_file(pa.OSFile(str(run))) for run in self._runs]
         empty = [pl.DataFrame(pl.from_arrow(f.schema.empty_table())) for f in files]
         schema = pl.concat(empty, how="vertical_relaxed").schema
         held = 4 * sum(run.stat().st_size for run in self._runs)  # they are compressed

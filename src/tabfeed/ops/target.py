@@ -242,8 +242,9 @@ class _Sums:
         for i in range(targets if len(place) else 0):
             for out, name in ((self.sums, f"sum{i}"), (self.counts, f"n{i}")):
                 values = _floats(table.column(name))
-                found = np.bincount(at * size + place, weights=values, minlength=folds * size)
-                out.append(_ByFold(found.reshape(folds, size)))
+                found = np.zeros((folds, size))
+                np.add.at(found, (at, place), values)
+                out.append(_ByFold(found))
         self.targets = targets
 
     def find(

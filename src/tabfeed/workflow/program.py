@@ -24,6 +24,7 @@ from tabfeed.errors import (
     SchemaError,
     TabfeedError,
 )
+from tabfeed.execute.forks import refuse_forked
 from tabfeed.ops.apply import Value, as_lazy, as_table, conform, run
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.memory import Memory
@@ -93,6 +94,7 @@ class Program:
         whole: bool = False,
     ) -> list[Value]:
         """The targets' values, as tables if `whole`, else computed as far as they are shared."""
+        refuse_forked()
         extra = {"offset": offset, "training": training}
         if memory is not None:
             extra["memory"] = memory  # type: ignore[assignment]
