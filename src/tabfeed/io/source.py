@@ -38,6 +38,11 @@ class Location:
         """The file, for random access."""
         return self.filesystem.open_input_file(self.path)
 
+    @property
+    def local(self) -> bool:
+        """Whether it lies on this machine, so that many small reads cost little."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
     def stream(self) -> pa.NativeFile:
         """The file from its start, decompressed if its name ends in .gz, .zst, .bz2 or .lz4."""
         return self.filesystem.open_input_stream(self.path, compression="detect")

@@ -16,11 +16,12 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
 from tabfeed.loader.chunk import Chunk, ChunkMaker
+from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.ranks import Place
-from tabfeed.loader.readers import ReadsParts, SharedParts
+from tabfeed.loader.readers import SharedLots
 from tabfeed.loader.state import Position, restore, save
 from tabfeed.trace import span
 
@@ -37,26 +38,29 @@ class Recipe(Generic[B]):
     Attributes
     ----------
     reader
-        Reads partitions.
+        Reads lots.
     maker
-        Gathers rows.
+        Puts batches together.
     ops
         Applied to a chunk before it is finished.
     finish
         Cuts a chunk into the framework's batches.
+    early
+        How many lots may be read before a chunk needs them.
     """
 
-    reader: ReadsParts
+    reader: LotReader
     maker: ChunkMaker
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
+    early: int = 1
 
-    def make(self, epoch: Epoch, place: Place, parts: SharedParts, number: int) -> list[B]:
+    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Lot], number: int) -> list[B]:
         """The batches of one chunk, on one rank."""
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
-        chunks = self.maker.make(plan, parts.get(run.part for run in plan.runs))
-        parts.done(number)
+        chunks = self.maker.make(plan, lots.get(strip.lot for strip in plan.strips))
+        lots.done(number)
         batches: list[B] = []
         for chunk in chunks:
             for op in self.ops:
@@ -105,16 +109,22 @@ class EpochIterator(Generic[B]):
         plan, place = self._plan, self._place
         epoch = plan.epoch(self._epoch)
         first = self._step // plan.chunk
-        parts = SharedParts(self._recipe.reader, epoch.last_use(place.rank, place.world), first)
         recipe = self._recipe
+        lots = SharedLots(
+            lambda number: recipe.reader.read(epoch, number),
+            epoch.last_use(place.rank, place.world),
+            first,
+            early=recipe.early,
+        )
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
         self._prefetch = Prefetch(
-            lambda number: recipe.make(epoch, place, parts, number),
+            lambda number: recipe.make(epoch, place, lots, number),
             range(first, plan.chunks if self._step < plan.steps else first),
             workers=self._options.workers,
             depth=self._options.ahead,
-            on_stop=parts.close,
+            spare=lots.read_ahead,
+            on_stop=lots.close,
         )
 
     def __iter__(self) -> Iterator[B]:

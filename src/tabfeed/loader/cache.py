@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,10 @@ class MemoryCache:
                 self._kept[number] = part
         return part
 
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same in one piece."""
+        yield self.read(number)
+
     def __getstate__(self) -> dict[str, Any]:
         # A pickled copy begins empty: shipping the data would cost more than reading it.
         left = self._left + sum(p.nbytes for p in self._kept.values())
@@ -115,6 +120,10 @@ class DiskCache:
             except OSError:  # no room: go on without keeping more
                 self._full = True
         return part
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same in one piece."""
+        yield self.read(number)
 
     def _path(self, number: int) -> Path:
         with self._lock:

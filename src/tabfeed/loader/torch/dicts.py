@@ -25,7 +25,14 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.torch.cut import as_tensor, batch_sizes, choose_device, cut_lists, cut_rows
+from tabfeed.loader.torch.cut import (
+    as_tensor,
+    batch_sizes,
+    choose_device,
+    collector_paused,
+    cut_lists,
+    cut_rows,
+)
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 
 __all__ = ["Loader"]
@@ -44,6 +51,13 @@ class _FinishDicts:
     functions: tuple[Callable[[Any, Any], Any], ...] = ()
 
     def __call__(self, chunk: Chunk) -> list[Any]:
+        with collector_paused():
+            batches = self._cut(chunk)
+        for function in self.functions:
+            batches = [function(x, y) for x, y in batches]
+        return batches
+
+    def _cut(self, chunk: Chunk) -> list[Any]:
         columns = self._columns(chunk)
         targets = {n: columns.pop(n) for n in self.targets if n in columns}
         names = list(columns)
@@ -53,10 +67,7 @@ class _FinishDicts:
             ]
         else:
             inputs = [{} for _ in range(chunk.steps)]
-        batches = list(zip(inputs, self._targets(targets, chunk.steps), strict=True))
-        for function in self.functions:
-            batches = [function(x, y) for x, y in batches]
-        return batches
+        return list(zip(inputs, self._targets(targets, chunk.steps), strict=True))
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
         sizes = batch_sizes(chunk)
