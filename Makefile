@@ -41,10 +41,10 @@ $(VENV)/stamp-demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 # Touching stamp-demo too: the larger set holds the smaller.
-$(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt | $(VENV)/pyvenv.cfg
+$(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt requirements-alone.txt | $(VENV)/pyvenv.cfg
 	@echo "Setting up $(VENV): all frameworks and the tests' tools (some minutes) ..."
 	@$(INSTALL) -e '.[$(TEST_EXTRAS)]' -r requirements-fastai.txt
-	@$(INSTALL) --no-deps fastai
+	@$(INSTALL) --no-deps -r requirements-alone.txt
 	@touch $(VENV)/stamp-demo $@
 
 $(VENV)/pyvenv.cfg:

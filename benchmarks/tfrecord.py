@@ -3,11 +3,12 @@
     python benchmarks/tfrecord.py --rows 200_000 --rounds 5
 
 Two shapes: a label, 32 more integers and 7 floats, one value each, as in click logs; and lists of
-several lengths and text. The ways take turns within each round, on warm files, and the medians are
-given. tf.data reads as its guide advises: files in parallel, batches parsed by `parse_example` in
-parallel, prefetched. A round of tabfeed opens the dataset anew, so that finding the records counts.
-TensorFlow (tensorflow-cpu) is needed. CPU time is that of all threads: on a machine that others use
-it is steadier than the rates.
+several lengths and text. The ways take turns within each round, another one first each time, on
+warm files, and the medians are given; how many times tf.data's rate a way has is the median of what
+each round gave. tf.data reads as its guide advises: files in parallel, batches parsed by
+`parse_example` in parallel, prefetched. A round of tabfeed opens the dataset anew, so that finding
+the records counts. TensorFlow (tensorflow-cpu) is needed. CPU time is that of all threads: on a
+machine that others use it is steadier than the rates.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +136,12 @@ def by_tabfeed(source: str | list[str]) -> int:
     return sum(table.num_rows for table in Dataset(source).iter_tables())
 
 
+def rotated(ways: list[str], turn: int) -> list[str]:
+    """The ways, beginning with another one each turn."""
+    first = turn % len(ways)
+    return ways[first:] + ways[:first]
+
+
 def measure(shape: str, rows: int, rounds: int) -> dict[str, Any]:
     """The medians of some rounds, in rows a second."""
     with tempfile.TemporaryDirectory() as name:
@@ -150,15 +159,15 @@ def measure(shape: str, rows: int, rounds: int) -> dict[str, Any]:
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         work: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(rounds + 1):  # the first warms up
-            for way, run in ways.items():
+            for way in rotated(list(ways), turn):
                 start, cpu = time.perf_counter(), time.process_time()
-                assert run() == rows
+                assert ways[way]() == rows
                 if turn:
                     seconds[way].append(time.perf_counter() - start)
                     work[way].append(time.process_time() - cpu)
         size = sum(os.path.getsize(p) for p in paths)
     rates = {way: rows / statistics.median(s) for way, s in seconds.items()}
-    base = rates["tf_data_parse_example"]
+    base = seconds["tf_data_parse_example"]
     return {
         "shape": shape,
         "rows": rows,
@@ -168,7 +177,10 @@ def measure(shape: str, rows: int, rounds: int) -> dict[str, Any]:
         "cpu_microseconds_per_row": {
             way: round(statistics.median(c) / rows * 1e6, 2) for way, c in work.items()
         },
-        "times_tf_data": {way: round(rate / base, 2) for way, rate in rates.items()},
+        "times_tf_data": {
+            way: round(statistics.median(b / a for a, b in zip(s, base, strict=True)), 2)
+            for way, s in seconds.items()
+        },
         "converting_rows_per_second": round(rows / converting),
     }
 
@@ -181,7 +193,11 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     options = parser.parse_args()
     results = [measure(shape, options.rows, options.rounds) for shape in options.shapes]
-    about = {"threads": cpu_count(), "batch": BATCH, "tensorflow": tf.__version__}
+    about: dict[str, Any] = {"threads": cpu_count(), "batch": BATCH, "rounds": options.rounds}
+    about["versions"] = {"python": platform.python_version()} | {
+        name: version(name) for name in ("tabfeed", "pyarrow", "numpy")
+    }
+    about["versions"]["tensorflow"] = tf.__version__
     print(json.dumps({"benchmark": "tfrecord", **about, "results": results}, indent=2))
 
 

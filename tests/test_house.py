@@ -20,13 +20,13 @@ SRC = Path(__file__).parents[1] / "src"
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
     "errors trace",
-    "arguments dtypes hashing budget progress textproto protostruct",
+    "arguments dtypes hashing budget gpu_memory progress textproto protostruct",
     "column_schema schema selector schema_formats tfmetadata",
     "execute",
     "io",
     "ops",
     "workflow loader",
-    "framework_utils profile datagen",
+    "framework_utils profile doctor datagen",
     "cli testing",
 ]
 
@@ -52,7 +52,7 @@ FRAMEWORKS = {
 
 # Modules with a guest of their own: at the top, and inside functions only.
 GUESTS_AT_TOP = {"execute.dask": {"dask", "distributed"}}
-GUESTS_IN_FUNCTIONS = {"io": {"dask"}}
+GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tabfeed import errors, io
+from tabfeed.execute import Distributed, set_client
 from tabfeed.io import Dataset, Shuffle
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.selector import ColumnSelector
@@ -24,6 +25,7 @@ __all__ = [
     "ColumnSchema",
     "ColumnSelector",
     "Dataset",
+    "Distributed",
     "Domain",
     "Schema",
     "Shuffle",
@@ -32,6 +34,7 @@ __all__ = [
     "errors",
     "io",
     "ops",
+    "set_client",
 ]
 
 

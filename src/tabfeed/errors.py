@@ -21,6 +21,7 @@
     │   ├── GraphError (ValueError)         the graph itself is wrong; raised while building it
     │   ├── NotFittedError                  transform before fit
     │   └── OperatorError                   an operator failed; names node, operator and column
+    ├── ClusterError                        a cluster cannot do the work; names the task, if one failed
     ├── ArtefactError                       a saved workflow cannot be written or read
     └── LoaderError                         batches cannot be made
         └── StateError (ValueError)         a saved loader state does not fit this loader
@@ -42,6 +43,7 @@ __all__ = [
     "ArgumentError",
     "ArtefactError",
     "BadFileError",
+    "ClusterError",
     "ColumnNotFoundError",
     "DatasetError",
     "DatasetExistsError",
@@ -203,6 +205,10 @@ class NotFittedError(WorkflowError):
 
 class OperatorError(WorkflowError):
     """An operator failed; the message names node, operator and column."""
+
+
+class ClusterError(TabfeedError):
+    """A cluster cannot do the work, or gave a task of it up; the message names the task."""
 
 
 class ArtefactError(TabfeedError):

@@ -58,6 +58,11 @@ def upper(name: str) -> str:
     return name.upper()
 
 
+def letters(text: str) -> list[str]:
+    """A tokenizer that can be imported again."""
+    return list(text)
+
+
 def three_bounds(name: str) -> list[int]:
     """Boundaries by column name."""
     return [0, 1, 5]
@@ -203,6 +208,9 @@ CASES: dict[str, tuple[Callable[[], ops.Operator], Any, dict[str, Any]]] = {
     "ListSlice.middle": (lambda: ops.ListSlice(1, -1), ["l"], {}),
     "ListSlice.pad": (lambda: ops.ListSlice(-3, pad=True, pad_side="left"), ["l", "s", "f"], {}),
     "ValueCount": (lambda: ops.ValueCount(), ["l", "s"], {}),
+    "Tokenize": (lambda: ops.Tokenize(lower=True), ["c"], {}),
+    "Tokenize.pattern": (lambda: ops.Tokenize(pattern=r"[a-z]"), ["c"], {}),
+    "Tokenize.function": (lambda: ops.Tokenize(letters, lower=True), ["c"], {}),
     "ColumnSimilarity": (lambda: ops.ColumnSimilarity(FEATURES), [["d", "y"]], {}),
     "ColumnSimilarity.inner": (
         lambda: ops.ColumnSimilarity(FEATURES, FEATURES[:, ::-1], metric="inner"),
@@ -299,6 +307,7 @@ RANDOM = {
     ),
     "ListSlice": (lambda: ops.ListSlice(3, pad=True), ["l"], {}),
     "ValueCount": (lambda: ops.ValueCount(), ["l"], {}),
+    "Tokenize": (lambda: ops.Tokenize(lower=True), ["c"], {}),
     "DataStats": (lambda: ops.DataStats(), ["c", "d", "x", "l"], {}),
     "JoinExternal": (lambda: ops.JoinExternal(EXTERNAL, on="d", on_ext="key"), ["d"], {}),
 }

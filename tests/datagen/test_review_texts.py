@@ -36,6 +36,16 @@ def test_texts_are_16_to_64_words_of_the_vocabulary() -> None:
     assert {word for text in texts for word in text.split(" ")} <= set(vocabulary(500))
 
 
+def test_texts_can_be_longer() -> None:
+    table = next(reviews_tables(400, users=300, items=100, longest=300))
+    lengths = [len(text.split(" ")) for text in table["item_text"].to_pylist()]
+    assert 16 <= min(lengths) and 280 < max(lengths) <= 300
+    default = next(reviews_tables(400, users=300, items=100))
+    assert table["item_id"].equals(default["item_id"])
+    again = next(reviews_tables(400, users=300, items=100, longest=64))
+    assert again.equals(default)
+
+
 def test_few_words_are_frequent_and_most_are_rare() -> None:
     counts = Counter(" ".join(made()["item_text"].to_pylist()).split(" "))
     rank = {word: i for i, word in enumerate(vocabulary(500))}
@@ -90,7 +100,8 @@ def test_ratings_follow_from_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("rows", 0), ("users", 0), ("items", -1), ("words", 1)]
+    ("name", "value"),
+    [("rows", 0), ("users", 0), ("items", -1), ("words", 1), ("longest", 15), ("longest", 10**6)],
 )
 def test_bad_arguments(name: str, value: int, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=f"{name} is {value}"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,13 @@ keras = pytest.importorskip("keras")
 
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
-from tabfeed.loader.keras import KerasSequenceLoader, KerasSequenceValidater  # noqa: E402
+from tabfeed.loader.keras import (  # noqa: E402
+    KerasSequenceLoader,
+    KerasSequenceValidater,
+    adapter,
+    backends,
+    sequence,
+)
 from tabfeed.loader.keras_columns import Embedding, Identity, Numeric  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -85,6 +94,49 @@ def test_layers_read_pairs_on_every_backend(combiner: str) -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
+def as_numpy(batches: Any) -> list[dict[str, Any]]:
+    return [
+        {name: keras.ops.convert_to_numpy(t) for name, t in {**x, "y": y}.items()}
+        for x, y in batches
+    ]
+
+
+def whole_buffers(device: str | None) -> backends.Tensors:
+    """What is done where tensors lie on a GPU, tried here."""
+    found = backends.find_tensors(device)
+    if keras.backend.backend() == "jax":
+        from tabfeed.loader.jax import cut_columns
+
+        return replace(found, columns=cut_columns)
+    from tabfeed.loader.torch.carry import Carrier
+
+    return replace(found, columns=Carrier("cpu").columns)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it copies to a GPU itself")
+def test_columns_cut_from_whole_buffers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = as_numpy(loader())
+    monkeypatch.setattr(sequence, "find_tensors", whole_buffers)
+    found = as_numpy(loader())
+    assert [len(b["y"]) for b in found] == [64] * 15 + [40]
+    for left, right in zip(expected, found, strict=True):
+        assert list(left) == list(right)
+        for name, value in left.items():
+            assert value.dtype == right[name].dtype
+            np.testing.assert_array_equal(value, right[name])
+
+
+def test_batches_that_are_kept_stay_as_they_were() -> None:
+    """Buffers go round; one that a tensor still looks at must not."""
+    rows = 64 * 200
+    data = Dataset({"C": np.arange(rows), "y": np.zeros(rows)}, npartitions=3)
+    feed = KerasSequenceLoader(data, 64, label_names=["y"], cat_names=["C"], buffer_size=4_000)
+    kept = [batch for _ in range(2) for batch in feed]
+    feed.close()
+    seen = np.sort(np.concatenate([b["C"][:, 0] for b in as_numpy(kept)]))
+    np.testing.assert_array_equal(seen, np.repeat(np.arange(rows), 2))
+
+
 def test_fit_learns_and_the_callback_validates(trained: keras.Model) -> None:
     train, valid = loader(), loader(shuffle=False)
     seen: list[dict[str, float]] = []
@@ -131,6 +183,29 @@ def test_each_epoch_of_fit_has_an_order_of_its_own(trained: keras.Model) -> None
     assert orders[0] == orders[1]  # as many epochs on, the same order
     first = [keras.ops.convert_to_numpy(y).tolist() for _, y in loader(seed=3)]
     assert first != orders[0] and sorted(map(len, first)) == sorted(map(len, orders[0]))
+
+
+def test_a_keras_without_its_private_adapter(
+    trained: keras.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader is then any `PyDataset`, and trains as well."""
+    monkeypatch.setitem(sys.modules, "keras.src.trainers.data_adapters.data_adapter", None)
+    spec = importlib.util.spec_from_file_location("adapter_alone", adapter.__file__)
+    assert spec is not None and spec.loader is not None
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    monkeypatch.undo()
+    assert not issubclass(alone.KerasFeed, adapter.DataAdapter)
+    source = loader()
+    plain = alone.KerasFeed(source.feed, source._raw)
+    for name in ("fields", "roles", "class_weight"):
+        setattr(plain, name, getattr(source, name))
+    history = trained.fit(plain, epochs=2, verbose=0).history
+    assert len(history["loss"]) == 2
+    assert trained.evaluate(plain, verbose=0)[0] == pytest.approx(
+        trained.evaluate(loader(), verbose=0)[0], rel=1e-5
+    )
+    plain.close()
 
 
 def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import keras  # noqa: E402
 if keras.backend.backend() != "tensorflow":
     pytest.skip("needs Keras on TensorFlow", allow_module_level=True)
 
-from tabfeed import Dataset  # noqa: E402
+from tabfeed import Dataset, gpu_memory  # noqa: E402
 from tabfeed.errors import (  # noqa: E402
     ArgumentError,
     ColumnNotFoundError,
@@ -28,7 +30,6 @@ from tabfeed.errors import (  # noqa: E402
     TabfeedWarning,
 )
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
-from tabfeed.loader import gpu_memory  # noqa: E402
 from tabfeed.loader.keras import sequence as keras_loader  # noqa: E402
 from tabfeed.loader.keras_columns import Embedding, Identity  # noqa: E402
 from tabfeed.loader.tensorflow import (  # noqa: E402
@@ -438,12 +439,18 @@ def test_a_device_is_honoured() -> None:
     assert x["C"].device.endswith("CPU:0")
 
 
+def whole_columns(matrix: Any, bounds: tuple[int, ...]) -> list[list[Any]]:
+    """Columns cut from a whole buffer, as where tensors lie on another device."""
+    whole = tf.constant(matrix[:, :, None])
+    return [tf.unstack(whole[:, low:high]) for low, high in pairwise(bounds)]
+
+
 def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done where tensors lie on another device, tried on this one."""
     options: dict[str, Any] = {"cat_names": ["C", "D", "T"], "cont_names": ["I", "V"]}
     options.update(shuffle=True, label_names=["y", "z"])
     plain = make(**options)
-    monkeypatch.setattr(keras_loader, "on_accelerator", lambda device: True)
+    found = replace(keras_loader.find_tensors(None), columns=whole_columns)
+    monkeypatch.setattr(keras_loader, "find_tensors", lambda device: found)
     whole = make(**options)
     assert whole.feed.recipe.maker.layout.matrices
     for (x, y), (other_x, other_y) in zip(plain, whole, strict=True):
@@ -463,9 +470,9 @@ def test_buffer_size_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     loose, tight = make(source, 100), make(source, 100, buffer_size=100 * row * 7)
     assert loose.feed.plan.chunk > 7 and tight.feed.plan.chunk == 7
     found = gpu_memory.GpuMemory(total=100 * row * 100, free=1)
-    monkeypatch.setattr(keras_loader, "gpu_memory", lambda: found)
+    monkeypatch.setattr(gpu_memory, "gpu_memory", lambda: found)
     assert make(source, 100, buffer_size=0.06).feed.plan.chunk == 6
-    monkeypatch.setattr(keras_loader, "gpu_memory", lambda: None)
+    monkeypatch.setattr(gpu_memory, "gpu_memory", lambda: None)
     assert make(source, 100, buffer_size=0.5).feed.plan.chunk == loose.feed.plan.chunk
 
 

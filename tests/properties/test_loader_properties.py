@@ -1,66 +1,122 @@
-"""Whatever the sizes: every row arrives whole and exactly once, in equal steps."""
+"""Whatever the sizes: every row arrives whole and exactly once, in equal steps, at every door."""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed import Dataset
-from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tabfeed.io.partition import Partition, Piece
+from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_of, make_rows, words_of
 
-
-class Cut:
-    """Tables of given sizes as a dataset with exactly these partitions."""
-
-    def __new__(cls, sizes):
-        dataset = Dataset(make_rows(range(sum(sizes))))
-        dataset.__dict__["partitions"] = tuple(_partitions(dataset, sizes))
-        return dataset
+sizes_of_parts = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(lambda s: sum(s) > 0)
 
 
-def _partitions(dataset, sizes):
-    from tabfeed.io.partition import Partition, Piece
+def cut(sizes):
+    """Rows as a dataset with exactly these partitions; each seventh has no `gap`."""
+    rows = make_rows(range(sum(sizes)))
+    gap = pa.array([None if k % 7 == 0 else k * 2.0 for k in range(sum(sizes))], pa.float32())
+    dataset = Dataset(rows.append_column("gap", gap))
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    dataset.__dict__["partitions"] = tuple(
+        Partition((Piece(0, 0, start, size, whole=False),))
+        for start, size in zip(starts, sizes, strict=True)
+    )
+    return dataset
 
-    start = 0
-    for size in sizes:
-        yield Partition((Piece(0, 0, start, size, whole=False),))
-        start += size
+
+# -- the doors, each with a function that gives a batch's columns by name --------------------
 
 
-def check_rows(batch):
+def lists_of(values, offsets):
+    values, offsets = np.asarray(values).tolist(), np.asarray(offsets).tolist()
+    return [values[a:b] for a, b in pairwise(offsets)]
+
+
+def tuples(dataset, **options):
+    return TorchAsyncItr(dataset, ["key", "check", "words"], ["x", "gap"], ["y"], **options)
+
+
+def read_tuples(batch):
     (cats, lists), conts, y = batch
-    check, key = cats[:, 0].numpy(), cats[:, 1].numpy()
-    assert np.array_equal(check, check_of(key))
-    assert np.array_equal(conts[:, 0].numpy(), key * 0.5)
-    assert np.array_equal(y.numpy(), key % 3)
-    values, offsets = (t.tolist() for t in lists["words"])
-    assert [values[a:b] for a, b in pairwise(offsets)] == [words_of(k) for k in key.tolist()]
+    return {
+        "check": cats[:, 0],
+        "key": cats[:, 1],
+        "x": conts[:, 0],
+        "gap": conts[:, 1],
+        "y": y,
+        "words": lists_of(*lists["words"]),
+    }
+
+
+def wrapped(dataset, **options):
+    return DLDataLoader(tuples(dataset, **options))
+
+
+def dicts(dataset, **options):
+    return Loader(dataset, targets=["y"], **options)
+
+
+def jax_dicts(dataset, **options):
+    jax_loader = pytest.importorskip("tabfeed.loader.jax")
+    return jax_loader.Loader(dataset, targets=["y"], **options)
+
+
+def read_dicts(batch):
+    inputs, y = batch
+    words = lists_of(inputs["words__values"], inputs["words__offsets"])
+    return {n: inputs[n] for n in ("key", "check", "x", "gap")} | {"y": y, "words": words}
+
+
+DOORS: dict[str, Any] = {
+    "TorchAsyncItr": (tuples, read_tuples),
+    "DLDataLoader": (wrapped, read_tuples),
+    "Loader": (dicts, read_dicts),
+    "jax": (jax_dicts, read_dicts),
+}
+every_door = pytest.mark.parametrize("door", DOORS)
+
+
+def keys_of(columns):
+    """The keys of a batch, every other column of which must be that of its row."""
+    key = np.asarray(columns["key"]).astype(np.int64)
+    assert np.array_equal(columns["check"], check_of(key))
+    assert np.array_equal(columns["x"], key * 0.5)
+    assert np.array_equal(columns["y"], key % 3)
+    gap = np.where(key % 7 == 0, np.nan, key * 2.0)
+    assert np.array_equal(columns["gap"], gap, equal_nan=True)
+    assert columns["words"] == [words_of(k) for k in key.tolist()]
     return key.tolist()
 
 
+def batches(loader, read):
+    return [keys_of(read(batch)) for batch in loader]
+
+
+@every_door
 @given(
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(lambda s: sum(s) > 0),
+    sizes=sizes_of_parts,
     batch=st.integers(1, 50),
     world=st.integers(1, 5),
     shuffle=st.booleans(),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=40)
-def test_every_row_arrives_whole_and_once(sizes, batch, world, shuffle, seed):
-    dataset = Cut(sizes)
+@settings(max_examples=20)
+def test_every_row_arrives_whole_and_once(door, sizes, batch, world, shuffle, seed):
+    make, read = DOORS[door]
+    dataset = cut(sizes)
     seen, steps = Counter(), set()
     for rank in range(world):
-        itr = TorchAsyncItr(
+        loader = make(
             dataset,
-            ["key", "check", "words"],
-            ["x"],
-            ["y"],
             batch_size=batch,
             shuffle=shuffle,
             seed=seed,
@@ -68,12 +124,64 @@ def test_every_row_arrives_whole_and_once(sizes, batch, world, shuffle, seed):
             global_rank=rank,
             last="short",
         )
-        batches = [check_rows(b) for b in itr]
-        assert len(batches) == len(itr)
-        steps.add(len(batches))
-        seen.update(k for b in batches for k in b)
+        got = batches(loader, read)
+        assert len(got) == len(loader)
+        steps.add(len(got))
+        seen.update(k for b in got for k in b)
     assert len(steps) == 1
     assert seen == Counter(range(sum(sizes)))
+
+
+@every_door
+@given(
+    sizes=sizes_of_parts,
+    batch=st.integers(1, 20),
+    shuffle=st.booleans(),
+    stop=st.integers(0, 1000),
+)
+@settings(max_examples=15)
+def test_a_state_gives_the_batches_that_were_to_come(door, sizes, batch, shuffle, stop):
+    make, read = DOORS[door]
+    dataset, how = cut(sizes), {"batch_size": batch, "shuffle": shuffle}
+    whole = make(dataset, **how)
+    expected = batches(whole, read) + batches(whole, read)
+    first = make(dataset, **how)
+    got, passing = [], iter(first)
+    for _ in range(stop % len(first)):
+        got.append(keys_of(read(next(passing))))
+    again = make(dataset, **how)
+    again.load_state_dict(first.state_dict())
+    assert got + batches(again, read) + batches(again, read) == expected
+
+
+@given(
+    sizes=sizes_of_parts,
+    batch=st.integers(1, 12),
+    world=st.integers(1, 4),
+    last=st.sampled_from(["drop", "pad", "wrap"]),
+    shuffle=st.booleans(),
+)
+@settings(max_examples=40)
+def test_ranks_stay_equal_however_the_epoch_ends(sizes, batch, world, last, shuffle):
+    rows, step = sum(sizes), batch * world
+    if last == "drop" and rows < step:
+        return
+    ranks = []
+    for rank in range(world):
+        place = {"global_size": world, "global_rank": rank, "last": last}
+        loader = Loader(cut(sizes), batch, shuffle, targets=["y"], **place)
+        ranks.append(batches(loader, read_dicts))
+    shapes = [[len(b) for b in rank] for rank in ranks]
+    assert all(shape == shapes[0] for shape in shapes)
+    seen = Counter(k for rank in ranks for b in rank for k in b)
+    if last == "drop":
+        assert set(seen.values()) == {1} and seen.total() == rows // step * step
+    else:
+        assert set(seen) == set(range(rows))
+        most = world - 1 if last == "pad" else step - 1
+        assert 0 <= seen.total() - rows <= most
+    if last == "wrap":
+        assert set(shapes[0]) == {batch}
 
 
 @given(
@@ -98,8 +206,7 @@ def test_lists_and_nulls_stay_with_their_rows(columns, batch, shuffle):
     dataset = Dataset(data, npartitions=min(len(columns), len(rows)))
     got = {}
     for x, _ in Loader(dataset, batch, shuffle):
-        values, offsets = x["w__values"].tolist(), x["w__offsets"].tolist()
-        words = [values[a:b] for a, b in pairwise(offsets)]
+        words = lists_of(x["w__values"], x["w__offsets"])
         for key, word, f in zip(x["key"].tolist(), words, x["f"].tolist(), strict=True):
             got[key] = word
             assert f != f if rows[key] is None else f == len(word)

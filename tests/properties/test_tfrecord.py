@@ -10,6 +10,7 @@ import gzip
 import math
 import random
 import tempfile
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tabfeed.errors import BadFileError
+from tabfeed import Dataset
+from tabfeed.errors import BadFileError, DatasetError, SkippedFileWarning
 from tabfeed.io import tfrecord_walk
 from tabfeed.io.source import ReadOptions
 from tabfeed.io.tfrecord import open_tfrecord
@@ -244,6 +246,39 @@ def test_damaged_files(rows: list[Row], seed: int, times: int, pack: Any) -> Non
 
 def example_of(row: Row) -> bytes:
     return delimited(1, b"".join(entry(n, feature(kind)) for n, kind in row.items()))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=tables().filter(lambda rows: not any("" in row for row in rows)),  # a column has a name
+    seed=st.integers(0, 2**32),
+    times=st.integers(0, 5),
+    pack=st.sampled_from([bytes, gzip.compress, zlib.compress]),
+)
+def test_damaged_files_that_are_skipped(rows: list[Row], seed: int, times: int, pack: Any) -> None:
+    """Through the front door: rows that are left were written, and what is lost is counted."""
+    records = [example_of(row) for row in rows * 9]
+    sound = outcome(frames(records), 1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedFileWarning)
+        path = Path(folder) / "a.tfrecord"
+        path.write_bytes(mutated(pack(frames(records)), seed, times))
+        try:
+            dataset = Dataset(path, on_bad_file="skip", part_size="1KiB")
+            table = pa.concat_tables(dataset.iter_tables())
+        except DatasetError:  # nothing is left, not even the types
+            assert times or sound == "refused"
+            return
+    if str(table.schema) != sound[1]:
+        assert times, "other types"
+        return
+    columns = {n: comparable(table.column(n).to_pylist()) for n in table.column_names}
+    found = list(zip(*columns.values(), strict=True))
+    written = list(zip(*(sound[0][n] for n in columns), strict=True))
+    if not dataset.skipped:  # a plain file may be cut between two records, which cannot be seen
+        assert found == written[: len(found)] and (times or len(found) == len(records))
+    left = iter(written)
+    assert all(row in left for row in found), "rows that were never written"
 
 
 @settings(deadline=None, max_examples=150)

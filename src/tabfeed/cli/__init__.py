@@ -17,9 +17,11 @@ import typer
 
 from tabfeed.cli import datagen
 from tabfeed.cli.convert import convert_command
+from tabfeed.cli.doctor import doctor_command
 from tabfeed.cli.failures import Group
 from tabfeed.cli.inspect import inspect_command
 from tabfeed.cli.profile import SETTINGS, profile_command
+from tabfeed.cli.rewrite import rewrite_command
 
 __all__ = ["app", "main"]
 
@@ -36,6 +38,8 @@ app.add_typer(datagen.app, name="datagen")
 app.command("inspect")(inspect_command)
 app.command("convert")(convert_command)
 app.command("profile", context_settings=SETTINGS)(profile_command)
+app.command("doctor")(doctor_command)
+app.command("rewrite")(rewrite_command)
 
 
 def _print_version(wanted: bool) -> None:

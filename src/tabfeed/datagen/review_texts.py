@@ -1,8 +1,8 @@
 """Review texts for models with a tower for users and one for items.
 
 A row holds a user's text (what that user writes of anything), an item's text (what anyone
-writes of that item) and the rating that user gave that item. A text is 16 to 64 words of a
-Zipfian vocabulary of made-up words. Words come in pairs, one kind, one unkind; a
+writes of that item) and the rating that user gave that item. A text is 16 to 64 words, or more if
+asked, of a Zipfian vocabulary of made-up words. Words come in pairs, one kind, one unkind; a
 mild user and a good item have more of the kind ones. The rating, 1 to 5, follows from the
 shares of kind words in the two texts, and noise.
 
@@ -30,9 +30,10 @@ from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 
 __all__ = ["reviews", "reviews_tables", "vocabulary"]
 
-FEWEST_WORDS, MOST_WORDS = 16, 64
+FEWEST_WORDS, MOST_WORDS = 16, 64  # by default
 _SYLLABLES = [c + v for c in "bdfgklmnprstvwz" for v in "aeiou"]
 _MOST_IDS = 10_000_000
+_MOST_PLACES = 2**31 - 1  # of words, in all texts of all users: they are numbered in 32 bits
 
 _TABLE = 4
 _USER, _ITEM, _NOISE = range(3)
@@ -43,6 +44,7 @@ class _Sizes(NamedTuple):
     users: int
     items: int
     words: int
+    longest: int
 
 
 def reviews(
@@ -52,6 +54,7 @@ def reviews(
     users: int = 5_000,
     items: int = 2_000,
     words: int = 5_000,
+    longest: int = MOST_WORDS,
     files: int = 4,
     row_group_size: int = 25_000,
     seed: int = 0,
@@ -69,10 +72,12 @@ def reviews(
         How many of each; their ids begin at 1.
     words
         Size of the vocabulary.
+    longest
+        Words in the longest text.
     files
         How many files; never more than there are rows.
     row_group_size
-        Rows in a Parquet row group; a row is about half a kilobyte.
+        Rows in a Parquet row group; a row is about half a kilobyte, with longer texts more.
     seed
         Another seed gives other ratings by the same users of the same items.
     overwrite
@@ -85,7 +90,7 @@ def reviews(
     >>> dataset.column_names
     ['user_id', 'item_id', 'user_text', 'item_text', 'rating']
     """
-    recipe = _recipe(rows, _Sizes(users, items, words), seed)
+    recipe = _recipe(rows, _Sizes(users, items, words, longest), seed)
     return write(recipe, path, Layout(files, row_group_size, overwrite))
 
 
@@ -95,6 +100,7 @@ def reviews_tables(
     users: int = 5_000,
     items: int = 2_000,
     words: int = 5_000,
+    longest: int = MOST_WORDS,
     row_group_size: int = 25_000,
     seed: int = 0,
 ) -> Iterator[pa.Table]:
@@ -107,7 +113,7 @@ def reviews_tables(
     'seba vano teba piba nuba'
     """
     layout = Layout(files=1, row_group_size=row_group_size)
-    return tables(_recipe(rows, _Sizes(users, items, words), seed), layout)
+    return tables(_recipe(rows, _Sizes(users, items, words, longest), seed), layout)
 
 
 def vocabulary(words: int) -> list[str]:
@@ -138,6 +144,8 @@ def _recipe(rows: int, sizes: _Sizes, seed: int) -> Recipe:
     check_count("users", sizes.users, most=_MOST_IDS)
     check_count("items", sizes.items, most=_MOST_IDS)
     check_count("words", sizes.words, least=2, most=400_000)
+    most = _MOST_PLACES // max(sizes.users, sizes.items)
+    check_count("longest", sizes.longest, least=FEWEST_WORDS, most=most)
     check_seed(seed)
     return Recipe(rows, _schema(sizes), partial(_columns, sizes, seed))
 
@@ -164,8 +172,8 @@ def _columns(sizes: _Sizes, seed: int, start: int, stop: int) -> dict[str, Any]:
 
     user = draw.log_uniform(drawn(_USER), sizes.users, flat=max(1, sizes.users // 8))
     item = draw.log_uniform(drawn(_ITEM), sizes.items, flat=max(1, sizes.items // 20))
-    user_text, mild = _texts(user, sizes.words, side=0)
-    item_text, good = _texts(item, sizes.words, side=10)
+    user_text, mild = _texts(user, sizes, side=0)
+    item_text, good = _texts(item, sizes, side=10)
     liking = expected(mild, good) + np.float32(0.5) * draw.normal(drawn(_NOISE))
     return {
         "user_id": user + np.int32(1),
@@ -185,23 +193,24 @@ def expected(mild: draw.Floats, good: draw.Floats) -> draw.Floats:
     )
 
 
-def _texts(ids: draw.Ids, words: int, *, side: int) -> tuple[pa.Array, draw.Floats]:
+def _texts(ids: draw.Ids, sizes: _Sizes, *, side: int) -> tuple[pa.Array, draw.Floats]:
     """The text of each id, and the share of kind words in it."""
     once, back = np.unique(ids, return_inverse=True)
     length = FEWEST_WORDS + draw.spread(
-        draw.hashed(once, _S_LENGTH + side), MOST_WORDS - FEWEST_WORDS + 1
+        draw.hashed(once, _S_LENGTH + side), sizes.longest - FEWEST_WORDS + 1
     )
-    keep = np.arange(MOST_WORDS) < length[:, None]
-    word, kind = _chosen(once, words, side)
-    text = pc.binary_join(ragged(_words(words).take(pa.array(word[keep])), keep), " ")
+    keep = np.arange(sizes.longest) < length[:, None]
+    word, kind = _chosen(once, sizes, side)
+    text = pc.binary_join(ragged(_words(sizes.words).take(pa.array(word[keep])), keep), " ")
     share = (kind & keep).sum(axis=1).astype(np.float32) / length.astype(np.float32)
     return text.take(pa.array(back)), share[back]
 
 
-def _chosen(ids: draw.Ids, words: int, side: int) -> tuple[draw.Ids, draw.Mask]:
+def _chosen(ids: draw.Ids, sizes: _Sizes, side: int) -> tuple[draw.Ids, draw.Mask]:
     """A word for each place of each id's text, and whether it is a kind one."""
-    places = ids[:, None] * np.int32(MOST_WORDS) + np.arange(MOST_WORDS, dtype=np.int32)
-    pair = draw.log_uniform(draw.hashed(places, _S_WORD + side), words // 2)
+    longest = sizes.longest
+    places = ids[:, None] * np.int32(longest) + np.arange(longest, dtype=np.int32)
+    pair = draw.log_uniform(draw.hashed(places, _S_WORD + side), sizes.words // 2)
     tone = np.float32(0.5) + np.float32(0.4) * draw.effect(ids, _S_TONE + side)
     kind = draw.uniform(draw.hashed(places, _S_KIND + side)) < tone[:, None]
     return np.int32(2) * pair + (~kind).astype(np.int32), kind

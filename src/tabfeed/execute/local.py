@@ -8,7 +8,6 @@ was raised.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError
+from tabfeed.execute.tree import Tree
 
 __all__ = ["Executor", "LocalExecutor"]
 
@@ -35,7 +35,10 @@ class Executor(Protocol):
     def reduce(
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
-        """All of ``partial(item)`` merged, left to right; None if there are no items."""
+        """All of ``partial(item)``, neighbours merged; None if there are no items.
+
+        Which neighbours first is told by `tabfeed.execute.tree`, alike for every executor.
+        """
         ...
 
 
@@ -84,10 +87,13 @@ class LocalExecutor:
     def reduce(
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
-        """All of ``partial(item)`` merged, left to right; None if there are no items."""
+        """All of ``partial(item)``, neighbours merged; None if there are no items."""
+        tree = Tree(merge)
         with closing(self.map(items, partial)) as results:
-            first = list(islice(results, 1))
-            return functools.reduce(merge, results, first.pop()) if first else None
+            for result in results:
+                tree.add(result)
+                del result  # the tree's now, which may be done with it soon
+        return tree.result()
 
     def __repr__(self) -> str:
         return f"LocalExecutor(threads={self.threads})"

@@ -20,24 +20,23 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import (
     ArgumentError,
     DatasetExistsError,
-    TabfeedError,
     UnfinishedDatasetError,
     WriteError,
 )
 from tabfeed.io.filesystem import Place, place_of
 from tabfeed.io.folder_lock import FolderLock
+from tabfeed.io.staged import Staged, reason
 from tabfeed.schema import Schema
 
 __all__ = ["JOURNAL", "MANIFEST", "STAGING", "Commit", "check_finished", "read_manifest"]
@@ -83,7 +82,7 @@ def read_manifest(folder: Place) -> dict[str, Any] | None:
     return dict(manifest)
 
 
-class Commit:
+class Commit(Staged):
     """A folder being written.
 
     Parameters
@@ -122,19 +121,20 @@ class Commit:
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.folder = place_of(path, storage_options)
+        folder = place_of(path, storage_options)
+        super().__init__(folder, folder.child(STAGING))
         self.overwrite = overwrite
-        self.rows: dict[str, int] = {}
         self.schema: Schema | None = None
         self.order: Sequence[str] = ()
-        self._files: set[str] = set()
+        self._adopted: dict[str, Place] = {}
         self._lock = FolderLock(self.folder.path)
         self._made = self._interrupted = False
 
-    @property
-    def staging(self) -> Place:
-        """Where files lie until they are whole."""
-        return self.folder.child(STAGING)
+    def check(self) -> None:
+        """Refuse at once what entering would refuse; changes nothing."""
+        self._refuse_a_file()
+        self._interrupted = self.folder.child(JOURNAL).exists
+        self._refuse_to_overwrite()
 
     # -- the three steps ------------------------------------------------------------
 
@@ -155,49 +155,23 @@ class Commit:
                 raise
         return self
 
-    @contextmanager
-    def create(self, name: str) -> Iterator[pa.NativeFile]:
-        """Open a new file of the dataset for writing; a relative name may hold folders."""
-        if name in self._files:
-            raise ArgumentError(f"two files of the dataset have the name {name!r}")
-        place = self.staging.child(name)
-        with self.writing(name):
-            parent = posixpath.dirname(place.path)
-            if "/" in name:
-                place.filesystem.create_dir(parent, recursive=True)
-            with place.filesystem.open_output_stream(place.path, compression=None) as sink:
-                yield sink
-        self._files.add(name)
+    def adopt(self, staged: Staged) -> None:
+        """Make files that were written in a folder of their own part of the dataset."""
+        for name in sorted(staged.names):
+            if name in self._files:
+                raise ArgumentError(f"two files of the dataset have the name {name!r}")
+            self._files.add(name)
+            self._adopted[name] = staged.staging.child(name)
+        self.rows.update(staged.rows)
 
-    @contextmanager
-    def again(self, name: str) -> Iterator[pa.NativeFile]:
-        """Open a file that was written, to be read while it is created again."""
-        place, aside = self.staging.child(name), self.staging.child(f"{name}.aside")
-        place.filesystem.move(place.path, aside.path)
-        self._files.discard(name)
-        with aside.filesystem.open_input_file(aside.path) as source:
-            yield source
-        aside.filesystem.delete_file(aside.path)
+    def _lies_at(self, name: str) -> Place:
+        return self._adopted.get(name) or self.staging.child(name)
 
     @property
     def files(self) -> list[str]:
         """Names of the files written so far, in reading order."""
         place = {name: i for i, name in enumerate(self.order)}
         return sorted(self._files, key=lambda n: (place.get(n, len(place)), n))
-
-    @contextmanager
-    def writing(self, name: str = "") -> Iterator[None]:
-        """Around what writes a file of the dataset: an error of the disk names that file."""
-        try:
-            yield
-        except TabfeedError:
-            raise
-        except OSError as e:
-            place = self.folder.child(name) if name else self.folder
-            raise WriteError(
-                f"could not write {place.name}: {_reason(e)}; what was in {self.folder.name} "
-                "before is untouched. Free some space or choose another folder, then run it again"
-            ) from e
 
     def __exit__(
         self,
@@ -231,7 +205,7 @@ class Commit:
             self._replace(old, new, manifest)
         except OSError as e:
             raise WriteError(
-                f"could not replace {self.folder.name}: {_reason(e)}; some of its files are old "
+                f"could not replace {self.folder.name}: {reason(e)}; some of its files are old "
                 "and some new, so it will not open. Mend the cause and run it again to complete it"
             ) from e
 
@@ -245,7 +219,7 @@ class Commit:
             target = self.folder.child(name)
             if "/" in name:
                 target.filesystem.create_dir(posixpath.dirname(target.path), recursive=True)
-            target.filesystem.move(self.staging.child(name).path, target.path)
+            target.filesystem.move(self._lies_at(name).path, target.path)
         self._put(MANIFEST, manifest)
         self.folder.filesystem.delete_file(self.folder.child(JOURNAL).path)
         self._clear_staging()
@@ -275,7 +249,7 @@ class Commit:
                 )
 
     def _manifest(self, names: list[str]) -> dict[str, Any]:
-        infos = self.folder.filesystem.get_file_info([self.staging.child(n).path for n in names])
+        infos = self.folder.filesystem.get_file_info([self._lies_at(n).path for n in names])
         files = [
             {"name": n, "bytes": info.size, **({"rows": self.rows[n]} if n in self.rows else {})}
             for n, info in zip(names, infos, strict=True)
@@ -352,10 +326,6 @@ class Commit:
     def _clear_staging(self) -> None:
         if self.staging.exists:
             self.staging.filesystem.delete_dir(self.staging.path)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def _hidden(name: str) -> bool:

@@ -22,7 +22,8 @@ import pyarrow as pa
 from tabfeed.arguments import known_arguments
 from tabfeed.dtypes import as_arrow_type, format_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
-from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.execute import Executor, LocalExecutor, current_executor
+from tabfeed.execute.tasks import Titled
 from tabfeed.io import looking
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.opening import open_source
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from tabfeed.io.fetch import Fetch
     from tabfeed.io.validate import Report
     from tabfeed.io.writer import Shuffle
 
@@ -75,7 +77,7 @@ class Dataset:
     part_size
         Most memory a partition may take: ``"128MiB"`` by default.
     part_mem_fraction
-        The same as a share of the free memory.
+        The same as a share of the GPU's memory, or of the free memory where there is no GPU.
     npartitions
         Cut into this many partitions of equal rows instead.
     schema
@@ -194,14 +196,15 @@ class Dataset:
         """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
         if all(m.keeps_rows for m in self._maps):
             return self._lens_in_files
-        return list(LocalExecutor().map(self.partitions, lambda p: self.read(p).num_rows))
+        count = Titled("count", lambda p: self.read(p).num_rows)
+        return list(self._work().map(self.partitions, count))
 
     @cached_property
     def _lens_in_files(self) -> list[int]:
         """Rows of each partition as they come out of the files, before any map."""
         if self._lens_are_free:
             return [p.rows or 0 for p in self.partitions]
-        return list(LocalExecutor().map(self.partitions, self._count))
+        return list(self._work().map(self.partitions, Titled("count", self._count)))
 
     @property
     def _lens_are_free(self) -> bool:
@@ -284,6 +287,18 @@ class Dataset:
             return
         yield from self._files.read_by_column(part, wanted, at_once)
 
+    def begin_read(
+        self, partition: int | Partition, columns: Sequence[str] | None = None
+    ) -> list[Fetch]:
+        """Begin to fetch what `read` of the same will need, as long as the result is held.
+
+        Nothing, and the list is empty, where the files are on this machine.
+        """
+        part = partition if isinstance(partition, Partition) else self._partition(partition)
+        wanted = self.column_names if columns is None else self._check_columns(columns)
+        source = self._source_columns if self._maps else wanted
+        return self._files.begin(part, self._with_filter(source))
+
     def _partition(self, index: int) -> Partition:
         try:
             return self.partitions[operator.index(index)]
@@ -349,14 +364,15 @@ class Dataset:
     ) -> Iterator[pa.Table]:
         """Every partition in order, a few read ahead on threads, memory bounded."""
         wanted = self.column_names if columns is None else self._check_columns(columns)
-        work = executor or LocalExecutor()
+        work = self._work(executor)
         for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
             group_runs = list(group)
             if sliced:  # slices of one unit follow each other: decode it once, from start to end
                 for run in group_runs:
                     yield from self._stream(run, wanted)
             else:
-                yield from work.map([r[0] for r in group_runs], lambda p: self.read(p, wanted))
+                read = Titled("read", lambda p: self.read(p, wanted))
+                yield from work.map([r[0] for r in group_runs], read)
 
     def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
         source = self._source_columns if self._maps else wanted
@@ -415,6 +431,20 @@ class Dataset:
         if any(c.dtype is None for c in self.schema):
             return self.read(0).slice(0, 0)
         return self.schema.to_arrow().empty_table()
+
+    # -- who reads it ---------------------------------------------------------------
+
+    _executor: Executor | None = None
+
+    def _on(self, executor: Executor | None) -> Dataset:
+        """The same data, read by another executor where nobody says who is to."""
+        return self if executor is self._executor else self._derive(_executor=executor)
+
+    def _work(self, executor: Executor | None = None) -> Executor:
+        return executor or self._executor or LocalExecutor()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_executor": None}  # elsewhere, whoever is there
 
     # -- other datasets made from it ------------------------------------------------
 
@@ -507,14 +537,29 @@ class Dataset:
         *,
         npartitions: int | None = None,
         memory_limit: int | float | str | None = None,
+        executor: Executor | None = None,
     ) -> Dataset:
         """Bring rows with equal keys into one partition; order within a key is kept.
 
         The result lies on disk in a temporary folder that goes with the dataset.
+
+        Parameters
+        ----------
+        keys
+            The columns whose equal values are to meet.
+        npartitions
+            How many partitions; as many as there are, or as the data would fill, by default.
+        memory_limit
+            What may be held in memory meanwhile; a quarter of what is free by default.
+        executor
+            Who does the work; see `tabfeed.execute.choice` for who does it by default.
         """
         from tabfeed.io.reshape import shuffle_by_keys
 
-        return shuffle_by_keys(self, keys, npartitions=npartitions, memory_limit=memory_limit)
+        who = executor or self._executor or current_executor()
+        return shuffle_by_keys(
+            self, keys, npartitions=npartitions, memory_limit=memory_limit, executor=who
+        )
 
     @staticmethod
     def merge(
@@ -598,7 +643,9 @@ class Dataset:
         storage_options
             For URLs, passed to the filesystem.
         executor
-            Who reads the partitions; threads by default.
+            Who reads the partitions and writes the files: by default the cluster of the workflow
+            that made this dataset, else as `tabfeed.execute.choice` says: threads, unless a cluster
+            was set.
         """
         from tabfeed.io.pages import PageOptions
         from tabfeed.io.writer import WriteOptions, write_parquet
@@ -620,7 +667,7 @@ class Dataset:
             options,
             overwrite=overwrite,
             storage_options=storage_options,
-            executor=executor or LocalExecutor(),
+            executor=executor or self._executor or current_executor(),
         )
         return Dataset(path, engine="parquet", storage_options=storage_options)
 

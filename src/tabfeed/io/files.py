@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 from tabfeed.errors import (
     ArgumentError,
     SourceNotFoundError,
+    TabfeedError,
     TabfeedWarning,
     UnfinishedDatasetError,
     UnreadableFileError,
@@ -76,6 +77,12 @@ def find_files(
         return _from_glob(place, engine)
     except PermissionError as e:
         raise UnreadableFileError(f"{place.name} may not be read: {e.strerror or e}") from e
+    except TabfeedError:
+        raise
+    except Exception as e:  # a server's; every library behind fsspec has errors of its own
+        if place.local:
+            raise
+        raise UnreadableFileError(f"{place.name} cannot be found: {e or type(e).__name__}") from e
 
 
 def _from_path(place: Place, engine: str | None) -> Found:
@@ -96,7 +103,9 @@ def _check_above(place: Place, folder: str) -> None:
 
 
 def _location(place: Place, info: pafs.FileInfo) -> Location:
-    return Location(place.name, place.path, place.filesystem, int(info.size or 0))
+    return Location(
+        place.name, place.path, place.filesystem, int(info.size or 0), remote=place.remote
+    )
 
 
 def _say_missing(place: Place) -> str:

@@ -14,6 +14,7 @@ next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +29,7 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
+from tabfeed.io.fetch import Fetch
 from tabfeed.io.filters import Filter
 from tabfeed.io.parquet import HELD_BYTES, ParquetFile
 from tabfeed.io.partition import Partition, Piece
@@ -52,7 +54,7 @@ def open_files(
 
     def try_open(location: Location) -> DataFile | CannotRead:
         try:
-            return open_format(location, options)
+            return open_format(location.pinned(), options)
         except (BadFileError, UnreadableFileError) as e:
             if not skips.allowed:
                 raise
@@ -207,7 +209,7 @@ class FileSet:
     def read_by_column(
         self, partition: Partition, columns: Sequence[str], at_once: int
     ) -> Iterator[pa.Table]:
-        """The same in tables of a few columns, where that is cheaper: local Parquet files.
+        """The same in tables of a few columns, where that is cheaper: Parquet files.
 
         Not where a damaged unit is to be left out: all its columns must be looked at before.
         """
@@ -225,11 +227,28 @@ class FileSet:
             yield self._add_keys(table, index, given)
 
     def _one_file(self, partition: Partition) -> ParquetFile | None:
-        """The local Parquet file of whose whole row groups a partition consists, if it is one."""
+        """The Parquet file of whose whole row groups a partition consists, if it is one."""
         if len(partition.files) != 1 or not all(p.whole for p in partition.pieces):
             return None
         file = self.files[partition.files[0]]
-        return file if isinstance(file, ParquetFile) and file.location.local else None
+        return file if isinstance(file, ParquetFile) else None
+
+    @cached_property
+    def remote(self) -> bool:
+        """Whether any of the files is read from a server in ranges known beforehand."""
+        parquet = (f for f in self.files if isinstance(f, ParquetFile))
+        return any(f.location.remote is not None for f in parquet)
+
+    def begin(self, partition: Partition, columns: Sequence[str]) -> list[Fetch]:
+        """Begin to fetch what `read` of the same will need of remote files."""
+        fetches = []
+        for (index, whole), run in groupby(partition.pieces, key=lambda p: (p.file, p.whole)):
+            file, units = self.files[index], [p.unit for p in run]
+            own = self._own_columns(index, columns or self.schema.names[:1])
+            if isinstance(file, ParquetFile) and own:
+                groups = [own] if whole else file.column_groups(units[0], own)
+                fetches.append(file.begin(units if whole else units[:1], groups[0]))
+        return [f for f in fetches if f is not None]
 
     def stream(self, run: Sequence[Partition], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Partitions that are successive slices of one unit, decoded once from start to end.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -75,9 +75,9 @@ def _foreign(start: bytes) -> str:
 @contextmanager
 def _opened(location: Location) -> Iterator[pa.NativeFile]:
     """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
-    opened = pa.memory_map if _is_local(location) else location.filesystem.open_input_file
+    opened = partial(pa.memory_map, location.path) if _is_local(location) else location.open
     try:
-        with reading(location, decoding=True), opened(location.path) as file:
+        with reading(location, decoding=True), opened() as file:
             yield file
     except _BROKEN as e:
         raise _damaged(location, e) from e

@@ -166,7 +166,10 @@ def _numbered(dataset: Dataset, jobs: list[Job]) -> list[Job]:
     if any(p not in known for job in jobs for p in job.partitions):
         parts = tuple(p for job in jobs for p in job.partitions)
         known = dataset._derive(partitions=parts)._first_rows_of
-    return [replace(job, numbering={"_first_rows_of": known}) for job in jobs]
+    return [
+        replace(job, numbering={"_first_rows_of": {p: known[p] for p in job.partitions}})
+        for job in jobs
+    ]
 
 
 def file_names(wanted: Any, default: int) -> list[str]:

@@ -107,8 +107,9 @@ def _remarks(found: Found) -> Schema | None:
     prefix = first.name.removesuffix(first.path)
     folder = posixpath.dirname(first.path) if found.folder is None else found.folder.path
     folder = outermost_key(folder)
-    for path in (folder, posixpath.dirname(folder)):
-        schema = _schema_in(Place(path, first.filesystem, prefix))
+    above = posixpath.dirname(folder)  # which above a bucket or a host is nothing
+    for path in (folder, above) if above and not above.endswith(":/") else (folder,):
+        schema = _schema_in(Place(path, first.filesystem, prefix, first.remote))
         if schema is not None:
             return schema
     return None

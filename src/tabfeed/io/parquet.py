@@ -19,10 +19,13 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
 from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.fetch import Fetch, begin
 from tabfeed.io.filters import Filter
+from tabfeed.io.footers import read_footer
 from tabfeed.io.pages import FAST
 from tabfeed.io.parquet_layout import STREAM_BUFFER, Layout, layout_of
 from tabfeed.io.prune import facts_of_chunk
+from tabfeed.io.ranges import Range
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
@@ -42,7 +45,7 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
     with reading(location), location.open() as f:
         try:
-            metadata = pq.read_metadata(f)
+            metadata = read_footer(location, f)
             schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
         except _NOT_DAMAGE:
             raise
@@ -56,6 +59,14 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     if sum(file.unit_rows) != metadata.num_rows:
         raise bad_file(location, "has a damaged footer: its row groups do not add up")
     return file
+
+
+def _chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
+    """Where a column of a row group lies: a dictionary, if there is one, comes first."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+        start = chunk.dictionary_page_offset
+    return Range(start, start + chunk.total_compressed_size)
 
 
 def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
@@ -149,6 +160,7 @@ class ParquetFile:
     def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
         """What each of these columns keeps in memory while a row group is read or streamed."""
         group = self.metadata.row_group(unit)
+        whole = whole or self.location.remote is not None  # a remote one is fetched whole
         return [self._layout.held(group, c, whole=whole) for c in columns]
 
     def column_groups(
@@ -175,7 +187,20 @@ class ParquetFile:
             group = self.metadata.row_group(unit)
             yield from (group.column(i) for i in self._layout.leaves.get(column, ()))
 
+    def _ranges(self, units: Sequence[int], columns: Sequence[str]) -> list[Range]:
+        """Where the columns of these row groups lie, for a file that is fetched over a network."""
+        if self.location.remote is None:
+            return []
+        leaves = [i for c in columns for i in self._layout.leaves[c]]
+        groups = [self.metadata.row_group(unit) for unit in units]
+        return [_chunk_range(group.column(i)) for group in groups for i in leaves]
+
     # -- reading --------------------------------------------------------------------
+
+    def begin(self, units: Sequence[int], columns: Sequence[str]) -> Fetch | None:
+        """Begin to fetch what `read` of the same will need; None if the file is on this machine."""
+        ranges = self._ranges(units, columns)
+        return begin(self.location, ranges) if ranges else None
 
     def read(
         self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str] = ()
@@ -183,7 +208,7 @@ class ParquetFile:
         """Whole row groups, decoded on the calling thread, which is free of the GIL meanwhile."""
         wanted = list(columns)
         try:
-            with self._reader(dictionary) as reader:
+            with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
                 table = self._decode(reader, list(units), wanted)
         except _NOT_DAMAGE:
             raise
@@ -202,7 +227,7 @@ class ParquetFile:
         """
         wanted = list(columns)
         try:
-            with self._reader() as reader:
+            with self._reader(ranges=self._ranges(units, wanted)) as reader:
                 for group in self._groups_of(units, wanted, at_once):
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
@@ -242,7 +267,8 @@ class ParquetFile:
         wanted = list(columns)
         count = 0
         try:
-            with self._reader(buffer_size=STREAM_BUFFER) as reader:
+            ranges = self._ranges([unit], wanted)
+            with self._reader(buffer_size=STREAM_BUFFER, ranges=ranges) as reader:
                 for batch in self._stream(reader, unit, wanted, rows):
                     count += batch.num_rows
                     table = self._finish(pa.Table.from_batches([batch]), wanted)
@@ -270,8 +296,13 @@ class ParquetFile:
         noted = self.metadata.metadata or {}
         return all(noted.get(k.encode()) == v.encode() for k, v in FAST.items())
 
-    def _reader(self, dictionary: Sequence[str] = (), buffer_size: int = 0) -> pq.ParquetFile:
-        file = self.location.open()
+    def _reader(
+        self,
+        dictionary: Sequence[str] = (),
+        buffer_size: int = 0,
+        ranges: Sequence[Range] = (),
+    ) -> pq.ParquetFile:
+        file = self.location.open(ranges)
         size, known = file.size(), self.location.size
         if size != known > 0:
             file.close()

@@ -6,6 +6,7 @@ import numpy as np
 
 from tabfeed.budget import free_memory, parse_bytes
 from tabfeed.errors import ArgumentError
+from tabfeed.gpu_memory import device_memory
 from tabfeed.io.source import ReadOptions
 
 __all__ = ["DEFAULT_PART_SIZE", "block_size", "choose_part_size"]
@@ -17,7 +18,7 @@ _SMALLEST_BLOCK = 2**16
 def choose_part_size(
     part_size: int | float | str | None, fraction: float | None, npartitions: int | None
 ) -> int:
-    """Bytes, from a size, a share of the free memory, or the default."""
+    """Bytes, from a size, a share of the GPU's memory (the host's without one), or the default."""
     options = {"part_size": part_size, "part_mem_fraction": fraction, "npartitions": npartitions}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
@@ -27,7 +28,8 @@ def choose_part_size(
     if fraction is not None:
         if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
             raise ArgumentError(f"part_mem_fraction is {fraction!r}; it must be between 0 and 1")
-        return max(1, int(free_memory() * fraction))
+        # Whatever goes to a GPU is in host memory first.
+        return max(1, min(int(device_memory() * fraction), free_memory()))
     return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
 
 

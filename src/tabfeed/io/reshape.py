@@ -7,16 +7,18 @@ gone. Write it with `Dataset.to_parquet` to keep it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
-from tabfeed.hashing import hash_columns
+from tabfeed.execute import Executor
+from tabfeed.io.elsewhere import is_remote, require_files
+from tabfeed.io.exchange import ByHash, Gather, deal, discard
+from tabfeed.io.filesystem import place_of
 from tabfeed.io.frames import TemporaryFolder
-from tabfeed.io.scatter import Ids, Room, scatter
+from tabfeed.io.scatter import Room, scatter
 from tabfeed.io.unify import conform
 from tabfeed.progress import Bar, progress
 
@@ -34,27 +36,45 @@ def shuffle_by_keys(
     *,
     npartitions: int | None = None,
     memory_limit: int | float | str | None = None,
+    executor: Executor,
 ) -> Dataset:
     """See `Dataset.shuffle_by_keys`."""
     from tabfeed.io.dataset import Dataset
 
     names = _checked_keys(dataset, keys)
-    count = _how_many(dataset, npartitions)
-    limit = working_memory(memory_limit)
-
-    def assign(table: pa.Table) -> Ids:
-        ids: Ids = (hash_columns(table, names) % np.uint64(count)).astype(np.int64)
-        return ids
-
-    folder = TemporaryFolder()
+    dealing = ByHash(tuple(names), _how_many(dataset, npartitions))
     schema = dataset.schema.to_arrow()
-    pieces = dataset.repartition(partition_size=max(1, limit // 16))
     with progress("grouping", None) as bar:
-        tables = _passing(pieces.iter_tables(), schema, bar)
-        buckets = scatter(tables, assign, count, Room(limit, folder.path))
-    written = [str(b.path) for b in buckets if b.rows] or [_empty_file(schema, folder)]
-    grouped = Dataset(written, engine="ipc", part_size=_NO_LIMIT, schema=dataset.schema)
-    return grouped._derive(_folder=folder)
+        if is_remote(executor):
+            folder = TemporaryFolder(executor.shared)
+            written = _exchanged(dataset, dealing, folder, executor, bar)
+        else:
+            folder = TemporaryFolder()
+            limit = working_memory(memory_limit)
+            pieces = dataset.repartition(partition_size=max(1, limit // 16))
+            tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
+            buckets = scatter(tables, dealing.assign, dealing.count, Room(limit, folder.path))
+            written = [str(b.path) for b in buckets if b.rows]
+    grouped = Dataset(
+        written or [_empty_file(schema, folder)],
+        engine="ipc",
+        part_size=_NO_LIMIT,
+        schema=dataset.schema,
+    )
+    return grouped._derive(_folder=folder, _executor=dataset._executor)
+
+
+def _exchanged(
+    dataset: Dataset, dealing: ByHash, folder: TemporaryFolder, executor: Any, bar: Bar
+) -> list[str]:
+    """The files of the buckets, made on a cluster."""
+    require_files(executor, dataset)
+    place = place_of(folder.path)
+    executor.require_folder(place)
+    dealt = deal(dataset, dealing, place, executor, bar)
+    paths = [p for p in executor.map(range(dealing.count), Gather(dealt)) if p is not None]
+    discard(dealt)
+    return paths
 
 
 def _checked_keys(dataset: Dataset, keys: Sequence[str] | str) -> list[str]:

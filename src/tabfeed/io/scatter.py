@@ -29,7 +29,20 @@ from tabfeed.errors import WriteError
 from tabfeed.io.take import prepare, take_prepared, take_rows
 from tabfeed.trace import span
 
-__all__ = ["Bucket", "Room", "draw_keys", "read_bucket", "scatter", "shuffled", "sort_rows"]
+__all__ = [
+    "Bucket",
+    "Ids",
+    "Room",
+    "by_key",
+    "decoded",
+    "draw_keys",
+    "keyed",
+    "read_bucket",
+    "scatter",
+    "shuffled",
+    "sort_rows",
+    "sorted_bucket",
+]
 
 _KEY = "__tabfeed_key__"
 _FEWEST_BUCKETS, _MOST_BUCKETS = 16, 128
@@ -122,10 +135,10 @@ def shuffled(
     room
         Memory and disk that may be used.
     """
-    keyed = _with_keys(tables, seed, stream)
+    rows = _with_keys(tables, seed, stream)
     held: list[pa.Table] = []
     size = 0
-    for table in keyed:
+    for table in rows:
         held.append(table)
         size += table.nbytes
         if size > room.whole:
@@ -134,15 +147,31 @@ def shuffled(
         yield from _sorted(held, room)
         return
     count = min(room.buckets, max(_FEWEST_BUCKETS, -(-nbytes * 8 // room.memory)))
-    yield from _sorted_on_disk(chain(_drain(held), keyed), range(1 << 64), count, room)
+    yield from _sorted_on_disk(chain(_drain(held), rows), range(1 << 64), count, room)
+
+
+def sorted_bucket(
+    tables: Iterable[pa.Table], keys: range, nbytes: int, room: Room
+) -> Iterator[pa.Table]:
+    """Rows that carry their keys, all within `keys`, in the order of these and without them."""
+    if nbytes <= room.whole:
+        yield from _sorted(list(tables), room)
+        return
+    count = max(2, min(room.buckets, -(-nbytes * 2 // room.whole)))
+    yield from _sorted_on_disk(tables, keys, count, room)
+
+
+def keyed(table: pa.Table, seed: int, stream: int, start: int) -> pa.Table:
+    """The rows from number `start` on, each with its random key."""
+    keys = draw_keys(seed, stream, start, table.num_rows)
+    return table.append_column(_KEY, pa.array(keys))
 
 
 def _with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterator[pa.Table]:
     start = 0
     for table in tables:
-        keys = draw_keys(seed, stream, start, table.num_rows)
+        yield keyed(table, seed, stream, start)
         start += table.num_rows
-        yield table.append_column(_KEY, pa.array(keys))
 
 
 def _drain(held: list[pa.Table]) -> Iterator[pa.Table]:
@@ -173,7 +202,7 @@ def _sorted_on_disk(
 ) -> Iterator[pa.Table]:
     """Rows whose keys lie in `keys`, in their order, by way of `count` buckets."""
     width = -(-len_of(keys) // count)
-    buckets = scatter(tables, _by_key(keys.start, width), count, room)
+    buckets = scatter(tables, by_key(keys.start, width), count, room)
     for number, bucket in enumerate(buckets):
         if not bucket.rows:
             continue
@@ -195,7 +224,7 @@ def len_of(keys: range) -> int:
     return keys.stop - keys.start
 
 
-def _by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
+def by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
     """Which range of `width` keys, counted from `low`, a key falls into."""
 
     def assign(table: pa.Table) -> Ids:
@@ -219,7 +248,7 @@ def scatter(
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
     try:
         for table in tables:
-            for part in _slices(_decoded(table), room.slice):
+            for part in _slices(decoded(table), room.slice):
                 for number, rows in _deal(part, assign(part), count):
                     _append(writers, number, buckets[number], rows)
         for number, writer in writers.items():
@@ -273,7 +302,7 @@ def _deal(table: pa.Table, ids: Ids, count: int) -> Iterator[tuple[int, pa.Table
         yield number, dealt.slice(start, ends[number] - start)
 
 
-def _decoded(table: pa.Table) -> pa.Table:
+def decoded(table: pa.Table) -> pa.Table:
     """Dictionaries as plain values: each slice of each bucket would carry a dictionary whole.
 
     Ordered ones stay, since their order means something; they are small by nature.

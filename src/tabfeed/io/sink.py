@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.errors import SchemaError
-from tabfeed.io.commit import Commit
 from tabfeed.io.filesystem import HIVE_NULL
 from tabfeed.io.pages import PageOptions, explain_refusal
+from tabfeed.io.staged import Staged
 from tabfeed.io.take import prepare, take_prepared
 from tabfeed.io.unify import combine, conform
 from tabfeed.trace import span
@@ -60,7 +60,7 @@ class FileSink:
     which halves the work of reading it. If a null comes later, the file is written again.
     """
 
-    def __init__(self, commit: Commit, name: str, schema: pa.Schema, pages: PageOptions) -> None:
+    def __init__(self, commit: Staged, name: str, schema: pa.Schema, pages: PageOptions) -> None:
         self.rows = 0
         self._commit, self._name, self._schema, self._pages = commit, name, schema, pages
         self._group_rows = pages.row_group_size
@@ -206,7 +206,7 @@ class HiveSink:
 
     def __init__(
         self,
-        commit: Commit,
+        commit: Staged,
         name: str,
         schema: pa.Schema,
         pages: PageOptions,

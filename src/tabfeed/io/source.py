@@ -9,14 +9,18 @@ them. ``Location`` is where that file lies, local or remote. A format is a funct
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from tabfeed.io.ranges import Range
+from tabfeed.io.remote import RemoteOptions
+
 __all__ = ["DEFAULT_NULLS", "DataFile", "Location", "OpenFormat", "ReadOptions"]
 
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
 
 
@@ -25,7 +29,9 @@ class Location:
     """One file: a filesystem, a path on it, its size, and what the folders say of it.
 
     ``name`` is what a person would write: the path, or the URL of a remote object.
-    ``keys`` are the Hive keys of the folders above it (``day=3/``), typed.
+    ``keys`` are the Hive keys of the folders above it (``day=3/``), typed. ``remote`` says how to
+    read it from a server; None if it is on this machine. ``tag`` tells this content of a remote
+    object from another; reading compares it.
     """
 
     name: str
@@ -33,24 +39,36 @@ class Location:
     filesystem: pafs.FileSystem
     size: int
     keys: tuple[tuple[str, Any], ...] = ()
+    remote: RemoteOptions | None = None
+    tag: str = ""
 
-    def open(self) -> pa.NativeFile:
-        """The file, for random access."""
-        return self.filesystem.open_input_file(self.path)
+    def open(self, ranges: Sequence[Range] = ()) -> pa.NativeFile:
+        """The file, for random access; `ranges` of it are fetched at once if it is remote."""
+        if self.remote is None:
+            return self.filesystem.open_input_file(self.path)
+        from tabfeed.io.remote_file import open_remote
 
-    @property
-    def local(self) -> bool:
-        """Whether it lies on this machine, so that many small reads cost little."""
-        return isinstance(self.filesystem, pafs.LocalFileSystem)
+        return open_remote(self, ranges)
 
     def stream(self) -> pa.NativeFile:
         """The file from its start, decompressed if its name ends in .gz, .zst, .bz2 or .lz4."""
-        return self.filesystem.open_input_stream(self.path, compression="detect")
+        if self.remote is None:
+            return self.filesystem.open_input_stream(self.path, compression="detect")
+        codec = next((c for end, c in _CODECS.items() if self.path.lower().endswith(end)), None)
+        return self.open() if codec is None else pa.CompressedInputStream(self.open(), codec)
+
+    def pinned(self) -> Location:
+        """The same, of the content that is there now; what comes later is noticed."""
+        if self.remote is None or self.tag:
+            return self
+        from tabfeed.io.fetch import version_of
+
+        return replace(self, tag=version_of(self).tag)
 
     @property
     def compressed(self) -> bool:
         """Whether `stream` decompresses."""
-        return self.path.lower().endswith((".gz", ".zst", ".bz2", ".lz4"))
+        return self.path.lower().endswith(tuple(_CODECS))
 
 
 @dataclass(frozen=True)

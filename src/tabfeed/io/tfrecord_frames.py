@@ -72,8 +72,7 @@ class _Deflated(Location):
         return True
 
     def stream(self) -> pa.NativeFile:
-        raw = self.filesystem.open_input_stream(self.path, compression=None)
-        return pa.CompressedInputStream(raw, "gzip")  # which takes zlib's header as well
+        return pa.CompressedInputStream(self.open(), "gzip")  # which takes zlib's header as well
 
 
 def unpacked(location: Location) -> Location:

@@ -2,7 +2,8 @@
 
 A `Job` is one output file and the partitions that go into it (see `tabfeed.io.jobs`). Jobs run in
 parallel; within a job, partitions are read, shuffled if asked, cut into row groups and written. A
-full shuffle is one stream through all files and runs on its own (see `tabfeed.io.scatter`).
+full shuffle is one stream through all files and runs on its own (see `tabfeed.io.scatter`), or on a
+cluster in two rounds (see `tabfeed.io.exchange`).
 Nothing appears under its final name before all of it is whole (see `tabfeed.io.commit`).
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,12 +23,23 @@ from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.commit import Commit
+from tabfeed.io.elsewhere import is_remote, require_files, task_memory
+from tabfeed.io.exchange import (
+    ByRandomKey,
+    Cut,
+    Dealt,
+    buckets_for,
+    cut_files,
+    deal,
+    sorted_rows,
+)
 from tabfeed.io.frames import TemporaryFolder
 from tabfeed.io.jobs import Job, Shuffle, WriteOptions, file_names, group_jobs, plan_jobs
 from tabfeed.io.pages import plain_inside, refuse_types
 from tabfeed.io.partition import Partition, Piece, cut_by_size
 from tabfeed.io.scatter import Room, draw_keys, shuffled, sort_rows
 from tabfeed.io.sink import FileSink, HiveSink, Sink
+from tabfeed.io.staged import Staged
 from tabfeed.io.unify import conform
 from tabfeed.progress import Bar, progress
 
@@ -51,8 +64,13 @@ def write_parquet(
     refuse_types(dataset.schema.to_arrow())
     with Commit(path, overwrite=overwrite, storage_options=storage_options) as commit:
         commit.schema = dataset.schema
-        work = _Work(dataset, options, commit)
-        if options.shuffle is Shuffle.FULL:
+        if is_remote(executor):
+            require_files(executor, dataset)
+            executor.require_folder(commit.staging)
+        work = _Work(dataset, options, commit, task_memory(executor))
+        if options.shuffle is Shuffle.FULL and is_remote(executor):
+            work.exchange(executor)
+        elif options.shuffle is Shuffle.FULL:
             work.write_shuffled()
         else:
             work.write_jobs(executor)
@@ -102,21 +120,33 @@ def _refuse_own_input(
 
 
 class _Work:
-    """One writing: the dataset, the options, and the folder being filled."""
+    """One writing: the dataset, the options, and the folder being filled.
 
-    def __init__(self, dataset: Dataset, options: WriteOptions, commit: Commit) -> None:
+    In this process files are written for the commit itself. A copy in another process writes each
+    group of files into a folder of its own, and hands that back.
+    """
+
+    def __init__(
+        self, dataset: Dataset, options: WriteOptions, commit: Commit, memory: int | None
+    ) -> None:
         self.dataset = dataset
         self.options = options
-        self.commit = commit
+        self.commit: Commit | None = commit
+        self.place = Staged(commit.folder, commit.staging)
         self.schema = plain_inside(dataset.schema.to_arrow())
         self.pages = options.pages
-        self.limit = working_memory(options.memory_limit)
+        limit = memory if options.memory_limit is None else options.memory_limit
+        self.limit = working_memory(limit)
         if options.memory_limit is not None:
             most = max(1, self.limit // 8)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "commit": None}
+
     def write_empty(self) -> None:
         """A file without rows, so that the schema is kept."""
+        assert self.commit is not None
         with FileSink(self.commit, "part_0.parquet", self.schema, self.pages):
             pass
 
@@ -125,6 +155,7 @@ class _Work:
     def write_jobs(self, executor: Executor) -> None:
         """Write every job, in parallel; jobs that read one row group in turn go together."""
         jobs = plan_jobs(self.dataset, self.options)
+        assert self.commit is not None
         self.commit.order = [job.name for job in jobs]
         threads = getattr(executor, "threads", 1)
         if self.options.shuffle is Shuffle.PER_WORKER:
@@ -133,8 +164,10 @@ class _Work:
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
         with progress("writing", _known_rows(self.dataset)) as bar:
-            for rows in executor.map(groups, self._write_group):
+            for rows, staged in executor.map(groups, _Files(self)):
                 bar.advance(rows)
+                if staged is not None:
+                    self.commit.adopt(staged)
 
     def _in_small_parts(self, job: Job, nbytes: int) -> Job:
         """The same rows, read in smaller parts: all of a file is shuffled, so they do not show."""
@@ -144,16 +177,17 @@ class _Work:
         sized = [(p, _piece_bytes(self.dataset, p)) for p in pieces]
         return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes))))
 
-    def _write_group(self, group: list[Job]) -> int:
+    def write_group(self, group: list[Job], to: Staged) -> int:
+        """Write some files, reading from start to end; how many rows."""
         parts = tuple(p for job in group for p in job.partitions)
         source = self.dataset._derive(partitions=parts, **group[0].numbering)
         tables = self._conformed(source.iter_tables(executor=self._inner))
         total = 0
         for job in group:
-            total += self._write_job(job, islice(tables, len(job.partitions)))
+            total += self._write_job(job, islice(tables, len(job.partitions)), to)
         return total
 
-    def _write_job(self, job: Job, tables: Iterator[pa.Table]) -> int:
+    def _write_job(self, job: Job, tables: Iterator[pa.Table], to: Staged) -> int:
         seed = self.options.seed
         if self.options.shuffle is Shuffle.PER_PARTITION:
             tables = (
@@ -161,9 +195,9 @@ class _Work:
                 for number, t in zip(job.numbers, tables, strict=True)
             )
         if self.options.shuffle is Shuffle.PER_WORKER:
-            with self._room(self._at_once) as room:
-                return self._sink(job.name, self._shuffled(tables, job, room))
-        return self._sink(job.name, tables)
+            with self.room(to, self._at_once) as room:
+                return self.sink(job.name, self._shuffled(tables, job, room), to)
+        return self.sink(job.name, tables, to)
 
     def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Tables of the declared types: what a map returns may differ from part to part."""
@@ -185,9 +219,10 @@ class _Work:
         """A full shuffle: one random permutation, cut into files of equal rows."""
         pieces = self.dataset.repartition(partition_size=max(1, self.limit // 16))
         names = file_names(self.options.output_files, self.dataset.npartitions)
+        assert self.commit is not None
         self.commit.order = names
         known = _known_rows(pieces)
-        with self._room() as room, progress("shuffling", known and 2 * known) as bar:
+        with self.room(self.commit) as room, progress("shuffling", known and 2 * known) as bar:
             whole = Job("", pieces.partitions, (0,))
             read = _Counted(pieces.iter_tables(executor=LocalExecutor(1)), bar)
             mixed = self._shuffled(self._conformed(read), whole, room)
@@ -196,16 +231,36 @@ class _Work:
             done = 0
             for i, name in enumerate(names):
                 end = read.rows * (i + 1) // len(names)
-                self._sink(name, stream.take(end - done))
+                self.sink(name, stream.take(end - done), self.commit)
                 done = end
+
+    def exchange(self, executor: Executor) -> None:
+        """The same on a cluster: rows are dealt to buckets, then files are made of buckets."""
+        size = max(1, min(self.dataset._part_size, self.limit // 16))
+        pieces = self.dataset.repartition(partition_size=size)._on(executor)
+        names = file_names(self.options.output_files, self.dataset.npartitions)
+        assert self.commit is not None
+        self.commit.order = names
+        room = Room(self.limit, Path())
+        nbytes = estimate(pieces, pieces.partitions)
+        count = buckets_for(nbytes, room, at_least=len(names))
+        place = self.place.fresh().staging
+        by_key = ByRandomKey(self.options.seed, 1, count)
+        known = _known_rows(pieces)
+        with progress("shuffling", known and 2 * known) as bar:
+            dealt = deal(pieces, by_key, place, executor, bar)
+            files = _Cuts(self, dealt, cut_files(names, dealt.rows))
+            for rows, staged in executor.map(range(len(names)), files):
+                self.commit.adopt(staged)
+                bar.advance(rows)
 
     # -- writing --------------------------------------------------------------------
 
     @contextmanager
-    def _room(self, share: int = 1) -> Iterator[Room]:
+    def room(self, to: Staged, share: int = 1) -> Iterator[Room]:
         """Memory and disk for one of `share` shuffles; the files go at once when it is done."""
-        place = self.commit.staging
-        with self.commit.writing():
+        place = to.staging
+        with to.writing():
             folder = TemporaryFolder(place.path if place.local else None)
         try:
             most = max(4, Room.buckets // share)
@@ -213,18 +268,57 @@ class _Work:
         finally:
             folder.remove()
 
-    def _sink(self, name: str, tables: Iterator[pa.Table]) -> int:
+    def sink(self, name: str, tables: Iterator[pa.Table], to: Staged) -> int:
         """Write tables into one file, or one file for each folder key."""
         sink: Sink
         keys = self.options.partition_on
         if keys:
-            sink = HiveSink(self.commit, name, self.schema, self.pages, keys)
+            sink = HiveSink(to, name, self.schema, self.pages, keys)
         else:
-            sink = FileSink(self.commit, name, self.schema, self.pages)
+            sink = FileSink(to, name, self.schema, self.pages)
         with sink:
             for table in tables:
                 sink.write(table)
         return sink.rows
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Writes groups of files, here or elsewhere."""
+
+    work: _Work
+
+    def __call__(self, group: list[Job]) -> tuple[int, Staged | None]:
+        """Rows written, and where they lie if that is not known here."""
+        if self.work.commit is not None:
+            return self.work.write_group(group, self.work.commit), None
+        staged = self.work.place.fresh()
+        return self.work.write_group(group, staged), staged
+
+    def task_name(self, group: list[Job]) -> str:
+        """What the dashboard shows."""
+        return f"write/{group[0].name.removesuffix('.parquet')}"
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Makes files of a full shuffle, each of the buckets that its rows lie in."""
+
+    work: _Work
+    dealt: Dealt
+    files: Sequence[tuple[str, Sequence[Cut]]]
+
+    def __call__(self, number: int) -> tuple[int, Staged]:
+        """Rows written, and where they lie."""
+        name, cuts = self.files[number]
+        staged = self.work.place.fresh()
+        with self.work.room(staged) as room:
+            tables = (t for cut in cuts for t in sorted_rows(self.dealt, cut, room))
+            return self.work.sink(name, tables, staged), staged
+
+    def task_name(self, number: int) -> str:
+        """What the dashboard shows."""
+        return f"write/{self.files[number][0].removesuffix('.parquet')}"
 
 
 class _Cutter:

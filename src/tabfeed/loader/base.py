@@ -21,8 +21,9 @@ from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.ranks import Place
+from tabfeed.loader.read_ahead import reading_ahead
 from tabfeed.loader.readers import SharedLots
-from tabfeed.loader.state import Position, restore, save
+from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.trace import span
 
 __all__ = ["EpochIterator", "Feed", "Recipe"]
@@ -96,25 +97,42 @@ class EpochIterator(Generic[B]):
         options: LoaderOptions,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
-        self._recipe, self._place, self._options = recipe, place, options
-        self._plan, self._epoch, self._step = position
-        self._on_batch = on_batch
+        self._recipe, self._options, self._on_batch = recipe, options, on_batch
+        self._rank = place
         self.begun = False
-        self._odd_from = self._plan.steps - len(self._plan.tail)
-        self._regular = self._plan.rank_rows(0, *place) if self._odd_from else 0
+        self._sit_down(position)
         self._start()
+
+    def _sit_down(self, position: Position) -> None:
+        """Find the plan, the place and the step that a position means for this process."""
+        self._begin, rank = position, self._rank
+        self._epoch, workers = position.epoch, position.workers
+        self._step, lane = divmod(position.step + position.worker, workers)
+        self._shift = lane - position.worker
+        self._place = Place(rank.rank * workers + lane, rank.world * workers)
+        self._plan = split_plan(position.plan, workers)
+        self._odd_from = self._plan.steps - len(self._plan.tail)
+        self._regular = self._plan.rank_rows(0, *self._place) if self._odd_from else 0
 
     def _start(self) -> None:
         """Begin (again, in a forked child) at the current step."""
         plan, place = self._plan, self._place
         epoch = plan.epoch(self._epoch)
         first = self._step // plan.chunk
-        recipe = self._recipe
+        recipe, last_use = self._recipe, epoch.last_use(place.rank, place.world)
+        coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
+        parts = reading_ahead(
+            recipe.reader.parts,
+            (part for lot in coming for part in epoch.partitions(lot)),
+            self._options.budget,
+        )
+        reader = replace(recipe.reader, parts=parts)
         lots = SharedLots(
-            lambda number: recipe.reader.read(epoch, number),
-            epoch.last_use(place.rank, place.world),
+            lambda number: reader.read(epoch, number),
+            last_use,
             first,
             early=recipe.early,
+            on_close=getattr(parts, "close", None),
         )
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
@@ -147,7 +165,9 @@ class EpochIterator(Generic[B]):
     @property
     def position(self) -> Position:
         """The batch that comes next."""
-        return Position(self._plan, self._epoch, self._step)
+        begin = self._begin
+        step = self._step * begin.workers + self._shift
+        return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
 
     def _refill(self) -> B:
         batches = next(self._prefetch)
@@ -158,6 +178,15 @@ class EpochIterator(Generic[B]):
     def state_dict(self) -> dict[str, Any]:
         """Where this iterator stands."""
         return save(self.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
+        begin = self._begin
+        position = restore(state, begin.plan).in_worker(begin.worker, begin.workers)
+        if position != self.position:
+            self._prefetch.close()
+            self._sit_down(position)
+            self._start()
 
     def close(self) -> None:
         """End the threads; there is no next batch after this."""
@@ -206,15 +235,14 @@ class Feed(Generic[B]):
         recipe
             How to make these batches, if otherwise than the feed's own.
         """
-        begin, options = self._begin(), self.options
-        place = options.place
+        begin, options = self._begin().in_worker(worker, workers), self.options
         if workers > 1:
-            begin = begin._replace(plan=split_plan(begin.plan, workers))
-            place = Place(place.rank * workers + worker, place.world * workers)
             options = replace(options, threads=max(1, options.workers // workers))
         made = recipe or self.recipe
-        iterator = EpochIterator(made, begin, place, options, self._on_batch)
+        iterator = EpochIterator(made, begin, options.place, options, self._on_batch)
         self._iterators.add(iterator)
+        if begin.step + worker >= begin.steps:  # the other workers have the batches that are left
+            self._next = Position(begin.plan, begin.epoch + 1, 0)
         return iterator
 
     def seek(self, step: int) -> EpochIterator[B]:
@@ -253,8 +281,29 @@ class Feed(Generic[B]):
         """Batches each of `workers` processes of this rank gives in an epoch."""
         return split_plan(self._next.plan, workers).steps
 
+    def lend(self, workers: int) -> Callable[[], None]:
+        """Count the next pass as begun by copies of this loader in `workers` processes.
+
+        Call what comes back once for each batch that they have given.
+        """
+        begin, place = self._next.in_worker(0, workers), self.options.place
+        self._now, self._next = begin, Position(begin.plan, begin.epoch + 1, 0)
+        plan = split_plan(begin.plan, workers)
+
+        def took() -> None:
+            step, lane = divmod(self._now.step, workers)
+            lane += place.rank * workers
+            self.rows_given += plan.rank_rows(step, lane, place.world * workers)
+            self._now = self._now._replace(step=self._now.step + 1)
+
+        return took
+
+    def check_workers(self, workers: int) -> None:
+        """Refuse if `workers` processes cannot go on from where the next pass begins."""
+        self._next.in_worker(0, workers)
+
     def skip_epoch(self) -> None:
-        """Count an epoch as done; copies of this loader, in workers, do the reading."""
+        """Count an epoch as done; somebody else did the reading."""
         self._now = self._next = Position(self._next.plan, self._next.epoch + 1, 0)
 
     @property
@@ -273,7 +322,7 @@ class Feed(Generic[B]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next `iter` goes on where `state` stands, in constant time."""
-        position = restore(state, self.plan)
+        position = restore(state, self.plan).upcoming
         check_plan(position.plan, self.options)
         self._next = self._now = position
 
@@ -291,14 +340,3 @@ class Feed(Generic[B]):
 
 def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
     return None
-
-
-def split_plan(plan: Plan, workers: int) -> Plan:
-    """The plan for `workers` processes on each rank, each giving batches of the same size."""
-    return replace(
-        plan,
-        batch=plan.batch * workers,
-        streams=max(plan.streams, plan.ranks * workers),
-        chunk=max(1, plan.chunk // workers),
-        ranks=plan.ranks * workers,
-    )

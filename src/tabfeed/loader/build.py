@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition
 from tabfeed.loader.base import Feed, Recipe
@@ -55,17 +55,24 @@ def split_steps(transforms: Any) -> Steps:
     for step in given:
         if isinstance(step, EmbeddingOperator | Padding):
             chunks.append(step)
-        elif hasattr(step, "transform_table"):  # a fitted workflow
-            tables.append(step.transform_table)
         elif callable(step):
             if chunks:
                 raise ArgumentError(
                     f"{step!r} works on tables and must come before Padding and EmbeddingOperator"
                 )
-            tables.append(step)
+            tables.append(_program(step))
         else:
             raise ArgumentError(f"a transform must be a function of tables, not {step!r}")
     return Steps(tuple(tables), tuple(chunks))
+
+
+def _program(step: TableFunction) -> TableFunction:
+    """A fitted workflow as the function it runs, which says what it reads; others as they are."""
+    try:
+        found: TableFunction = getattr(step, "program", step)
+    except NotFittedError:  # it may have nothing to learn, and will say so if it has
+        return step
+    return found
 
 
 def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
@@ -77,8 +84,9 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
         )
     if not steps.tables:
         return dataset.schema
-    last = transforms[-1] if isinstance(transforms, list | tuple) else transforms
-    declared = getattr(last, "output_schema", None)
+    given = transforms if isinstance(transforms, list | tuple) else [transforms]
+    last = [step for step in given if not isinstance(step, EmbeddingOperator | Padding)][-1]
+    declared = _declared(last)
     if (
         isinstance(declared, Schema)
         and len(declared)
@@ -97,6 +105,14 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
     found = Schema.from_arrow(table.schema)
     known = declared if isinstance(declared, Schema) else dataset.schema
     return Schema(known[c.name].with_dtype(c.dtype) if c.name in known else c for c in found)
+
+
+def _declared(step: TableFunction) -> Any:
+    """The schema that a transform says comes out of it."""
+    try:
+        return getattr(step, "output_schema", None)
+    except NotFittedError:  # it may have nothing to learn
+        return None
 
 
 def _first_rows(dataset: Dataset, rows: int = 64) -> pa.Table:
@@ -198,7 +214,10 @@ def _width(column: ColumnSchema) -> int:
         width = max(1, leaf.bit_width // 8) if leaf is not None else 8
     except ValueError:  # text and the like
         width = 32
-    return width * 8 + 8 if column.is_list else width
+    if not column.is_list:
+        return width
+    low, high = column.value_count or (0, None)
+    return width * (8 if high is None else -(-(low + high) // 2)) + 8
 
 
 def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:

@@ -4,29 +4,39 @@ What fits is kept, what does not is read again: a budget is never exceeded, and 
 partitions read are the ones that stay, so that a second epoch finds as much as possible.
 
 On disk a partition is an Arrow file, uncompressed, that is mapped rather than read: later epochs
-cost page cache look-ups. The folder goes with the loader.
+cost page cache look-ups. It stays for later runs, under a name that says what it was decoded from
+(`tabfeed.loader.cache_key`), in a bounded folder that processes share
+(`tabfeed.loader.cache_folder`): ``TABFEED_CACHE_DIR``, of at most ``TABFEED_CACHE_SIZE``.
+Partitions without such a name, because a transform made them, lie in a folder that goes with the
+loader.
+
+Contents are not forced to disk: after a power cut a file may be damaged where its end is whole,
+which its checksum would reveal only at the price of reading it. Clear the folder then.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.loader.cache_folder import CacheFolder, default_folder, default_limit
+from tabfeed.loader.cache_key import PartNames
 from tabfeed.loader.columns import Lists, Part
 from tabfeed.loader.readers import ReadsParts
 
 __all__ = ["DiskCache", "MemoryCache", "with_cache"]
+
+_OVERHEAD = 4096  # bytes a column may take in an Arrow file besides its values, and the footer
 
 
 class _ForkSafeLock:
@@ -51,7 +61,33 @@ def with_cache(reader: ReadsParts, kind: str | None, budget: int) -> ReadsParts:
     return DiskCache(reader) if kind == "disk" else reader
 
 
-class MemoryCache:
+class _Cache:
+    """What caches share: reading ahead only what is not kept."""
+
+    _reader: Any
+
+    @property
+    def remote(self) -> bool:
+        """Whether it helps to `begin` a partition before it is read."""
+        return bool(getattr(self._reader, "remote", False))
+
+    def begin(self, number: int) -> Sequence[Any]:
+        """Begin to fetch a partition that is not kept."""
+        return () if self._has(number) else self._reader.begin(number)
+
+    def read(self, number: int) -> Part:
+        """A partition."""
+        raise NotImplementedError
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same in one piece."""
+        yield self.read(number)
+
+    def _has(self, number: int) -> bool:
+        raise NotImplementedError
+
+
+class MemoryCache(_Cache):
     """Keeps partitions in memory up to a budget.
 
     Parameters
@@ -70,19 +106,18 @@ class MemoryCache:
 
     def read(self, number: int) -> Part:
         """A partition, from memory if it is there."""
-        part = self._kept.get(number)
-        if part is not None:
-            return part
-        part = self._reader.read(number)
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept
+        part: Part = self._reader.read(number)
         with self._lock:
             if number not in self._kept and part.nbytes <= self._left:
                 self._left -= part.nbytes
                 self._kept[number] = part
         return part
 
-    def pieces(self, number: int) -> Iterator[Part]:
-        """The same in one piece."""
-        yield self.read(number)
+    def _has(self, number: int) -> bool:
+        return number in self._kept
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled copy begins empty: shipping the data would cost more than reading it.
@@ -93,8 +128,8 @@ class MemoryCache:
         vars(self).update(state, _lock=_ForkSafeLock())
 
 
-class DiskCache:
-    """Keeps partitions as Arrow files in a folder of its own, as long as the disk has room.
+class DiskCache(_Cache):
+    """Keeps partitions as Arrow files, as long as the folder has room.
 
     Parameters
     ----------
@@ -104,39 +139,57 @@ class DiskCache:
 
     def __init__(self, reader: ReadsParts) -> None:
         self._reader = reader
-        self._folder: Path | None = None
+        self._names = PartNames(reader)
+        self._shared: CacheFolder | None = None
+        self._own: CacheFolder | None = None
         self._lock = _ForkSafeLock()
         self._full = False
 
     def read(self, number: int) -> Part:
         """A partition, from the folder if it is there."""
-        path = self._path(number)
-        if path.exists():
-            return _load(path)
-        part = self._reader.read(number)
-        if not self._full:
-            try:
-                _save(part, path)
-            except OSError:  # no room: go on without keeping more
-                self._full = True
+        folder, name = self._where(number)
+        kept = _load(folder, name)
+        if kept is not None:
+            return kept
+        part: Part = self._reader.read(number)
+        self._keep(part, folder, name)
         return part
 
-    def pieces(self, number: int) -> Iterator[Part]:
-        """The same in one piece."""
-        yield self.read(number)
+    def _keep(self, part: Part, folder: CacheFolder, name: str) -> None:
+        if self._full:
+            return
+        try:
+            table = _as_table(part)
+            with folder.create(name, table.nbytes + _OVERHEAD * (table.num_columns + 1)) as file:
+                _write(table, file)
+        except OSError:  # no room: go on without keeping more
+            self._full = True
 
-    def _path(self, number: int) -> Path:
+    def _has(self, number: int) -> bool:
+        folder, name = self._where(number)
+        return (folder.path / name).exists()
+
+    def _where(self, number: int) -> tuple[CacheFolder, str]:
+        """The folder of a partition and its name there."""
+        name = self._names.name(number)
         with self._lock:
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="tabfeed-cache-"))
-                weakref.finalize(self, _remove, self._folder, os.getpid())
-        return self._folder / f"{number}.arrow"
+            if name is not None:
+                if self._shared is None:
+                    path = default_folder()
+                    path.mkdir(parents=True, exist_ok=True)
+                    self._shared = CacheFolder(path, default_limit(path))
+                return self._shared, f"{name}.arrow"
+            if self._own is None:
+                path = Path(tempfile.mkdtemp(prefix="tabfeed-cache-"))
+                weakref.finalize(self, _remove, path, os.getpid())
+                self._own = CacheFolder(path, default_limit(path))
+        return self._own, f"{number}.arrow"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_reader": self._reader}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _folder=None, _lock=_ForkSafeLock(), _full=False)
+        self.__init__(state["_reader"])  # type: ignore[misc]
 
 
 def _remove(folder: Path, owner: int) -> None:
@@ -144,8 +197,7 @@ def _remove(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _save(part: Part, path: Path) -> None:
-    """Write under another name first: a reader never sees half a file."""
+def _as_table(part: Part) -> pa.Table:
     arrays: dict[str, pa.Array] = {}
     for name, array in part.scalars.items():
         arrays[f"scalar:{name}"] = _as_arrow(array)
@@ -154,15 +206,12 @@ def _save(part: Part, path: Path) -> None:
             lists.offsets, _as_arrow(lists.values)
         )
     arrays.update({f"extra:{name}": array for name, array in part.extras.items()})
-    table = pa.table(arrays, metadata={"rows": str(part.rows)})
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with pa.ipc.new_file(partial, table.schema) as file:
-            file.write_table(table)
-        partial.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+    return pa.table(arrays, metadata={"rows": str(part.rows)})
+
+
+def _write(table: pa.Table, file: BinaryIO) -> None:
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
 
 
 def _as_arrow(array: npt.NDArray[Any]) -> pa.Array:
@@ -173,9 +222,24 @@ def _as_arrow(array: npt.NDArray[Any]) -> pa.Array:
     return pa.array(array)
 
 
-def _load(path: Path) -> Part:
-    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    part = Part(int(table.schema.metadata[b"rows"]))
+def _load(folder: CacheFolder, name: str) -> Part | None:
+    """A partition, if it is there and whole."""
+    path = folder.find(name)
+    if path is None:
+        return None
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        rows = int((table.schema.metadata or {})[b"rows"])
+    except FileNotFoundError:  # another process made room meanwhile
+        return None
+    except (pa.ArrowInvalid, OSError, KeyError, ValueError):  # cut short by a power cut
+        folder.forget(name)
+        return None
+    return _from_table(table, rows)
+
+
+def _from_table(table: pa.Table, rows: int) -> Part:
+    part = Part(rows)
     for key in table.column_names:
         kind, _, name = key.partition(":")
         column = table.column(key)

@@ -6,38 +6,66 @@ numbers unless told otherwise; ids that do not fit are refused rather than cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tabfeed.arguments import known_arguments
 from tabfeed.errors import LoaderError, MissingExtraError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import EpochIterator
-from tabfeed.loader.build import (
-    build_feed,
-    dict_layout,
-    input_names,
-    output_schema,
-    split_steps,
-    target_names,
-)
+from tabfeed.loader.build import build_feed
 from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.dicts import DictColumns, split_targets
+from tabfeed.loader.door import Door
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
 
 try:
     import jax
 except ImportError as e:
     raise MissingExtraError("jax", "JAX loaders") from e
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "cut_columns", "put"]
 
 Array = npt.NDArray[Any]
+
+
+def put(arrays: Sequence[Array]) -> Sequence[Any]:
+    """Arrays on JAX's device, in one call; on the CPU they keep their memory where it is aligned.
+
+    JAX holds on to an array for as long as it looks at its memory.
+    """
+    moved: Sequence[Any] = jax.device_put(arrays)
+    return moved
+
+
+def cut_columns(matrix: Array, bounds: tuple[int, ...]) -> Sequence[Sequence[Any]]:
+    """For each batch of a ``(columns, rows)`` buffer its columns, ``(rows, 1)``.
+
+    The buffer is copied whole and cut on the device, by a call compiled once for each shape. The
+    calling thread waits for the copy: a cut that were queued before it has come would hold up the
+    model's steps, which run in the order they are asked for.
+
+    Examples
+    --------
+    >>> first, second = cut_columns(np.array([[1, 2, 3], [4, 5, 6]], np.int32), (0, 2, 3))
+    >>> [column.tolist() for column in first], [column.tolist() for column in second]
+    ([[[1], [2]], [[4], [5]]], [[[3]], [[6]]])
+    """
+    whole = jax.block_until_ready(jax.device_put(matrix))
+    found: Sequence[Sequence[Any]] = _cut(whole, bounds)
+    return found
+
+
+@partial(jax.jit, static_argnums=1)
+def _cut(whole: Any, bounds: tuple[int, ...]) -> list[list[Any]]:
+    return [list(whole[:, low:high, None]) for low, high in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -56,24 +84,39 @@ class _Finish:
             arrays: dict[str, Any] = {n: a[low:high] for n, a in columns.items()}
             for name, (values, offsets) in lists.items():
                 first, last = int(offsets[low]), int(offsets[high])
-                arrays[f"{name}__values"] = values[first:last]
                 arrays[f"{name}__offsets"] = offsets[low : high + 1] - first
+                arrays[f"{name}__values"] = values[first:last]
             extras = {n: a.slice(low, high - low) for n, a in chunk.extras.items()}
             batches.append(self._split({**self._put(arrays), **extras}))
         return batches
 
     def _put(self, arrays: dict[str, Array]) -> dict[str, Any]:
         if self.sharding is None:
-            put: dict[str, Any] = jax.device_put(arrays)
-            return put
+            moved: dict[str, Any] = jax.device_put(arrays)
+            return moved
+        return {name: self._shard(name, array) for name, array in arrays.items()}
+
+    def _shard(self, name: str, array: Array) -> Any:
+        if name.endswith("__offsets"):
+            raise LoaderError(
+                f"column {name.removesuffix('__offsets')!r} is ragged, and what differs in length "
+                "cannot be sharded: give Padding in transforms=, or leave the column out"
+            )
         make: Any = jax.make_array_from_process_local_data
-        return {name: make(self.sharding, array) for name, array in arrays.items()}
+        try:
+            return make(self.sharding, array)
+        except ValueError as e:
+            raise LoaderError(
+                f"column {name!r} has {len(array)} rows here, which this sharding cannot spread "
+                f'evenly ({e}): use drop_last=True or last="wrap", and a batch_size that divides'
+            ) from e
 
     def _split(self, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        targets = {n: columns.pop(n) for n in self.targets if n in columns}
-        if len(targets) == 1:
-            return columns, next(iter(targets.values()))
-        return columns, targets or None
+        names, found = split_targets(columns, self.targets)
+        inputs = {name: columns[name] for name in names}
+        if isinstance(found, list):
+            return inputs, {name: columns[name] for name in found}
+        return inputs, None if found is None else columns[found]
 
 
 def _fit(array: Array, name: str) -> Array:
@@ -92,7 +135,7 @@ def _fit(array: Array, name: str) -> Array:
     return array.astype(narrow)
 
 
-class Loader:
+class Loader(Door):
     """Batches ``(inputs, targets)`` of JAX arrays, prepared in the background.
 
     Parameters
@@ -105,8 +148,9 @@ class Loader:
     transforms
         Functions from Arrow table to Arrow table, then `Padding` and `EmbeddingOperator`.
     sharding
-        How batches lie over devices, along their rows; each process gives its own rows. Every batch
-        must divide evenly: use ``drop_last=True`` or ``last="wrap"``.
+        How batches lie over devices, along their rows; each process gives its own rows, and the
+        arrays are those of all processes together. Every batch must divide evenly: use
+        ``drop_last=True`` or ``last="wrap"``, and `Padding` for ragged columns.
     columns, targets, extras
         As for `tabfeed.loader.torch.Loader`; ragged columns come as ``name__values`` and
         ``name__offsets``.
@@ -120,6 +164,7 @@ class Loader:
     [([1, 2], [0.0, 1.0]), ([3], [0.0])]
     """
 
+    @known_arguments
     def __init__(
         self,
         dataset: Dataset,
@@ -147,36 +192,12 @@ class Loader:
     ) -> None:
         if global_size is None and global_rank is None and jax.process_count() > 1:
             global_size, global_rank = jax.process_count(), jax.process_index()
-        options = LoaderOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            seed_fn=seed_fn,
-            parts_per_chunk=parts_per_chunk,
-            global_size=global_size,
-            global_rank=global_rank,
-            drop_last=drop_last,
-            last=last,
-            streams=streams,
-            host_memory=host_memory,
-            buffer_size=buffer_size,
-            cache=cache,
-            threads=threads,
-            depth=depth,
-        )
-        steps = split_steps(transforms)
-        self.output_schema = output_schema(dataset, transforms, steps)
-        self.targets = target_names(self.output_schema, targets)
-        names = input_names(self.output_schema, columns, extras)
-        names += [t for t in self.targets if t not in names]
-        layout = dict_layout(self.output_schema, names, extras)
-        finish = _Finish(tuple(self.targets), sharding)
-        self.feed = build_feed(dataset, layout, options, finish, steps)
+        options = LoaderOptions.among(locals())
+        chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
+        self.output_schema, self.targets = chosen.schema, list(chosen.targets)
+        finish = _Finish(chosen.targets, sharding)
+        self.feed = build_feed(dataset, chosen.layout, options, finish, chosen.steps)
         warn_if_sorted(dataset, self.targets, self.feed.plan)
-
-    def __len__(self) -> int:
-        """Batches in an epoch; the same on every process."""
-        return len(self.feed)
 
     def __iter__(self) -> EpochIterator[Any]:
         return iter(self.feed)
@@ -185,34 +206,3 @@ class Loader:
         """Batches of several epochs, one after the other."""
         for _ in range(count):
             yield from self
-
-    def peek(self) -> Any:
-        """The first batch of the next pass, without moving on."""
-        return self.feed.peek()
-
-    @property
-    def num_rows_processed(self) -> int:
-        """Rows given so far, over all epochs."""
-        return self.feed.rows_given
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is."""
-        self.feed.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands."""
-        return self.feed.state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self.feed.load_state_dict(state_dict)
-
-    def shuffle_quality(self) -> ShuffleQuality:
-        """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
-        return shuffle_quality(self.feed.plan)
-
-    def close(self) -> None:
-        """End the background threads of all passes."""
-        self.feed.close()
-
-    stop = close

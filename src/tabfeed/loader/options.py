@@ -6,8 +6,9 @@ how much memory happens to be free: the same call gives the same order on anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
@@ -94,6 +95,26 @@ class LoaderOptions:
         place = find_place(self.global_rank, self.global_size)
         object.__setattr__(self, "global_rank", place.rank)  # a copy in another process keeps it
         object.__setattr__(self, "global_size", place.world)
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any], **others: Any) -> LoaderOptions:
+        """The options among a door's arguments: its ``locals()``, since it names them as we do.
+
+        Parameters
+        ----------
+        arguments
+            By name; what is no option is passed over.
+        others
+            Options whose value is another than the argument's.
+
+        Examples
+        --------
+        >>> options = LoaderOptions.among({"batch_size": 8, "device": "cpu", "seed": 0}, seed=3)
+        >>> options.batch_size, options.seed
+        (8, 3)
+        """
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: arguments[name] for name in known & arguments.keys()} | others)
 
     @property
     def place(self) -> Place:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.io.fetch import Fetch
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.loader.columns import Layout, Part, make_part
 from tabfeed.trace import span
@@ -91,9 +92,32 @@ class PartReader:
     layout: Layout
     transforms: tuple[TableFunction, ...] = ()
 
+    @property
+    def remote(self) -> bool:
+        """Whether it helps to `begin` a partition before it is read."""
+        return self.dataset._files.remote
+
+    @property
+    def _columns(self) -> list[str] | None:
+        """What to read: what the first transform says it needs, or all; what a batch has."""
+        if not self.transforms:
+            return list(self.layout.columns)
+        needed: Sequence[str] | None = getattr(self.transforms[0], "columns", None)
+        return None if needed is None else list(needed)
+
+    @property
+    def _dictionary(self) -> Sequence[str]:
+        """Text columns that the first transform would rather have dictionary-encoded."""
+        return getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
+
+    def begin(self, number: int) -> list[Fetch]:
+        """Begin to fetch a partition, as long as the result is held."""
+        return self.dataset.begin_read(self.partitions[number], self._columns)
+
     def read(self, number: int) -> Part:
         """One partition, decoded."""
-        table = self.dataset.read(self.partitions[number], self._wanted)
+        part = self.partitions[number]
+        table = self.dataset.read(part, self._columns, dictionary=self._dictionary)
         return self._part(table, number, self.layout)
 
     def pieces(self, number: int) -> Iterator[Part]:
@@ -101,13 +125,8 @@ class PartReader:
         if self.transforms:
             yield self.read(number)
             return
-        tables = self.dataset.read_by_column(self.partitions[number], self._wanted)
-        for table in tables:
+        for table in self.dataset.read_by_column(self.partitions[number], self._columns):
             yield self._part(table, number, self.layout.only(table.column_names))
-
-    @property
-    def _wanted(self) -> list[str] | None:
-        return None if self.transforms else self.layout.columns
 
     def _part(self, table: pa.Table, number: int, layout: Layout) -> Part:
         for transform in self.transforms:
@@ -164,6 +183,8 @@ class SharedLots(Generic[L]):
         Where this pass begins.
     early
         How many lots may be there before a chunk asks for them.
+    on_close
+        Called when it is closed; must not wait.
     """
 
     def __init__(
@@ -173,6 +194,7 @@ class SharedLots(Generic[L]):
         first_chunk: int = 0,
         *,
         early: int = 1,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._read_lot = read
         self._last_use = last_use
@@ -185,6 +207,7 @@ class SharedLots(Generic[L]):
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
+        self._on_close = on_close
 
     def get(self, numbers: Iterable[int]) -> dict[int, L]:
         """These lots, read here unless another thread has them or is reading them."""
@@ -267,5 +290,7 @@ class SharedLots(Generic[L]):
                 del self._lots[number]
 
     def close(self) -> None:
-        """Read nothing more; a thread that asks gets an error."""
+        """Read nothing more; a thread that asks gets an error. Waits for nothing."""
         self._closed = True
+        if self._on_close is not None:
+            self._on_close()

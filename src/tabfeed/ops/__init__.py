@@ -32,6 +32,7 @@ from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
 from tabfeed.ops.similarity import ColumnSimilarity
 from tabfeed.ops.stats import DataStats
 from tabfeed.ops.target import TargetEncoding
+from tabfeed.ops.text import Tokenize
 from tabfeed.selector import ColumnSelector
 
 UDF = LambdaOp
@@ -75,6 +76,7 @@ __all__ = [
     "TagAsUserFeatures",
     "TagAsUserID",
     "TargetEncoding",
+    "Tokenize",
     "ValueCount",
     "get_embedding_sizes",
 ]

@@ -200,6 +200,7 @@ class StatOperator(Operator):
     {'a': [3.0]}
     """
 
+    only_for_update: ClassVar[tuple[str, ...]] = ()
     summary_: Any = None
 
     def partial(self, frame: Any, inputs: Inputs) -> Any:

@@ -9,6 +9,7 @@ the data alone, so every engine, thread count and partitioning gives the same id
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tabfeed.ops.counting import COUNT, Counter, count_values
 from tabfeed.ops.embedding import embedding_size
 from tabfeed.ops.encoder import OOV, Encoder, Layout, plain_array
 from tabfeed.ops.keys import base_type
+from tabfeed.ops.ranking import Cut, Ranked, grow, rank
+from tabfeed.ops.stored import Stored
 from tabfeed.ops.types import like
 from tabfeed.ops.vocabs import read_vocab
 from tabfeed.ops.vocabulary import Vocabulary
@@ -73,6 +76,7 @@ class Categorify(StatOperator):
 
     eager = True
     reads_dictionaries = True
+    only_for_update = ("rest",)
 
     def __init__(
         self,
@@ -229,7 +233,12 @@ class Categorify(StatOperator):
         groups = self._groups(inputs)
         found = list(LocalExecutor().map(groups, lambda g: self._rank(g, summary, inputs)))
         self.groups_ = groups
-        self.vocabularies_ = {self._name(g): v for g, v in zip(groups, found, strict=True)}
+        self.rest_: dict[str, Stored | None] | None = {}
+        self.vocabularies_ = {
+            self._name(g): self._vocabulary(g, r, inputs)
+            for g, r in zip(groups, found, strict=True)
+        }
+        self.extents_: dict[str, list[list[int]]] = {}
         self._check_sizes()
         if self.out_path is not None:
             self._write_files(Path(self.out_path) / "categories")
@@ -239,17 +248,22 @@ class Categorify(StatOperator):
         self.finish(summary, inputs)
         self.summary_ = True
 
-    def _rank(self, group: tuple[str, ...], summary: Any, inputs: Inputs) -> Vocabulary:
+    def _rank(self, group: tuple[str, ...], summary: Any, inputs: Inputs) -> Ranked:
         known = self._known(group)
         if known is not None:
             counts = pa.array(np.zeros(len(known), np.int64))
-            return Vocabulary(pa.table({"v0": known, "count": counts}))
+            return Ranked(len(known), table=pa.table({"v0": known, "count": counts}))
+        return rank(summary[self._name(group)], self._cut(group))
+
+    def _cut(self, group: tuple[str, ...]) -> Cut:
         most = self._option(self.max_size, group, 0)
-        ranked = summary[self._name(group)].ranked(
-            at_least=self._option(self.freq_threshold, group, 0),
-            at_most=most - OOV - self._buckets(group) if most else None,
-        )
-        return Vocabulary.from_ranked(ranked, inputs.memory)
+        least = self._option(self.freq_threshold, group, 0)
+        return Cut(least, most - OOV - self._buckets(group) if most else None)
+
+    def _vocabulary(self, group: tuple[str, ...], ranked: Ranked, inputs: Inputs) -> Vocabulary:
+        """The ranked values; those left out are kept for an update."""
+        self.rest_ = {**(self.rest_ or {}), self._name(group): ranked.rest}
+        return Vocabulary.from_ranked(replace(ranked, rest=None), inputs.memory)
 
     def _check_sizes(self) -> None:
         most = 2 ** (self._dtype.bit_width - (not pa.types.is_unsigned_integer(self._dtype))) - 1
@@ -265,30 +279,44 @@ class Categorify(StatOperator):
         layouts: dict[str, Layout] = {}
         offset = 0
         for group in self.groups_:
-            size = self.vocabularies_[self._name(group)].size
-            layout = Layout(self._buckets(group), size, offset)
+            name = self._name(group)
+            extents = tuple((place, at) for place, at in self.extents_.get(name, ()))
+            size = self.vocabularies_[name].size
+            layout = Layout(self._buckets(group), size, offset, extents)
             layouts.update({name: layout for name, _ in self._outputs(group)})
-            offset = layout.cardinality if self.single_table else 0
+            offset = layout.end if self.single_table else 0
         return layouts
 
     def _encoder(self, name: str, group: tuple[str, ...]) -> Encoder:
         return Encoder(self.vocabularies_[self._name(group)], self._layouts[name], self._dtype)
 
     def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
-        """Append what is new; ids that exist stay."""
+        """Append what is new; ids that exist stay.
+
+        Values once too rare count on from what was seen of them. Behind columns that share a table
+        there is no room: their new values get ids behind all of it.
+        """
+        end = max((layout.cardinality for layout in self._layouts.values()), default=0)
         for group in self._groups(inputs):
             name = self._name(group)
             if name not in summary:
                 continue
             old = self.vocabularies_[name]
-            least = self._option(self.freq_threshold, group, 0)
-            new = Vocabulary.from_ranked(summary[name].ranked(at_least=least), inputs.memory)
-            grown = old.appended(new.table)
-            most = self._option(self.max_size, group, 0)
-            self.vocabularies_[name] = (
-                grown.head(most - OOV - self._buckets(group)) if most else grown
-            )
+            ranked = grow(old, self._rest(group), summary[name], self._cut(group))
+            self.vocabularies_[name] = self._vocabulary(group, ranked, inputs)
+            if self.single_table and ranked.rows > old.size:
+                self.extents_.setdefault(name, []).append([old.size, end])
+                end += ranked.rows - old.size
         self._check_sizes()
+
+    def _rest(self, group: tuple[str, ...]) -> Stored | None:
+        """What was left out of a vocabulary before."""
+        if self.rest_ is None and self._cut(group) != Cut():
+            raise OperatorError(
+                f"Categorify: the counts of the values left out of {self._name(group)!r} were not "
+                "saved, and an update needs them; save with updatable=True, or fit again"
+            )
+        return (self.rest_ or {}).get(self._name(group))
 
     def _write_files(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -307,6 +335,7 @@ class Categorify(StatOperator):
         self.require_fitted()
         out: dict[str, Any] = {}
         for group in self._groups(inputs):
+            self.vocabularies_[self._name(group)].require_room(inputs.memory, self._name(group))
             if self.encode_type == "combo" and len(group) > 1:
                 name = self._name(group)
                 columns = [frame.column(n) for n in group]
@@ -367,12 +396,16 @@ class Categorify(StatOperator):
     def state(self) -> dict[str, Any]:
         """The vocabularies."""
         tables = {n: v.path or v.table for n, v in self.vocabularies_.items()}
-        return {"groups": [list(g) for g in self.groups_], "vocabularies": tables}
+        return {
+            "groups": [list(g) for g in self.groups_], "vocabularies": tables,
+            "extents": self.extents_, "rest": self.rest_,
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take the vocabularies back."""
         self.groups_ = [tuple(g) for g in state["groups"]]
         self.vocabularies_ = {n: Vocabulary(t) for n, t in state["vocabularies"].items()}
+        self.extents_, self.rest_ = state["extents"], state["rest"]
         self.summary_ = True
         self._check_sizes()
 

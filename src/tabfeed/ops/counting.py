@@ -13,7 +13,7 @@ are always counted as values, nulls included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tabfeed.errors import OperatorError
+from tabfeed.hashing import hash_columns
 from tabfeed.ops.keys import Keys, flatten, normalise, pack, unpack
 from tabfeed.ops.memory import Memory
+from tabfeed.ops.stored import Stored
 
-__all__ = ["Counter", "Ranked", "count_values"]
+__all__ = [
+    "COUNT", "KEY", "Counter", "Counts", "count_values", "database",
+    "parquet_files", "quoted",
+]  # fmt: skip
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
 COUNT = "__count__"
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Values by count descending, ties by value ascending; in memory or in a Parquet file.
-
-    In memory they are a table, or keys and counts that have not been made one yet.
-    """
-
-    rows: int
-    table: pa.Table | None = None
-    path: Path | None = None
-    keys: Keys | None = None
-    counts: Counts | None = None
-    dtype: pa.DataType | None = None
 
 
 def count_values(
@@ -103,6 +94,7 @@ class Counter:
         self._parts: list[pl.DataFrame] = []
         self._grouped = 0
         self._runs: list[Path] = []
+        self._collapsed: Path | None = None
         memory.hold(self)
 
     @property
@@ -151,6 +143,25 @@ class Counter:
         self.memory.settle()
         return self
 
+    def held_by(self, memory: Memory) -> Counter:
+        """The same counts, against another limit from now on: those that came from elsewhere."""
+        self.memory = memory
+        memory.hold(self)
+        memory.settle()
+        return self
+
+    def shares(self, count: int) -> list[Counter]:
+        """The counts dealt by hash of the value: equal values meet in equal shares."""
+        frame = self.frame()
+        values = self._as_values(frame) if self.packed else frame
+        table = values.select(self.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
+        out = []
+        for part in deal_rows(frame, hash_columns(table, self.columns), count):
+            share = Counter(self.dtypes, self.memory)
+            share.packed, share._parts = self.packed, [part]
+            out.append(share)
+        return out
+
     def unpack(self) -> None:
         """Turn keys into the values they stand for."""
         if not self.packed:
@@ -198,9 +209,10 @@ class Counter:
 
     def to_table(self) -> pa.Table:
         """All counts as an Arrow table of values (``v0``, ``v1``, ...) and ``count``."""
-        return self._to_table(self.frame())
+        return self.as_table(self.frame())
 
-    def _to_table(self, frame: pl.DataFrame) -> pa.Table:
+    def as_table(self, frame: pl.DataFrame) -> pa.Table:
+        """A table of this counter's columns as one of values and ``count``."""
         if self.packed:
             values = [unpack(frame[KEY].to_numpy(), self.dtypes[0])]
         else:
@@ -208,72 +220,89 @@ class Counter:
         names = [*(f"v{i}" for i in range(len(values))), "count"]
         return pa.table([*values, pa.array(frame[COUNT].to_numpy())], names=names)
 
+    def as_frame(self, table: pa.Table) -> pl.DataFrame:
+        """The way back; values that have no key turn the counter to counting values."""
+        counts = pl.Series(COUNT, table.column("count").to_numpy(), dtype=pl.Int64)
+        values = [c.combine_chunks() for c in table.columns[:-1]]
+        if self.packed:
+            keys, good = pack(values[0])
+            if good is None:
+                return pl.DataFrame({KEY: keys, COUNT: counts})
+            self.unpack()
+        series = {c: pl.Series(v) for c, v in zip(self.columns, values, strict=True)}
+        return pl.DataFrame({**series, COUNT: counts})
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add what `to_table` gave."""
+        if table.num_rows:
+            frame = self.as_frame(table)
+            self.add_frame(frame.sort(KEY) if self.packed else frame)
+
+    def with_types(self, dtypes: list[pa.DataType]) -> Counter:
+        """The same counts of values of other types: whole floats as integers, say."""
+        if self.dtypes == dtypes:
+            return self
+        new = Counter(dtypes, self.memory)
+        for piece in self.stored().pieces():
+            columns = [c.combine_chunks() for c in piece.columns]
+            cast = [normalise(c, t) for c, t in zip(columns[:-1], dtypes, strict=True)]
+            new.add_table(pa.table([*cast, columns[-1]], names=piece.column_names))
+        return new
+
+    def with_stored(self, kept: Stored | None, what: str) -> Counter:
+        """With counts that were kept before; `what` was counted, for the message."""
+        if kept is None:
+            raise OperatorError(
+                f"{what}: the counts that an update needs were not saved; save with "
+                "updatable=True, or fit again on all data"
+            )
+        if not kept.num_rows:
+            return self
+        new = self.with_types(_wider(kept.schema.types[:-1], self))
+        for piece in kept.pieces():
+            columns = [
+                normalise(_one(c), t) for c, t in zip(piece.columns, new.dtypes, strict=False)
+            ]
+            new.add_table(pa.table([*columns, piece.column("count")], names=piece.column_names))
+            new.memory.settle()
+        return new
+
     def distinct(self) -> int:
         """How many different values there are."""
-        if not self._runs:
-            return len(self.frame())
+        return int(self.collapse().metadata.num_rows) if self._runs else len(self.frame())
+
+    def collapse(self, *, ordered: bool = False) -> pq.ParquetFile:
+        """All counts as one run on disk, each value once; by value if `ordered`."""
+        if self._collapsed is not None and self._runs == [self._collapsed] and not self._parts:
+            return pq.ParquetFile(self._collapsed)
         self.spill()
-        names = ", ".join(f'"{c}"' for c in self.columns)
-        runs = ", ".join(_quote(r) for r in self._runs)
-        query = f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM read_parquet([{runs}]))"
-        with _database(self.memory) as connection:
-            return int(connection.execute(query).fetchone()[0])
-
-    def small_table(self, most: int = 1_000_000) -> pa.Table | None:
-        """All counts as `to_table` gives them, unless they are many."""
-        return None if self._runs or len(self.frame()) > most else self.to_table()
-
-    def ranked(self, *, at_least: int = 0, at_most: int | None = None) -> Ranked:
-        """The values by rank, those too rare or past the limit left out."""
-        if self._runs:
-            self.spill()
-            return self._rank_on_disk(at_least, at_most)
-        frame = self.frame()
-        if at_least > 1:
-            frame = frame.filter(pl.col(COUNT) >= at_least)
-        if self.packed:
-            keys, counts = _rank_sorted(frame[KEY].to_numpy(), frame[COUNT].to_numpy())
-            keys, counts = keys[:at_most], counts[:at_most]
-            return Ranked(len(keys), keys=keys, counts=counts, dtype=self.dtypes[0])
-        falling = [True, *[False] * len(self.columns)]
-        frame = frame.sort([COUNT, *self.columns], descending=falling, nulls_last=False)
-        frame = frame if at_most is None else frame.head(at_most)
-        return Ranked(len(frame), table=self._to_table(frame))
-
-    def _rank_on_disk(self, at_least: int, at_most: int | None) -> Ranked:
-        """Group and sort the runs with DuckDB, into one Parquet file."""
         out = self.memory.new_file()
         names = ", ".join(f'"{c}"' for c in self.columns)
-        order = ", ".join(f'"{c}" ASC NULLS FIRST' for c in self.columns)
-        runs = ", ".join(_quote(r) for r in self._runs)
-        limit = "" if at_most is None else f"LIMIT {at_most}"
         query = (
-            f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT} FROM read_parquet([{runs}]) "
-            f"GROUP BY {names} HAVING sum({COUNT}) >= {at_least} "
-            f"ORDER BY {COUNT} DESC, {order} {limit}"
+            f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT} FROM {parquet_files(self._runs)} "
+            f"GROUP BY {names} {f'ORDER BY {names}' if ordered else ''}"
         )
-        pa.default_memory_pool().release_unused()
-        with _database(self.memory) as connection:
-            connection.execute(f"COPY ({query}) TO {_quote(out)} (FORMAT parquet, COMPRESSION lz4)")
+        with database(self.memory) as connection:
+            connection.execute(f"COPY ({query}) TO {quoted(out)} (FORMAT parquet, COMPRESSION lz4)")
+        self.drop_runs()
+        self._runs, self._collapsed = [out], out
+        return pq.ParquetFile(out)
+
+    def drop_runs(self) -> None:
+        """Remove the files."""
         for run in self._runs:
             run.unlink()
         self._runs = []
-        return Ranked(pq.ParquetFile(out).metadata.num_rows, path=self._rewrite(out))
 
-    def _rewrite(self, path: Path) -> Path:
-        """The sorted file with the columns that a vocabulary has, a piece at a time."""
-        out = self.memory.new_file()
-        writer: pq.ParquetWriter | None = None
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=500_000):
-            frame = pl.from_arrow(pa.Table.from_batches([batch]))
-            assert isinstance(frame, pl.DataFrame)
-            table = self._to_table(frame)
-            writer = writer or pq.ParquetWriter(out, table.schema, use_dictionary=False)
-            writer.write_table(table)
-        if writer is not None:
-            writer.close()
-        path.unlink()
-        return out
+    def stored(self) -> Stored:
+        """All counts as `to_table` gives them, on disk if they are many."""
+        if not self._runs:
+            return Stored.within(self.to_table(), self.memory)
+        run = self.collapse()
+        batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
+        tables = chain([run.schema_arrow.empty_table()], batches)
+        frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
+        return Stored.write((self.as_table(f) for f in frames), self.memory)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dtypes": self.dtypes, "packed": self.packed, "frame": self.frame()}
@@ -281,6 +310,16 @@ class Counter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["dtypes"], Memory())  # type: ignore[misc]
         self.packed, self._parts = state["packed"], [state["frame"]]
+
+
+def deal_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
+    """The rows of each share, in the order they had."""
+    shares = hashes % np.uint64(count)
+    order = np.argsort(shares, kind="stable")
+    ends = np.cumsum(np.bincount(shares.astype(np.int64), minlength=count)).tolist()
+    dealt = frame[order]
+    starts = [0, *ends[:-1]]
+    return [dealt.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
 
 
 def _merge_sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
@@ -294,24 +333,34 @@ def _merge_sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.DataFrame({KEY: np.take(keys, first), COUNT: totals})
 
 
-def _rank_sorted(keys: Keys, counts: Counts) -> tuple[Keys, Counts]:
-    """By count descending. Keys ascend already; most occur once, and those are in place."""
-    once = counts == 1
-    often_keys, often = keys[~once], counts[~once]
-    order = np.argsort(-often, kind="stable")
-    ones = np.ones(int(once.sum()), np.int64)
-    return np.concatenate([often_keys[order], keys[once]]), np.concatenate([often[order], ones])
+def _wider(kept: list[pa.DataType], counter: Counter) -> list[pa.DataType]:
+    """Types that hold the kept values and the new ones: numbers that differ become floats."""
+    if counter.dtypes == kept or not (counter.spilled or counter.nbytes()):
+        return kept
+    numbers = {pa.int64(), pa.uint64(), pa.float64()}
+    pairs = zip(kept, counter.dtypes, strict=True)
+    return [pa.float64() if a != b and {a, b} <= numbers else a for a, b in pairs]
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
 
 
 def _arrow(series: pl.Series, dtype: pa.DataType) -> pa.Array:
     return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(dtype)
 
 
-def _quote(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """A path as SQL text."""
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def _database(memory: Memory) -> Any:
+def parquet_files(paths: list[Path]) -> str:
+    """The rows of Parquet files, in SQL."""
+    return f"read_parquet([{', '.join(quoted(p) for p in paths)}])"
+
+
+def database(memory: Memory) -> Any:
     """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
     import duckdb
 
@@ -319,5 +368,5 @@ def _database(memory: Memory) -> Any:
     if memory.limit is not None:
         config["memory_limit"] = f"{max(64, memory.limit * 6 // 10 // 2**20)}MiB"
     connection = duckdb.connect(config=config)
-    connection.execute(f"SET temp_directory = {_quote(memory.new_file('.duckdb'))}")
+    connection.execute(f"SET temp_directory = {quoted(memory.new_file('.duckdb'))}")
     return connection

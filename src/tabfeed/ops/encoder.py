@@ -27,11 +27,31 @@ PAD, NULL, OOV = 0, 1, 2
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the ids of one column lie."""
+    """Where the ids of one column lie.
+
+    Parameters
+    ----------
+    buckets
+        How many ids are for values outside the vocabulary.
+    size
+        How many values the vocabulary has.
+    offset
+        Where the column's ids start, in a table that columns share.
+    extents
+        ``(place, id)`` of values appended since: from that place on, ids go on from there. Only
+        columns that share a table need them; alone, a column's ids simply go on.
+
+    Examples
+    --------
+    >>> layout = Layout(buckets=1, size=5, offset=10, extents=((3, 40),))
+    >>> layout.ids(np.array([0, 2, 3, 4])).tolist(), layout.cardinality
+    ([13, 15, 40, 41], 42)
+    """
 
     buckets: int
     size: int
     offset: int = 0
+    extents: tuple[tuple[int, int], ...] = ()
 
     @property
     def first(self) -> int:
@@ -39,9 +59,34 @@ class Layout:
         return self.offset + OOV + self.buckets
 
     @property
+    def end(self) -> int:
+        """The id behind those given out when fitted."""
+        return self.first + (self.extents[0][0] if self.extents else self.size)
+
+    @property
     def cardinality(self) -> int:
         """Largest id plus one."""
-        return self.first + self.size
+        if not self.extents:
+            return self.first + self.size
+        place, start = self.extents[-1]
+        return start + self.size - place
+
+    def ids(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The ids of values at these places."""
+        ids = places + self.first
+        for place, start in self.extents:
+            ids = np.where(places >= place, places + (start - place), ids)
+        return ids
+
+    def places(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The places of ids; -1 for ids that stand for no value."""
+        ends = [*(place for place, _ in self.extents), self.size]
+        runs = [(0, self.first), *self.extents]
+        out = np.full(len(ids), -1, np.int64)
+        for (place, start), end in zip(runs, ends, strict=True):
+            inside = (ids >= start) & (ids < start + end - place)
+            out = np.where(inside, ids - start + place, out)
+        return out
 
 
 @dataclass(frozen=True)
@@ -93,7 +138,7 @@ class Encoder:
         self, found: npt.NDArray[np.int64], hashes: Callable[[], npt.NDArray[np.uint64]]
     ) -> npt.NDArray[np.int64]:
         """Ids of looked-up places; unknown values share the ids meant for them by their hash."""
-        ids = found + self.layout.first
+        ids = self.layout.ids(found)
         unknown = found < 0
         if unknown.any():
             ids[unknown] = self.layout.offset + OOV
@@ -114,6 +159,8 @@ class Encoder:
         at = self.vocabulary.finder.find_one(value) if exact else None
         if at is None or (at < 0 and layout.buckets > 1):
             return int(self._encode_values(pa.array([value]))[0].as_py())
+        if layout.extents and at >= 0:
+            return int(layout.ids(np.array([at]))[0])
         return layout.first + at if at >= 0 else layout.offset + OOV
 
     def decode(self, ids: pa.Array | pa.ChunkedArray, names: list[str]) -> pa.Array:
@@ -123,9 +170,9 @@ class Encoder:
         words = values[0] if single else pa.StructArray.from_arrays(values, names=names)
 
         def look_up(leaves: pa.Array) -> pa.Array:
-            at = pc.subtract(leaves.cast(pa.int64()), self.layout.first)
-            known = pc.and_(pc.greater_equal(at, 0), pc.less(at, len(words)))
-            return words.take(pc.if_else(known, at, pa.scalar(None, pa.int64())))
+            ids = pc.fill_null(leaves.cast(pa.int64()), PAD).to_numpy(zero_copy_only=False)
+            at = self.layout.places(ids)
+            return words.take(pa.array(at, mask=at < 0))
 
         decoded = map_leaves(ids, look_up, words.type)
         return decoded.combine_chunks() if isinstance(decoded, pa.ChunkedArray) else decoded

@@ -1,13 +1,14 @@
 """Statistics of groups: how many rows, and of each value column count, sum, mean, spread, range.
 
 Joined across partitions like everything that is learned: exactly, in any order. A null key
-is a key like any other. Past the memory limit, tables of groups go to disk; the runs are
-joined a share of the keys at a time.
+is a key like any other. Past the memory limit, tables of groups go to disk, each as a run of
+shares by the hash of the key; then one share after the other is read from all runs, joined
+and written, so that the table of all groups is never held whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
+from tabfeed.ops.counting import deal_rows
 from tabfeed.ops.keys import base_type
 from tabfeed.ops.memory import Memory
+from tabfeed.ops.stored import Stored
 
 __all__ = ["ROWS", "GroupStats", "key_names"]
 
 ROWS = "rows"
+SHARES = 256
+_OLD = pl.CompatLevel.oldest()
 
 
 def key_names(group: Sequence[str]) -> list[str]:
@@ -87,57 +92,86 @@ class GroupStats:
         self.memory.settle()
         return self
 
+    def held_by(self, memory: Memory) -> GroupStats:
+        """The same groups, against another limit from now on: those that came from elsewhere."""
+        self.memory = memory
+        memory.hold(self)
+        memory.settle()
+        return self
+
+    def shares(self, count: int) -> list[GroupStats]:
+        """The groups dealt by hash of their keys: equal keys meet in equal shares."""
+        table = self.stored().read()
+        parts = [table.slice(0, 0)] * count
+        if table.num_rows:
+            frame = pl.DataFrame(pl.from_arrow(table))
+            parts = deal_rows(frame, hash_columns(table, self.keys), count)
+        stats = [GroupStats(len(self.keys), self.values, self.memory) for _ in parts]
+        for new, part in zip(stats, parts, strict=True):
+            if len(part):
+                new._append(part)
+        return stats
+
     def nbytes(self) -> int:
         """Bytes held in memory."""
         return int(sum(p.estimated_size() for p in self._parts))
 
     def spill(self) -> None:
-        """Write what is held to a run on disk."""
+        """Write what is held to a run on disk, share by share."""
         while self._parts:
-            path = self.memory.new_file()
-            self._parts.pop(0).write_parquet(path, compression="lz4")
+            path = self.memory.new_file(".arrow")
+            _write_shares(self._parts.pop(0), self.keys, path)
             self._runs.append(path)
         self._grouped = 0
 
-    def table(self) -> pa.Table:
-        """All groups, sorted by key."""
-        if self._runs:
-            self._join_runs()
-        self._group()
-        if not self._parts:
+    def stored(self) -> Stored:
+        """All groups, those of equal keys but the last next to each other."""
+        if not self._runs:
+            self._group()
+            return Stored.within(self._finished(self._parts), self.memory)
+        self.spill()
+        stored = Stored.write(self._join_runs(), self.memory)
+        for run in self._runs:
+            run.unlink()
+        self._runs = []
+        return stored
+
+    def _finished(self, parts: list[pl.DataFrame]) -> pa.Table:
+        """Groups joined already, by key, in the types that keys are compared as."""
+        if not parts:
             return pa.table({k: pa.nulls(0) for k in self.keys})
-        frame = self._parts[0].sort(self.keys, nulls_last=False)
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        table = parts[0].sort(self.keys, nulls_last=False).to_arrow(compat_level=_OLD)
         types = [pa.field(f.name, base_type(f.type)) for f in table.schema]
         return table.cast(pa.schema(types)).combine_chunks()
 
-    def _join_runs(self) -> None:
-        """Join runs a share of the keys at a time, so that only the result is held whole."""
-        self.spill()
-        held = sum(run.stat().st_size for run in self._runs)
-        shares = 1 + 4 * held // max(1, (self.memory.limit or held) // 4)
-        joined = []
-        for share in range(shares):
-            joined.append(
-                self._joined([_share(run, self.keys, share, shares) for run in self._runs])
-            )
-        self._parts, self._runs = [pl.concat(joined)], []
+    def _join_runs(self) -> Iterator[pa.Table]:
+        """The groups of all runs, as many shares at a time as a part of the limit holds."""
+        files = [pa.ipc.open_file(pa.memory_map(str(run))) for run in self._runs]
+        empty = [pl.DataFrame(pl.from_arrow(f.schema.empty_table())) for f in files]
+        schema = pl.concat(empty, how="vertical_relaxed").schema
+        held = 4 * sum(run.stat().st_size for run in self._runs)  # they are compressed
+        room = held if self.memory.limit is None else self.memory.limit // 16
+        step = max(1, min(SHARES, SHARES * room // max(1, held)))
+        for start in range(0, SHARES, step):
+            shares = range(start, min(SHARES, start + step))
+            parts = [_read_shares(f, shares) for f in files]
+            yield self._finished([self._joined(parts).cast(schema)])
 
     @classmethod
-    def from_table(cls, table: pa.Table, keys: int, values: int, memory: Memory) -> GroupStats:
-        """Groups that were saved."""
+    def from_stored(cls, stored: Stored, keys: int, values: int, memory: Memory) -> GroupStats:
+        """Groups that were kept."""
         stats = cls(keys, values, memory)
-        if table.num_rows:
-            frame = pl.from_arrow(table)
-            assert isinstance(frame, pl.DataFrame)
-            stats._append(frame)
+        for piece in stored.pieces():
+            if piece.num_rows:
+                stats._append(pl.DataFrame(pl.from_arrow(piece)))
+                memory.settle()
         return stats
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"table": self.table(), "keys": len(self.keys), "values": self.values}
+        return {"stored": self.stored(), "keys": len(self.keys), "values": self.values}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        new = GroupStats.from_table(state["table"], state["keys"], state["values"], Memory())
+        new = GroupStats.from_stored(state["stored"], state["keys"], state["values"], Memory())
         vars(self).update(vars(new))
         self.memory.hold(self)
 
@@ -153,10 +187,23 @@ def clean_key(series: pl.Series) -> pl.Series:
     return series
 
 
-def _share(run: Path, keys: list[str], share: int, shares: int) -> pl.DataFrame:
-    frame = pl.read_parquet(run)
-    hashes = hash_columns(frame.select(keys).to_arrow(), keys)
-    return frame.filter(pl.Series(hashes % np.uint64(shares) == share))
+def _write_shares(frame: pl.DataFrame, keys: list[str], path: Path) -> None:
+    """A file of `SHARES` record batches; equal keys are in the same batch of every file."""
+    table = frame.to_arrow(compat_level=_OLD)
+    shares = (hash_columns(table, keys) % np.uint64(SHARES)).astype(np.int64)
+    table = table.take(pa.array(np.argsort(shares, kind="stable"))).combine_chunks()
+    ends = np.cumsum(np.bincount(shares, minlength=SHARES))
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            batches = table.slice(start, end - start).to_batches()
+            empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+            writer.write_batch(batches[0] if batches else empty)
+
+
+def _read_shares(file: pa.ipc.RecordBatchFileReader, shares: range) -> pl.DataFrame:
+    batches = [file.get_batch(i) for i in shares]
+    return pl.DataFrame(pl.from_arrow(pa.Table.from_batches(batches)))
 
 
 def _summaries(i: int) -> list[pl.Expr]:

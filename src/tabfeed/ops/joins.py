@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tabfeed.ops.keyed import GroupLookup, KeyedOperator
 from tabfeed.ops.node import Node, to_polars
 from tabfeed.ops.plan import kind_of
 from tabfeed.ops.rows import as_list
+from tabfeed.ops.stored import Stored
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["JoinExternal", "JoinGroupby"]
@@ -113,13 +115,6 @@ class JoinGroupby(KeyedOperator):
             self.values_ = self.value_columns(inputs)
             self.kinds_ = ["int" if t == pa.int64() else "float" for t in self._dtypes(inputs)]
         self.groups_ = {self.group_name(g): g for g in inputs.groups}
-        self._prepare(summary)
-
-    def _prepare(self, tables: Mapping[str, pa.Table]) -> None:
-        self._lookups = {
-            name: GroupLookup([tables[name].column(k).combine_chunks() for k in key_names(group)])
-            for name, group in self.groups_.items()
-        }
 
     def state(self) -> dict[str, Any]:
         """The tables of groups and the names of the value columns."""
@@ -136,22 +131,43 @@ class JoinGroupby(KeyedOperator):
         self.require_fitted()
         out: dict[str, Any] = {}
         for group in inputs.groups:
-            key = self.group_name(group)
-            at = self._lookups[key].find([frame.column(n) for n in group])
-            places = pa.array(np.maximum(at, 0), mask=at < 0)
-            for name, stat, i in self._outputs(group, inputs):
-                out[name] = _statistic(self.summary_[key], stat, i, self._dtypes(inputs)).take(
-                    places
-                )
+            made = self._outputs(group, inputs)
+            dtypes = self._dtypes(inputs)
+            make = partial(_Statistics, keys=key_names(group), made=made, dtypes=dtypes)
+            found = self.ready(self.group_name(group), make, inputs)
+            out.update(found.look_up([frame.column(n) for n in group]))
         return pa.table(out)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_lookups"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self.is_fitted:
-            self._prepare(self.summary_)
+class _Statistics:
+    """The statistics of every group, and where each group's are."""
+
+    def __init__(
+        self,
+        stored: Stored,
+        *,
+        keys: list[str],
+        made: list[tuple[str, str, int]],
+        dtypes: list[pa.DataType],
+    ) -> None:
+        table = stored.read([n for n in stored.schema.names if n in {*keys, *_needed(made)}])
+        self.lookup = GroupLookup([table.column(k).combine_chunks() for k in keys])
+        self.columns = {name: _statistic(table, stat, i, dtypes) for name, stat, i in made}
+
+    def look_up(self, keys: list[pa.ChunkedArray]) -> dict[str, pa.Array]:
+        """The statistics of each row's group; null where it was never seen."""
+        at = self.lookup.find(keys)
+        places = pa.array(np.maximum(at, 0), mask=at < 0)
+        return {name: values.take(places) for name, values in self.columns.items()}
+
+
+def _needed(made: list[tuple[str, str, int]]) -> set[str]:
+    """Columns of the table of groups that statistics are computed from."""
+    names = {ROWS}
+    for _, stat, i in made:
+        column = "m2" if stat in ("std", "var") else stat
+        names |= {f"n{i}", f"{column}{i}"} if i >= 0 else set()
+    return names
 
 
 def _wide(dtype: pa.DataType | None) -> pa.DataType:

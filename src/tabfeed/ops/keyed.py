@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,13 @@ from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.groupstats import GroupStats
 from tabfeed.ops.keys import base_type, normalise
 from tabfeed.ops.node import to_polars
-from tabfeed.ops.vocabulary import _CombinationFinder
+from tabfeed.ops.stored import Stored, require_room
+from tabfeed.ops.vocabulary import Finder, _CombinationFinder
 
-__all__ = ["KeyedOperator"]
+__all__ = ["GroupLookup", "KeyedOperator"]
+
+T = TypeVar("T")
+_MAKING = threading.Lock()
 
 
 class KeyedOperator(StatOperator):
@@ -80,16 +85,33 @@ class KeyedOperator(StatOperator):
 
     def learn(self, summary: Mapping[str, Any], inputs: Inputs) -> None:
         """Keep the groups as tables."""
-        tables = {n: s.table() if isinstance(s, GroupStats) else s for n, s in summary.items()}
+        tables = {n: s.stored() if isinstance(s, GroupStats) else s for n, s in summary.items()}
+        self._ready: dict[Any, Any] = {}
         super().learn(tables, inputs)
 
     def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Merge new groups into the kept tables."""
         old = {}
         for name, new in summary.items():
-            table = self.summary_[name]
-            old[name] = GroupStats.from_table(table, len(new.keys), new.values, inputs.memory)
+            kept = self.summary_[name]
+            old[name] = GroupStats.from_stored(kept, len(new.keys), new.values, inputs.memory)
         self.learn(self.merge(old, summary), inputs)
+
+    def ready(self, name: str, make: Callable[[Stored], T], inputs: Inputs, kind: str = "") -> T:
+        """What look-ups in the table of a group need, made of it at first use and held since."""
+        if (name, kind) not in self._ready:
+            with _MAKING:
+                if (name, kind) not in self._ready:
+                    stored = self.summary_[name]
+                    what = f"{self.label}: the table of {name!r} ({stored.num_rows:,} rows)"
+                    if stored.on_disk:
+                        require_room(stored.nbytes, inputs.memory, what)
+                    self._ready[name, kind] = make(stored)
+        made: T = self._ready[name, kind]
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ready": {}}
 
 
 class GroupLookup:
@@ -97,11 +119,28 @@ class GroupLookup:
 
     def __init__(self, keys: list[pa.Array]) -> None:
         self._types = [k.type for k in keys]
-        self._finder = _CombinationFinder(keys)
+        self._null = -1
+        if len(keys) == 1 and not pa.types.is_null(keys[0].type):
+            nulls = np.flatnonzero(keys[0].is_null().to_numpy(zero_copy_only=False))
+            self._null = int(nulls[0]) if len(nulls) else -1
+            self._rows = np.flatnonzero(keys[0].is_valid().to_numpy(zero_copy_only=False))
+            self._finder = Finder.of([keys[0].drop_null()])
+        else:
+            self._finder = _CombinationFinder(keys)
 
     def find(self, columns: list[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
         """Row of each combination, -1 where it is unknown."""
-        return self._finder.find([_key(c, t) for c, t in zip(columns, self._types, strict=True)])
+        keys = [_key(c, t) for c, t in zip(columns, self._types, strict=True)]
+        if isinstance(self._finder, _CombinationFinder):
+            return self._finder.find(keys)
+        found = self._finder.find([keys[0].drop_null()])
+        if self._null >= 0:
+            found = np.where(found >= 0, np.take(self._rows, found, mode="clip"), -1)
+        if not keys[0].null_count:
+            return found
+        out = np.full(len(keys[0]), self._null, np.int64)
+        out[keys[0].is_valid().to_numpy(zero_copy_only=False)] = found
+        return out
 
 
 def _key(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
 from tabfeed.ops.continuous import _each, _is_missing, _marks, _with_marks, missing_to_null
-from tabfeed.ops.counting import COUNT, KEY, Counter, _database, _quote, count_values
-from tabfeed.ops.keys import pack, unpack
+from tabfeed.ops.counting import COUNT, KEY, Counter, count_values
+from tabfeed.ops.keys import unpack
 from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Schema
 
@@ -44,7 +42,7 @@ class FillMedian(StatOperator):
     {'x': array([2.5, 7. ])}
     """
 
-    eager = False
+    only_for_update = ("counts",)
 
     def __init__(self, add_binary_cols: bool = False) -> None:
         self.add_binary_cols = add_binary_cols
@@ -77,22 +75,27 @@ class FillMedian(StatOperator):
         self.medians_ = {n: _median(counter) for n, counter in summary.items()}
 
     def learn(self, summary: dict[str, Counter], inputs: Inputs) -> None:
-        """Finish, and keep the counts while they are small: a median alone cannot be updated."""
+        """Finish, and keep the counts: a median alone cannot be updated."""
         self.finish(summary, inputs)
-        self.summary_ = {n: counter.small_table() for n, counter in summary.items()}
+        self.counts_ = {n: counter.stored() for n, counter in summary.items()}
+        self.summary_ = True
 
     def state(self) -> dict[str, Any]:
         """The medians, and values with their counts."""
-        return {"medians": self.medians_, "counts": self.summary_}
+        return {"medians": self.medians_, "counts": self.counts_}
 
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take them back."""
-        self.medians_, self.summary_ = state["medians"], state["counts"]
+        self.medians_, self.counts_ = state["medians"], state["counts"] or {}
+        self.summary_ = True
 
     def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Merge the counts."""
-        old = {n: _counter(n, counts, inputs) for n, counts in self.summary_.items()}
-        self.learn(self.merge(old, summary), inputs)
+        both = {
+            n: counter.with_stored(self.counts_.get(n), f"{self.label}: column {n!r}")
+            for n, counter in summary.items()
+        }
+        self.learn(both, inputs)
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Fill each value."""
@@ -132,19 +135,6 @@ def _filled(column: ColumnSchema) -> ColumnSchema:
     return ColumnSchema(**{**fields, "nullable": column.nullable and column.is_list})
 
 
-def _counter(name: str, held: pa.Table | None, inputs: Inputs) -> Counter:
-    """A counter from what was kept of one: values ascending, with their counts."""
-    if held is None:
-        raise OperatorError(
-            f"FillMedian: column {name!r} has too many different values to keep for an update; "
-            "fit again on all data"
-        )
-    counter = Counter([pa.float64()], inputs.memory)
-    keys, _ = pack(held.column("v0").combine_chunks())
-    counter.add(keys, held.column("count").to_numpy())
-    return counter
-
-
 def _median(counter: Counter) -> float:
     """The middle value, or halfway between the two middle ones."""
     total, ordered = _ascending(counter)
@@ -169,14 +159,7 @@ def _ascending(counter: Counter) -> tuple[int, Any]:
     if not counter.spilled:
         frame = counter.frame().sort(KEY)
         return int(frame[COUNT].sum()), [(frame[KEY].to_numpy(), frame[COUNT].to_numpy())]
-    counter.spill()
-    out = counter.memory.new_file()
-    runs = ", ".join(_quote(r) for r in counter.runs)
-    with _database(counter.memory) as connection:
-        connection.execute(
-            f"COPY (SELECT {KEY}, sum({COUNT})::BIGINT AS {COUNT} FROM read_parquet([{runs}]) "
-            f"GROUP BY 1 ORDER BY 1) TO {_quote(out)} (FORMAT parquet)"
-        )
-        total = connection.execute(f"SELECT sum({COUNT}) FROM {_quote(out)}").fetchone()[0]
-    batches = pq.ParquetFile(out).iter_batches(batch_size=500_000)
-    return int(total), ((b.column(0).to_numpy(), b.column(1).to_numpy()) for b in batches)
+    run = counter.collapse(ordered=True)
+    total = sum(int(b.column(0).to_numpy().sum()) for b in run.iter_batches(columns=[COUNT]))
+    batches = run.iter_batches(batch_size=500_000)
+    return total, ((b.column(0).to_numpy(), b.column(1).to_numpy()) for b in batches)

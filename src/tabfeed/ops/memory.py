@@ -17,6 +17,8 @@ from typing import Protocol
 
 __all__ = ["Memory", "Spills"]
 
+_LEAST_KEPT, _MOST_KEPT = 1 << 20, 64 << 20
+
 
 class Spills(Protocol):
     """Something that can move what it holds to disk."""
@@ -71,6 +73,14 @@ class Memory:
     def allows_grouping(self, nbytes: int) -> bool:
         """Whether tables of so many bytes may be grouped in memory, which takes many times that."""
         return self.limit is None or nbytes <= self.limit // 16
+
+    def may_keep(self, nbytes: int) -> bool:
+        """Whether a finished table of so many bytes may stay in memory after the fit.
+
+        An eighth of the limit, and 64 MiB at most: there may be many such tables.
+        """
+        room = _MOST_KEPT if self.limit is None else min(self.limit // 8, _MOST_KEPT)
+        return nbytes <= max(room, _LEAST_KEPT)
 
     def new_file(self, suffix: str = ".parquet") -> Path:
         """A path nobody else uses, in the spill folder."""

@@ -1,19 +1,23 @@
-"""Count, mean and spread, computed so that large values do not drown small differences.
+"""Count, mean and spread, the same bits however the data was cut.
 
-A summary is (count, mean, m2), m2 being the sum of squared distances from the mean. Two
-summaries join exactly (Chan, Golub and LeVeque 1979); sums of squares are never formed.
+A summary is the count, the sum and the sum of squares, both without rounding
+(`tabfeed.ops.exact`), and the range. So large values do not drown small differences, and joining
+summaries in another order, or of other partitions, changes nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tabfeed.errors import OperatorError
 from tabfeed.ops.continuous import missing_to_null
+from tabfeed.ops.exact import Exact, sum_and_squares
 from tabfeed.schema import ColumnSchema
 
 __all__ = ["collect_moments", "merge_moments", "spread"]
@@ -27,17 +31,23 @@ def collect_moments(frame: pl.LazyFrame, columns: Sequence[ColumnSchema]) -> dic
     for i, column in enumerate(columns):
         values = pl.col(column.name).explode() if column.is_list else pl.col(column.name)
         x = missing_to_null(values, column).cast(pl.Float64)
-        exprs += [
-            x.count().alias(f"n{i}"), x.mean().alias(f"mean{i}"), x.var(ddof=0).alias(f"var{i}"),
-            x.min().alias(f"min{i}"), x.max().alias(f"max{i}"),
-        ]  # fmt: skip
-    found = frame.select(exprs).collect().row(0)
-    out = {}
-    for i, column in enumerate(columns):
-        n, mean, var, low, high = found[5 * i : 5 * i + 5]
-        m2 = 0.0 if not n or var is None else var * n
-        out[column.name] = {"count": n, "mean": mean or 0.0, "m2": m2, "min": low, "max": high}
-    return out
+        exprs.append(x.implode().alias(f"x{i}"))
+    found = frame.select(exprs).collect()
+    return {c.name: _moments(found[f"x{i}"].explode()) for i, c in enumerate(columns)}
+
+
+def _moments(series: pl.Series) -> Moments:
+    values = series.drop_nulls().to_numpy()
+    if not len(values):
+        nothing = [0, 0]
+        return {"count": 0, "sum": nothing, "squares": nothing, "min": None, "max": None}
+    low, high = float(values.min()), float(values.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return {"count": len(values), "sum": None, "squares": None, "min": low, "max": high}
+    total, squares = sum_and_squares(np.asarray(values, np.float64))
+    return {
+        "count": len(values), "sum": list(total), "squares": list(squares), "min": low, "max": high,
+    }  # fmt: skip
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
@@ -45,31 +55,45 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 
     Examples
     --------
-    >>> one = {"count": 1, "mean": 1.0, "m2": 0.0, "min": 1.0, "max": 1.0}
-    >>> two = {"count": 1, "mean": 3.0, "m2": 0.0, "min": 3.0, "max": 3.0}
+    >>> one = {"count": 1, "sum": [1, 0], "squares": [1, 0], "min": 1.0, "max": 1.0}
+    >>> two = {"count": 1, "sum": [3, 0], "squares": [9, 0], "min": 3.0, "max": 3.0}
     >>> merge_moments(one, two)
-    {'count': 2, 'mean': 2.0, 'm2': 2.0, 'min': 1.0, 'max': 3.0}
+    {'count': 2, 'sum': [1, 2], 'squares': [5, 1], 'min': 1.0, 'max': 3.0}
     """
     if not a["count"] or not b["count"]:
         return a if a["count"] else b
-    n = a["count"] + b["count"]
-    delta = b["mean"] - a["mean"]
     return {
-        "count": n,
-        "mean": a["mean"] + delta * (b["count"] / n),
-        "m2": a["m2"] + b["m2"] + delta * delta * (a["count"] * b["count"] / n),
+        "count": a["count"] + b["count"],
+        "sum": _plus(a["sum"], b["sum"]),
+        "squares": _plus(a["squares"], b["squares"]),
         "min": min(a["min"], b["min"]),
         "max": max(a["max"], b["max"]),
     }
+
+
+def _plus(a: list[int] | None, b: list[int] | None) -> list[int] | None:
+    """The sum of two exact numbers; of what is infinite there is none."""
+    return None if a is None or b is None else list(Exact(*a) + Exact(*b))
 
 
 def spread(moments: Moments, name: str, operator: str) -> tuple[float, float]:
     """Mean and standard deviation (of a sample); 0 and 1 where there was no value."""
     if not moments["count"]:
         return 0.0, 1.0
-    if not math.isfinite(moments["mean"]) or not math.isfinite(moments["m2"]):
+    if moments["sum"] is None:
         raise OperatorError(
             f"{operator}: column {name!r} holds infinite values, so it has no mean; "
             "limit it first, for instance with Clip or FillMissing"
         )
-    return moments["mean"], math.sqrt(moments["m2"] / max(1, moments["count"] - 1))
+    total, squares = (Exact(*moments[k]).value for k in ("sum", "squares"))
+    count = moments["count"]
+    variance = (squares - total * total / count) / max(1, count - 1)
+    return float(total / count), _root(variance)
+
+
+def _root(value: Fraction) -> float:
+    """A square root, also of what is too large or too small for a float."""
+    if not value:
+        return 0.0
+    shift = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(value / Fraction(4) ** shift), shift)

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.dtypes import format_type
-from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.counting import COUNT, Counter, count_values
+from tabfeed.ops.counting import Counter, count_values
 from tabfeed.ops.keys import base_type, flatten
 from tabfeed.ops.moments import collect_moments, merge_moments, spread
 from tabfeed.schema import ColumnSchema
@@ -34,6 +33,7 @@ class DataStats(StatOperator):
     """
 
     eager = True
+    only_for_update = ("counts",)
 
     @property
     def output(self) -> dict[str, dict[str, Any]]:
@@ -77,16 +77,18 @@ class DataStats(StatOperator):
         self.output_ = {n: self._finding(n, s) for n, s in summary.items()}
 
     def learn(self, summary: dict[str, Any], inputs: Inputs) -> None:
-        """Finish, and keep the counts while they are small."""
+        """Finish, and keep the counts."""
         self.finish(summary, inputs)
-        self.summary_ = {n: {**s, "values": s["values"].small_table()} for n, s in summary.items()}
+        self.counts_ = {n: s["values"].stored() for n, s in summary.items()}
+        self.summary_ = {n: {**s, "values": None} for n, s in summary.items()}
 
     def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Merge the counts."""
-        old = {
-            n: {**s, "values": _counter(n, s["values"], inputs)} for n, s in self.summary_.items()
-        }
-        self.learn(self.merge(old, summary), inputs)
+        for name, new in summary.items():
+            what = f"{self.label}: column {name!r}"
+            values = new["values"].with_stored(self.counts_.get(name), what)
+            summary[name] = {**_join(self.summary_[name], new), "values": values}
+        self.learn(summary, inputs)
 
     def _finding(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
         moments = found["moments"]
@@ -100,11 +102,12 @@ class DataStats(StatOperator):
 
     def state(self) -> dict[str, Any]:
         """The findings, values and counts included."""
-        return {"summary": self.summary_, "output": self.output_}
+        return {"summary": self.summary_, "counts": self.counts_, "output": self.output_}
 
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take them back."""
         self.summary_, self.output_ = state["summary"], state["output"]
+        self.counts_ = state["counts"] or {}
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """The columns as they are."""
@@ -117,26 +120,9 @@ def _join(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         "rows": a["rows"] + b["rows"],
         "nulls": a["nulls"] + b["nulls"],
         "moments": merge_moments(a["moments"], b["moments"]),
-        "values": a["values"].join(b["values"]),
+        "values": None if a["values"] is None else a["values"].join(b["values"]),
         "dtype": a["dtype"],
     }
-
-
-def _counter(name: str, held: pa.Table | None, inputs: Inputs) -> Counter:
-    """A counter from what was kept of one."""
-    if held is None:
-        raise OperatorError(
-            f"DataStats: column {name!r} has too many different values to keep for an update; "
-            "fit again on all data"
-        )
-    counter = Counter([held.schema.field("v0").type], inputs.memory)
-    counter.unpack()
-    counter.add_frame(
-        pl.DataFrame(
-            {"__key__": pl.Series(held.column("v0")), COUNT: pl.Series(held.column("count"))}
-        )
-    )
-    return counter
 
 
 def _plain(chunk: pa.Array) -> pa.Array:

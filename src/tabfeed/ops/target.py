@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
 from tabfeed.ops.groupstats import key_names
 from tabfeed.ops.keyed import GroupLookup, KeyedOperator
+from tabfeed.ops.node import to_polars
 from tabfeed.ops.rows import as_list
+from tabfeed.ops.stored import Stored
 from tabfeed.ops.types import float_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
@@ -151,27 +154,25 @@ class TargetEncoding(KeyedOperator):
 
     # -- fitting ------------------------------------------------------------------
 
-    def finish(self, summary: dict[str, pa.Table], inputs: Inputs) -> None:
-        """Totals of each category, and of everything."""
+    def finish(self, summary: dict[str, Stored], inputs: Inputs) -> None:
+        """The mean of everything; the tables of groups hold the rest."""
         if not self.is_fitted:
             self.targets_ = self.value_columns(inputs)
         self.groups_ = {self.group_name(g): g for g in inputs.groups}
-        self._by_fold, self._totals = {}, {}
-        for name, group in self.groups_.items():
-            self._by_fold[name] = _Sums.of(summary[name], len(group) + 1, len(self.targets_))
-            self._totals[name] = _Sums.of(
-                _over_folds(summary[name], group), len(group), len(self.targets_)
-            )
-        self.means_ = self._find_means(next(iter(self._totals.values())))
+        self.means_ = self._find_means(next(iter(summary.values())))
 
-    def _find_means(self, totals: _Sums) -> dict[str, float]:
+    def _find_means(self, stored: Stored) -> dict[str, float]:
         given = self.target_mean
         if isinstance(given, int | float):
             return dict.fromkeys(self.targets_, float(given))
         means = {}
         for i, target in enumerate(self.targets_):
-            count = float(totals.counts[i].sum())
-            means[target] = float(totals.sums[i].sum()) / count if count else 0.0
+            if f"n{i}" in stored.schema.names:
+                pieces = [(_floats(p[f"sum{i}"]), _floats(p[f"n{i}"])) for p in stored.pieces()]
+                count = float(sum(n.sum() for _, n in pieces))
+                means[target] = float(sum(s.sum() for s, _ in pieces)) / count if count else 0.0
+            else:
+                means[target] = 0.0
         return {**means, **(given or {})}
 
     def state(self) -> dict[str, Any]:
@@ -194,7 +195,7 @@ class TargetEncoding(KeyedOperator):
         found: dict[tuple[str, ...], Any] = {}
         for name, group, i in self._outputs(inputs):
             if group not in found:
-                found[group] = self._look_up(frame, group, fold)
+                found[group] = self._look_up(frame, group, fold, inputs)
             sums, counts = (x[i] for x in found[group])
             mean = self.means_[self.targets_[i]]
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -206,65 +207,81 @@ class TargetEncoding(KeyedOperator):
         return pa.table(out)
 
     def _look_up(
-        self, frame: pa.Table, group: tuple[str, ...], fold: npt.NDArray[np.uint8] | None
+        self,
+        frame: pa.Table,
+        group: tuple[str, ...],
+        fold: npt.NDArray[np.uint8] | None,
+        inputs: Inputs,
     ) -> tuple[list[Any], list[Any]]:
         """Sum and count of each row's category, without its own fold while training."""
-        name = self.group_name(group)
-        columns = [frame.column(n) for n in group]
-        sums, counts = self._totals[name].find(columns)
-        if fold is None or self._folds == 1:
-            return sums, counts
-        keys = [*columns, pa.chunked_array([pa.array(fold.astype(np.int64))])]
-        own_sums, own_counts = self._by_fold[name].find(keys)
-        return (
-            [a - b for a, b in zip(sums, own_sums, strict=True)],
-            [a - b for a, b in zip(counts, own_counts, strict=True)],
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k not in ("_by_fold", "_totals")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self.is_fitted:
-            groups = tuple(self.groups_.values())
-            self.finish(self.summary_, Inputs(Schema([]), (), groups))
+        folds = self._folds if fold is not None else 1
+        make = partial(_Sums, keys=key_names(group), targets=len(self.targets_), folds=folds)
+        kind = "folds" if folds > 1 else ""
+        sums = self.ready(self.group_name(group), make, inputs, kind)
+        return sums.find([frame.column(n) for n in group], fold)
 
 
 class _Sums:
-    """Sum and count of each target, by key."""
+    """Sum and count of each target, by key and by fold.
 
-    def __init__(self, keys: list[pa.Array], sums: list[Any], counts: list[Any]) -> None:
-        self.lookup, self.sums, self.counts = GroupLookup(keys), sums, counts
+    The table has a row for each key and fold, those of a key next to each other. Folds that a key
+    does not have count nothing.
+    """
 
-    @classmethod
-    def of(cls, table: pa.Table, keys: int, targets: int) -> _Sums:
-        """From a table of groups."""
-        names = [f"k{i}" for i in range(keys)]
-        sums = [_floats(table.column(f"sum{i}")) for i in range(targets)]
-        counts = [_floats(table.column(f"n{i}")) for i in range(targets)]
-        return cls([table.column(n).combine_chunks() for n in names], sums, counts)
+    def __init__(self, stored: Stored, *, keys: list[str], targets: int, folds: int) -> None:
+        names = [f"{kind}{i}" for i in range(targets) for kind in ("sum", "n")]
+        fold = f"k{len(keys)}"
+        table = stored.read([n for n in stored.schema.names if n in {*keys, fold, *names}])
+        first = _starts(table, keys)
+        self.lookup = GroupLookup([table.column(k).combine_chunks().filter(first) for k in keys])
+        place = np.cumsum(first) - 1
+        size = int(first.sum())
+        at = table.column(fold).to_numpy() if folds > 1 else np.zeros(len(place), np.int64)
+        self.sums: list[_ByFold] = []
+        self.counts: list[_ByFold] = []
+        for i in range(targets if len(place) else 0):
+            for out, name in ((self.sums, f"sum{i}"), (self.counts, f"n{i}")):
+                values = _floats(table.column(name))
+                found = np.bincount(at * size + place, weights=values, minlength=folds * size)
+                out.append(_ByFold(found.reshape(folds, size)))
+        self.targets = targets
 
-    def find(self, columns: list[pa.ChunkedArray]) -> tuple[list[Any], list[Any]]:
-        """Sum and count of each row's key; 0 and 0 for one never seen."""
+    def find(
+        self, columns: list[pa.ChunkedArray], fold: npt.NDArray[np.uint8] | None
+    ) -> tuple[list[Any], list[Any]]:
+        """Sum and count of each row's key but for `fold`; 0 and 0 for one never seen."""
         at = self.lookup.find(columns)
-        if not len(self.sums) or not len(self.sums[0]):
-            zeros = [np.zeros(len(at)) for _ in self.sums]
+        if not self.sums:
+            zeros = [np.zeros(len(at)) for _ in range(self.targets)]
             return zeros, zeros
         known, at = at >= 0, np.maximum(at, 0)
-        sums = [np.where(known, s[at], 0.0) for s in self.sums]
-        return sums, [np.where(known, c[at], 0.0) for c in self.counts]
+        return (
+            [np.where(known, s.without(fold, at), 0.0) for s in self.sums],
+            [np.where(known, c.without(fold, at), 0.0) for c in self.counts],
+        )
+
+
+class _ByFold:
+    """A number for each key and fold, and its total over the folds."""
+
+    def __init__(self, values: npt.NDArray[np.float64]) -> None:
+        self.values, self.totals = values, values.sum(axis=0)
+
+    def without(self, fold: npt.NDArray[np.uint8] | None, at: npt.NDArray[np.int64]) -> Any:
+        """The totals at these places, each less what its own fold added to it."""
+        if fold is None or len(self.values) == 1:
+            return self.totals[at]
+        return self.totals[at] - self.values[fold, at]
+
+
+def _starts(table: pa.Table, keys: list[str]) -> npt.NDArray[np.bool_]:
+    """Which rows have another key than the row before."""
+    frame = to_polars(table.select(keys))
+    new = frame.select(pl.any_horizontal(pl.all().ne_missing(pl.all().shift(1))))
+    first = new.to_series().to_numpy().copy()
+    first[:1] = True
+    return np.asarray(first, bool)
 
 
 def _floats(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     return np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(), np.float64)
-
-
-def _over_folds(table: pa.Table, group: tuple[str, ...]) -> pa.Table:
-    """The same statistics with the folds, the last key, added up."""
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    added = [c for c in frame.columns if c.startswith(("n", "sum"))]
-    joined = frame.group_by(key_names(group), maintain_order=True).agg(pl.col(added).sum())
-    out = joined.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return out.cast(pa.schema([table.schema.field(f.name) for f in out.schema]))

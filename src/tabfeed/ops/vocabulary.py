@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.hashing import combine, hash_array
-from tabfeed.ops.counting import Ranked
 from tabfeed.ops.keys import Keys, normalise, pack, unpack
 from tabfeed.ops.lookup import KeyTable
 from tabfeed.ops.memory import Memory
+from tabfeed.ops.ranking import Ranked
+from tabfeed.ops.stored import Stored, require_room
 
 __all__ = ["Finder", "Vocabulary"]
 
@@ -104,21 +105,13 @@ class Vocabulary:
         """Place of each value (without nulls, unless it is a combination), -1 where unknown."""
         return self.finder.find([normalise(v, t) for v, t in zip(values, self.dtypes, strict=True)])
 
-    def appended(self, table: pa.Table) -> Vocabulary:
-        """With more values behind, and counts of known ones added."""
-        values = [_one_chunk(table.column(n)) for n in table.column_names if n != "count"]
-        at = self.find(values)
-        counts = self.table.column("count").to_numpy().copy()
-        new_counts = table.column("count").to_numpy()
-        np.add.at(counts, at[at >= 0], new_counts[at >= 0])
-        fresh = table.filter(pa.array(at < 0)).cast(self.table.schema)
-        place = self.table.column_names.index("count")
-        old = self.table.set_column(place, "count", pa.array(counts))
-        return Vocabulary(pa.concat_tables([old, fresh]).combine_chunks())
-
-    def head(self, rows: int) -> Vocabulary:
-        """The first `rows` values."""
-        return self if rows >= self.size else Vocabulary(self.table.slice(0, max(0, rows)))
+    def require_room(self, memory: Memory, name: str) -> None:
+        """Refuse a look-up for which the vocabulary, on disk until now, is too large."""
+        path = self.path
+        if path is not None:
+            slots = 8 * self.size  # the table from key to place
+            nbytes = Stored(path).nbytes + slots
+            require_room(nbytes, memory, f"the vocabulary of {name!r} ({self.size:,} values)")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"table": self.table}

@@ -26,6 +26,7 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile.run import Through
 from tabfeed.profile.sizes import arrays_of, batch_rows
+from tabfeed.schema import Schema
 
 __all__ = ["array_feed", "measure"]
 
@@ -37,10 +38,18 @@ _SECONDS = 0.5
 
 
 def array_feed(
-    dataset: Dataset, options: LoaderOptions, columns: list[str], transforms: Any = ()
+    dataset: Dataset,
+    options: LoaderOptions,
+    columns: list[str],
+    transforms: Any = (),
+    *,
+    schema: Schema | None = None,
 ) -> Feed[dict[str, Array]]:
-    """Batches as dicts of NumPy arrays: the loader without a framework."""
-    layout = dict_layout(dataset.schema, columns)
+    """Batches as dicts of NumPy arrays: the loader without a framework.
+
+    ``schema`` is what comes out of the transforms; by default what the dataset has.
+    """
+    layout = dict_layout(schema or dataset.schema, columns)
     return build_feed(dataset, layout, options, _cut, Steps(tuple(transforms)))
 
 

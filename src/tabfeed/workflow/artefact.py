@@ -25,9 +25,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tabfeed.errors import ArtefactError, SchemaError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.node import Node, iter_nodes
@@ -48,14 +45,14 @@ _LIBRARIES = ("tabfeed", "numpy", "pyarrow", "polars", "duckdb")
 # -- saving -------------------------------------------------------------------------
 
 
-def save(workflow: Workflow, path: Path) -> None:
+def save(workflow: Workflow, path: Path, *, updatable: bool = True) -> None:
     """Write a fitted workflow, all of it or nothing."""
     if path.exists() and not _is_ours(path):
         raise ArtefactError(
             f"{path} exists and is not a saved workflow; choose another path, or remove it first"
         )
     with _whole_folder(path) as folder:
-        writer = Writer(folder)
+        writer, skip = Writer(folder), not updatable
         nodes = list(iter_nodes(workflow.output_node))
         number = {node: i for i, node in enumerate(nodes)}
         body = {
@@ -65,14 +62,19 @@ def save(workflow: Workflow, path: Path) -> None:
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "input_schema": json.loads(workflow.input_schema.to_json()),
             "output": number[workflow.output_node],
-            "nodes": [_node_to_json(n, number, writer) for n in nodes],
+            "nodes": [_node_to_json(n, number, writer, skip) for n in nodes],
         }
         _write(folder / STRUCTURE, json.dumps(body, indent=1, allow_nan=False))
         _write(folder / CHECKSUMS, json.dumps(_checksums(folder), indent=1))
 
 
-def _node_to_json(node: Node, number: dict[Node, int], writer: Writer) -> dict[str, Any]:
+def _node_to_json(
+    node: Node, number: dict[Node, int], writer: Writer, skip: bool
+) -> dict[str, Any]:
     where = f"{node!r}"
+    state = node.op.state() if node.op.is_fitted else {}
+    if skip and isinstance(node.op, StatOperator):
+        state |= dict.fromkeys(set(node.op.only_for_update) & set(state))
     return {
         "id": number[node],
         "operator": _class_path(node.op, where),
@@ -80,7 +82,7 @@ def _node_to_json(node: Node, number: dict[Node, int], writer: Writer) -> dict[s
         "parents": [number[p] for p in node.parents],
         "dependencies": [number[d] for d in node.dependencies],
         "fitted": isinstance(node.op, StatOperator) and node.op.is_fitted,
-        "state": writer.mapping(node.op.state() if node.op.is_fitted else {}, where),
+        "state": writer.mapping(state, where),
     }
 
 
@@ -206,13 +208,13 @@ def _inside(folder: Path, name: Any) -> Path:
 def _load_graph(body: dict[str, Any], source: Schema, path: Path) -> Node:
     listed = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
 
-    def open_table(name: Any) -> pa.Table:
+    def find(name: Any) -> Path:
         file = _inside(path, name)
         if name not in listed:
             raise ArtefactError(f"{path} uses {name!r}, for which it has no checksum")
-        return pq.read_table(file)
+        return file
 
-    reader = Reader(open_table)
+    reader = Reader(find)
     nodes: dict[int, Node] = {}
     states: dict[Node, Any] = {}
     for entry in body["nodes"]:

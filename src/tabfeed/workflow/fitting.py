@@ -7,6 +7,7 @@ comes before them is computed and regrouped on disk, what comes after starts fro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 from tabfeed.errors import OperatorError, TabfeedError, WorkflowError
 from tabfeed.execute import Executor
 from tabfeed.io import Dataset
+from tabfeed.io.elsewhere import require_files, task_memory
 from tabfeed.ops.apply import as_lazy, as_table
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.memory import Memory
@@ -24,6 +26,7 @@ from tabfeed.ops.plan import Phase, Plan
 from tabfeed.progress import Bar, progress
 from tabfeed.selector import ColumnSelector
 from tabfeed.workflow.program import Program
+from tabfeed.workflow.slots import Slots
 
 __all__ = ["first_shuffle", "fit_graph", "shuffled", "small_partitions"]
 
@@ -35,10 +38,11 @@ def fit_graph(
     output: Node, dataset: Dataset, executor: Executor, memory: Memory, *, update: bool = False
 ) -> None:
     """Fit every learning operator of a graph."""
+    require_files(executor, dataset)
     while (node := first_shuffle(output, dataset)) is not None:
         before = Node(Concat(), node.parents)
         fit_graph(before, dataset, executor, memory, update=update)
-        output, dataset = shuffled(output, node, dataset, memory)
+        output, dataset = shuffled(output, node, dataset, memory, executor)
     for number in range(len(Plan(output, dataset.schema).phases)):
         plan = Plan(output, dataset.schema)  # schemas are sharper after each phase
         _fit_phase(plan, plan.phases[number], dataset, executor, memory, update=update)
@@ -47,7 +51,8 @@ def fit_graph(
 def _fit_phase(
     plan: Plan, phase: Phase, dataset: Dataset, executor: Executor, memory: Memory, *, update: bool
 ) -> None:
-    partial = _Partial(plan, phase, dataset, memory)
+    partial = _Partial(plan, phase, dataset._on(executor), memory)
+    partial.task_memory = task_memory(executor)
     label = f"fit {phase.number}/{len(plan.phases)}"
     rows = [p.rows for p in dataset.partitions]
     total = None if None in rows else sum(r for r in rows if r is not None)
@@ -81,6 +86,8 @@ class _Partial:
         numbered = any(n.op.uses_row_numbers for n in phase.nodes) or self.program.numbered
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
+        self.task_memory: int | None = None
+        self._slots = Slots([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
         program = self.program
@@ -120,8 +127,42 @@ class _Partial:
                 merged.append(node.op.merge(x, y))
         return [a[0] + b[0], merged]
 
+    # -- on a cluster -------------------------------------------------------------
+
+    def task_name(self, index: int) -> str:
+        """What the dashboard shows."""
+        return f"fit/part_{index}"
+
+    def finished(self, index: int) -> None:
+        """A partition was summarised elsewhere."""
+        if self.bar is not None:
+            self.bar.advance(self.dataset.partitions[index].rows or 0)
+
+    @property
+    def slots(self) -> list[str]:
+        """Names of what can be merged at the same time."""
+        return self._slots.names
+
+    def split(self, result: list[Any]) -> list[Any]:
+        """Rows and summaries, by slots."""
+        return self._slots.split(result)
+
+    def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
+        """Two parts of a slot."""
+        return self._slots.merge(slot, a, b)
+
+    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
+        """A part of a slot in shares."""
+        return self._slots.cut(slot, part, shares)
+
+    def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
+        """Rows and summaries again, within this process's memory."""
+        return self._slots.assemble(parts, self.memory)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "bar": None}
+        """Elsewhere there is no bar, and another amount of memory."""
+        memory = self.memory if self.task_memory is None else Memory(self.task_memory)
+        return {**vars(self), "bar": None, "memory": memory}
 
 
 class _Named:
@@ -148,14 +189,15 @@ class _Named:
             ) from error
 
 
-def small_partitions(dataset: Dataset, memory: Memory) -> Dataset:
+def small_partitions(dataset: Dataset, memory: Memory, executor: Executor) -> Dataset:
     """The data in partitions small enough that those being worked on fit the limit.
 
     A few are in flight at a time, each many times its size while it is counted.
     """
-    if memory.limit is None or dataset._npartitions is not None:
+    limit = task_memory(executor) or memory.limit
+    if limit is None or dataset._npartitions is not None:
         return dataset
-    size = max(1 << 20, memory.limit // 36)
+    size = max(1 << 20, limit // 36)
     return dataset.repartition(partition_size=size) if size < dataset._part_size else dataset
 
 
@@ -171,7 +213,9 @@ class _Regrouped(Selection):
     """All columns of data in which the groups of the next node are whole."""
 
 
-def shuffled(output: Node, node: Node, dataset: Dataset, memory: Memory) -> tuple[Node, Dataset]:
+def shuffled(
+    output: Node, node: Node, dataset: Dataset, memory: Memory, executor: Executor
+) -> tuple[Node, Dataset]:
     """The graph from `node` on, and the data it starts from: regrouped by the node's keys."""
     plan = Plan(Node(Concat(), node.parents), dataset.schema)
     program = Program(plan)
@@ -183,7 +227,8 @@ def shuffled(output: Node, node: Node, dataset: Dataset, memory: Memory) -> tupl
         dictionary=program.dictionary,
         numbered=program.numbered,
     )
-    regrouped = before.shuffle_by_keys(node.op.shuffle_keys or [], memory_limit=memory.limit)
+    keys = node.op.shuffle_keys or []
+    regrouped = before.shuffle_by_keys(keys, memory_limit=memory.limit, executor=executor)
     new: dict[Node, Node] = {node: Node(node.op, [Node(_Regrouped(ColumnSelector("*")))])}
     for found in iter_nodes(output):
         if found in new or not set(found.sources) & set(new):

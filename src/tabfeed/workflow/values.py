@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from tabfeed.dtypes import as_arrow_type, format_type, parse_type
 from tabfeed.errors import ArtefactError, SchemaError
+from tabfeed.ops.stored import Stored
 from tabfeed.selector import ColumnSelector
 
 __all__ = ["Reader", "Writer", "import_path", "resolve"]
@@ -105,12 +106,22 @@ class Writer:
             return {k: self(v, where) for k, v in value.items()}
         return {"$dict": [[self(k, where), self(v, where)] for k, v in value.items()]}
 
-    def table(self, value: pa.Table | Path) -> str:
-        """A table, or the Parquet file of one, as a file of the artefact."""
+    def _new(self) -> str:
         name = f"tables/{self._files:04d}.parquet"
         self._files += 1
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        return name
+
+    def stored(self, value: Stored) -> str:
+        """A table that may lie on disk, as a file of the artefact."""
+        name = self._new()
+        value.copy_to(self.folder / name)
+        return name
+
+    def table(self, value: pa.Table | Path) -> str:
+        """A table, or the Parquet file of one, as a file of the artefact."""
+        name = self._new()
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
         if isinstance(value, Path):
             shutil.copyfile(value, path)
         else:
@@ -136,6 +147,7 @@ _WRITERS: list[tuple[Any, Callable[[Writer, Any, str], Any]]] = [
     (list, lambda w, v, at: [w(x, at) for x in v]),
     (Mapping, lambda w, v, at: w.mapping(v, at)),
     ((pa.Table, Path), lambda w, v, at: {"$table": w.table(v)}),
+    (Stored, lambda w, v, at: {"$stored": w.stored(v)}),
     ((pa.Array, pa.ChunkedArray, np.ndarray), lambda w, v, at: {"$array": w.array(v)}),
     (pa.DataType, lambda w, v, at: {"$type": format_type(v)}),
     (ColumnSelector, lambda w, v, at: {"$selector": _selector_to_json(v)}),
@@ -143,10 +155,14 @@ _WRITERS: list[tuple[Any, Callable[[Writer, Any, str], Any]]] = [
 
 
 class Reader:
-    """Turns what `Writer` wrote back into values."""
+    """Turns what `Writer` wrote back into values; `find` gives the path of a file by its name."""
 
-    def __init__(self, open_table: Callable[[Any], pa.Table]) -> None:
-        self.open_table = open_table
+    def __init__(self, find: Callable[[Any], Path]) -> None:
+        self.find = find
+
+    def open_table(self, name: Any) -> pa.Table:
+        """A table of the artefact."""
+        return pq.read_table(self.find(name))
 
     def __call__(self, value: Any, where: str) -> Any:
         """The value that was written."""
@@ -166,6 +182,7 @@ _READERS: dict[str, Callable[[Reader, Any, str], Any]] = {
     "$tuple": lambda r, v, at: tuple(r(x, at) for x in v),
     "$dict": lambda r, v, at: {r(k, at): r(x, at) for k, x in v},
     "$table": lambda r, v, at: r.open_table(v),
+    "$stored": lambda r, v, at: Stored(r.find(v)),
     "$array": lambda r, v, at: r.open_table(v).column("values").combine_chunks(),
     "$type": lambda r, v, at: parse_type(v),
     "$selector": lambda r, v, at: _selector_from_json(v),

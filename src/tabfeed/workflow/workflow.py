@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
-from tabfeed.errors import ArgumentError, GraphError, NotFittedError, OperatorError
-from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.errors import ArgumentError, GraphError, NotFittedError
+from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
+from tabfeed.io.elsewhere import is_remote
 from tabfeed.ops.apply import open_frame
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.categorify import Categorify
@@ -35,8 +36,12 @@ class Workflow:
     ----------
     output_node
         The graph's end: a node, or a list of nodes and names.
+    client
+        A ``distributed.Client``: fitting, and writing what `transform` makes of a dataset, is done
+        by the workers of its cluster.
     executor
-        Who does the work; the threads of this machine by default.
+        Who does the work, in place of a client. Without either, whoever is set when the work
+        starts (`tabfeed.Distributed`, `tabfeed.set_client`); else the threads of this machine.
 
     Examples
     --------
@@ -49,12 +54,21 @@ class Workflow:
     {'x': array([0.]), 'label': array([1])}
     """
 
-    def __init__(self, output_node: Any, *, executor: Executor | None = None) -> None:
+    def __init__(
+        self, output_node: Any, *, client: Any = None, executor: Executor | None = None
+    ) -> None:
         self.output_node = Node.of(output_node)
-        self.executor: Executor = executor or LocalExecutor()
+        if client is not None and executor is not None:
+            raise ArgumentError("give client= or executor=, not both: a client is one")
+        self._chosen = executor if client is None else as_executor(client)
         self._source: Schema | None = None
         self._program: Program | None = None
         _refuse_shared_operators(self.output_node)
+
+    @property
+    def executor(self) -> Executor:
+        """Who does the work now."""
+        return self._chosen or current_executor()
 
     # -- fitting ------------------------------------------------------------------
 
@@ -83,8 +97,9 @@ class Workflow:
     def _fit(self, dataset: Any, limit: Any, executor: Executor | None, *, update: bool) -> Dataset:
         data = _as_dataset(dataset)
         memory = Memory(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
-        pieces = small_partitions(data, memory)
-        fit_graph(self.output_node, pieces, executor or self.executor, memory, update=update)
+        who = executor or self.executor
+        pieces = small_partitions(data, memory, who)
+        fit_graph(self.output_node, pieces, who, memory, update=update)
         self._set_source(data.schema)
         return data
 
@@ -133,11 +148,6 @@ class Workflow:
             For each categorical output column, how many rows its embedding table must grow by.
         """
         before = self._cardinalities()
-        for node in iter_nodes(self.output_node):
-            if isinstance(node.op, Categorify) and node.op.single_table:
-                raise OperatorError(
-                    f"{node!r}: ids of a single table cannot grow without moving; fit again"
-                )
         source = self.input_schema
         data = _as_dataset(dataset)
         self.program.plan.check_data(data.schema, source.column_names)
@@ -146,8 +156,13 @@ class Workflow:
         return {n: after - before[n] for n, after in self._cardinalities().items()}
 
     def _cardinalities(self) -> dict[str, int]:
+        """Rows of each column's embedding table; one that columns share counts as a whole."""
         sized = [c for c in self.output_schema if c.embedding_size is not None]
-        return {c.name: c.embedding_size[0] for c in sized if c.embedding_size is not None}
+        rows = {c.name: c.embedding_size[0] for c in sized if c.embedding_size is not None}
+        for name, op in self._encoders().items():
+            if op.single_table:
+                rows[name] = max(op.cardinalities_.values())
+        return rows
 
     def clear_stats(self) -> Workflow:
         """Forget everything learned."""
@@ -214,14 +229,14 @@ class Workflow:
         output, data = self.output_node, dataset
         memory = Memory(parse_bytes(0.5))
         while (node := first_shuffle(output, data)) is not None:
-            output, data = shuffled(output, node, data, memory)
+            output, data = shuffled(output, node, data, memory, self.executor)
         if output is self.output_node:
             program = self.program
             program.plan.check_data(data.schema.select(program.columns), program.columns)
         else:
             program = Program(Plan(output, data.schema))
         fn = partial(program, training=True) if training else program
-        return data.map(
+        return data._on(_unless_local(self.executor)).map(
             fn, schema=program.plan.output_schema, columns=program.columns,
             keeps_rows=output.rows is None, dictionary=program.dictionary,
             numbered=training and program.numbered,
@@ -278,7 +293,7 @@ class Workflow:
     def remove_inputs(self, names: Iterable[str] | str) -> Workflow:
         """A workflow that does without some raw columns, such as the label, and what needs them."""
         gone = [names] if isinstance(names, str) else list(names)
-        new = Workflow(self.output_node.remove_inputs(gone), executor=self.executor)
+        new = Workflow(self.output_node.remove_inputs(gone), executor=self._chosen)
         if self._source is not None:
             new._set_source(self._source.without(gone))
         return new
@@ -293,7 +308,7 @@ class Workflow:
         """A named part as a workflow of its own; it shares what was learned."""
         for node in iter_nodes(self.output_node):
             if isinstance(node.op, Subgraph) and node.op.name == name:
-                new = Workflow(node.parents[0], executor=self.executor)
+                new = Workflow(node.parents[0], executor=self._chosen)
                 if self._source is not None:
                     new._set_source(self._source)
                 return new
@@ -331,22 +346,39 @@ class Workflow:
 
     # -- saving -------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
-        """Write the workflow to a folder: JSON and Parquet, with checksums. No pickle."""
+    def save(self, path: str | Path, *, updatable: bool = True) -> None:
+        """Write the workflow to a folder: JSON and Parquet, with checksums. No pickle.
+
+        Parameters
+        ----------
+        path
+            The folder. A workflow saved there before is replaced.
+        updatable
+            False leaves out counts that only `update` needs, such as those of values too rare for
+            the vocabulary or those behind a median: the folder is smaller, and what is loaded from
+            it transforms the same.
+        """
         from tabfeed.workflow.artefact import save
 
         _ = self.program
-        save(self, Path(path))
+        save(self, Path(path), updatable=updatable)
 
     @classmethod
-    def load(cls, path: str | Path, *, executor: Executor | None = None) -> Workflow:
+    def load(
+        cls, path: str | Path, *, client: Any = None, executor: Executor | None = None
+    ) -> Workflow:
         """Read what `save` wrote. Nothing in the folder is executed."""
         from tabfeed.workflow.artefact import load
 
         output, source = load(Path(path))
-        new = cls(output, executor=executor)
+        new = cls(output, client=client, executor=executor)
         new._set_source(source)
         return new
+
+
+def _unless_local(executor: Executor) -> Executor | None:
+    """A cluster is remembered by what is made on it; threads are everywhere."""
+    return executor if is_remote(executor) else None
 
 
 def _as_dataset(data: Any) -> Dataset:

@@ -6,6 +6,9 @@ does. Code written for Keras 2 says ``model.save(".../model.savedmodel")``, so i
 then call ``model.export(path, format="tf_saved_model")``. Every other path reaches Keras unchanged,
 and what changes for this one was an error before. `uninstall` takes the wrapper away.
 
+A subclass of `keras.Model`, or a function of our own, would need no wrapper, but neither is what
+such code calls. New code needs none of this: ``model.export(path)`` is Keras's own way.
+
 What comes out serves (`tf.saved_model.load`, TensorFlow Serving, `keras.layers.TFSMLayer`); to go
 on training later, save a ``.keras`` file.
 """

@@ -10,12 +10,13 @@ import keras
 
 from tabfeed.budget import parse_bytes
 from tabfeed.errors import ArgumentError
+from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed, output_schema, split_steps
-from tabfeed.loader.gpu_memory import gpu_memory
 from tabfeed.loader.keras.adapter import KerasFeed
-from tabfeed.loader.keras.finish import Finish, FinishOnDevice, find_converter, on_accelerator
+from tabfeed.loader.keras.backends import find_tensors
+from tabfeed.loader.keras.finish import Finish
 from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras_roles import find_roles
 from tabfeed.loader.options import LoaderOptions
@@ -149,13 +150,11 @@ class KerasSequenceLoader(KerasFeed):
             raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
         self.class_weight = None if class_weight is None else dict(class_weight)
         cutter = Cutter(self.fields, self.roles.limits)
-        where, kind = _device(device), Finish
-        if on_accelerator(where):
+        where = _device(device)
+        tensors = find_tensors(where)
+        if tensors.columns is not None:
             layout, cutter = replace(layout, matrices=True), replace(cutter, groups=layout.groups)
-            kind = FinishOnDevice
-        finish = kind(
-            cutter, find_converter(where), len(self.roles.labels), where, self.class_weight
-        )
+        finish = Finish(cutter, tensors, len(self.roles.labels), where, self.class_weight)
         feed: Feed[Any] = build_feed(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, feed.plan)
         super().__init__(feed, replace(feed.recipe, finish=cutter))
@@ -209,9 +208,6 @@ def _device(device: int | str | None) -> str | None:
     return f"gpu:{device}"
 
 
-def _buffer_bytes(size: int | float | str | None) -> int | float | str | None:
-    """A share of the GPU's memory in bytes, where there is one."""
-    if not isinstance(size, float) or not 0 < size <= 1:
-        return size
-    memory = gpu_memory()
-    return size if memory is None else parse_bytes(size, name="buffer_size", of=memory.total)
+def _buffer_bytes(size: int | float | str | None) -> int | None:
+    """An amount in bytes; a share is one of the GPU's memory, where there is one."""
+    return None if size is None else parse_bytes(size, name="buffer_size", of=device_memory())

@@ -8,7 +8,7 @@ import warnings
 import tensorflow as tf
 
 from tabfeed.errors import ArgumentError, TabfeedWarning
-from tabfeed.loader.gpu_memory import gpu_memory
+from tabfeed.gpu_memory import gpu_memory
 
 __all__ = ["configure_tensorflow"]
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tabfeed.loader.keras_fields import Array, Field
 
-__all__ = ["as_tensor", "build_entry", "to_device", "to_tensor"]
+__all__ = ["as_tensor", "build_entry", "put", "put_on_device"]
 
 _ALIGNMENT = 64
 
@@ -22,14 +22,14 @@ def as_tensor(array: Array) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def to_tensor(field: Field, parts: Sequence[Array]) -> Any:
-    """An entry of a batch from its arrays."""
-    return build_entry(field, [as_tensor(part) for part in parts])
+def put(arrays: Sequence[Array]) -> list[tf.Tensor]:
+    """Arrays as tensors."""
+    return [as_tensor(array) for array in arrays]
 
 
-def to_device(field: Field, parts: Sequence[Array]) -> Any:
+def put_on_device(arrays: Sequence[Array]) -> list[tf.Tensor]:
     """The same, on the device of the scope it is called in."""
-    return build_entry(field, [tf.identity(as_tensor(part)) for part in parts])
+    return [tf.identity(as_tensor(array)) for array in arrays]
 
 
 def build_entry(field: Field, parts: Sequence[Any]) -> Any:

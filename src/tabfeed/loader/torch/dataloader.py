@@ -1,8 +1,15 @@
-"""`DLDataLoader`: a torch `DataLoader` for code that wants one."""
+"""`DLDataLoader`: a torch `DataLoader` for code that wants one.
+
+Batches are made already, and each rank has its own rows: Accelerate is told so, which would
+otherwise share out or broadcast the batches of one rank among all, and lose the other ranks' rows.
+
+With worker processes the state is kept here, not there: workers give batches in turn, so the
+number of batches taken says where each of them stands. Nothing has to be asked of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +40,19 @@ class DLDataLoader(DataLoader[Any]):
         Applied to each batch.
     pin_memory, num_workers, persistent_workers, prefetch_factor, multiprocessing_context
         As in torch. Workers share each epoch's rows among them; none are needed for speed.
+
+    Examples
+    --------
+    >>> from tabfeed import Dataset
+    >>> from tabfeed.loader.torch import TorchAsyncItr
+    >>> ds = Dataset({"C": [1, 2, 3], "label": [0, 1, 0]})
+    >>> loader = DLDataLoader(TorchAsyncItr(ds, ["C"], labels=["label"], batch_size=2))
+    >>> len(loader), [y.tolist() for _, _, y in loader]
+    (2, [[0.0, 1.0], [0.0]])
     """
+
+    _is_accelerate_prepared = True  # each rank has its own rows: Accelerate must not share them out
+    use_stateful_dataloader = True  # Accelerate's save_state and load_state keep our state
 
     def __init__(
         self,
@@ -66,7 +85,11 @@ class DLDataLoader(DataLoader[Any]):
             worker_init_fn=worker_init_fn,
             timeout=timeout,
         )
-        self._begun = 0
+
+    @property
+    def _feed(self) -> TorchFeed:
+        found: Any = self.dataset
+        return found  # type: ignore[no-any-return]
 
     @property
     def device(self) -> torch.device:
@@ -75,41 +98,52 @@ class DLDataLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """Batches in an epoch, exactly."""
-        dataset: Any = self.dataset
         if self.num_workers < 2:
-            return len(dataset)
-        return self.num_workers * int(dataset.feed.steps_with(self.num_workers))
+            return len(self._feed)
+        return self.num_workers * self._feed.feed.steps_with(self.num_workers)
 
     def __iter__(self) -> Any:
-        dataset: Any = self.dataset
         if self.num_workers == 0:
             return super().__iter__()
-        if not self.persistent_workers:
-            batches = super().__iter__()  # the workers' copies begin this epoch
-            dataset.feed.skip_epoch()  # and the next copies the next one
-            return batches
-        return super().__iter__()
+        batches = super().__iter__()  # the workers' copies begin this epoch
+        return _Counted(batches, self._feed.feed.lend(self.num_workers))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass is."""
-        dataset: Any = self.dataset
-        dataset.set_epoch(epoch)
+        self._feed.set_epoch(epoch)
+        self._forget_workers()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands."""
-        self._refuse_workers()
-        dataset: Any = self.dataset
-        return dict(dataset.state_dict())
+        """Where the loader stands: after the batch taken last, worker processes or not."""
+        if self.num_workers and self._feed.feed.options.seed_fn is not None:
+            raise LoaderError(
+                "seed_fn is asked in each worker process, so the seed is not known here: give "
+                "seed= instead, or use num_workers=0, which prepares batches in background threads"
+            )
+        return self._feed.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._refuse_workers()
-        dataset: Any = self.dataset
-        dataset.load_state_dict(state_dict)
+        """Go on from a state, which must be of as many worker processes."""
+        feed = self._feed.feed
+        feed.load_state_dict(state_dict)
+        feed.check_workers(max(1, self.num_workers))
+        self._forget_workers()
 
-    def _refuse_workers(self) -> None:
-        if self.num_workers:
-            raise LoaderError(
-                "with worker processes only they know where they stand; use num_workers=0, which "
-                "prepares batches in background threads just as well"
-            )
+    def _forget_workers(self) -> None:
+        """Have the next pass start new worker processes: living ones know nothing of a change."""
+        self._iterator = None
+
+
+class _Counted(Iterator[Any]):
+    """Batches of worker processes, counted where they are taken."""
+
+    def __init__(self, batches: Any, took: Callable[[], None]) -> None:
+        self._batches, self._took = batches, took
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._took()
+        return batch

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import copy
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.arguments import known_arguments
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
-from tabfeed.loader.build import (
-    build_feed,
-    dict_layout,
-    input_names,
-    output_schema,
-    split_steps,
-    target_names,
-)
+from tabfeed.loader.build import build_feed
 from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.columns import Lists
+from tabfeed.loader.dicts import DictColumns, split_targets
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 from tabfeed.loader.torch.cut import (
@@ -34,11 +26,9 @@ from tabfeed.loader.torch.cut import (
     cut_rows,
 )
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
+from tabfeed.loader.torch.lists import ListForm, list_form
 
 __all__ = ["Loader"]
-
-Tensor = torch.Tensor
-LIST_FORMS = ("ragged", "nested", "padded", "jagged")
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,7 @@ class _FinishDicts:
     """Chunks to ``(dict of tensors, targets)``."""
 
     targets: tuple[str, ...]
-    lists: str
+    lists: ListForm
     device: torch.device
     functions: tuple[Callable[[Any, Any], Any], ...] = ()
 
@@ -59,68 +49,36 @@ class _FinishDicts:
 
     def _cut(self, chunk: Chunk) -> list[Any]:
         columns = self._columns(chunk)
-        targets = {n: columns.pop(n) for n in self.targets if n in columns}
-        names = list(columns)
-        if columns:
-            inputs = [
-                dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            ]
-        else:
-            inputs = [{} for _ in range(chunk.steps)]
-        return list(zip(inputs, self._targets(targets, chunk.steps), strict=True))
+        names, targets = split_targets(columns, self.targets)
+        inputs = _dicts(columns, names, chunk.steps)
+        return list(zip(inputs, _targets(columns, targets, chunk.steps), strict=True))
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
-        sizes = batch_sizes(chunk)
         out: dict[str, Sequence[Any]] = {
             name: cut_rows(as_tensor(array, self.device), chunk)
             for name, array in chunk.columns.items()
         }
-        for name, lists in chunk.lists.items():
-            out.update(self._list_column(name, lists, chunk))
-        starts = chunk.bounds[:-1].tolist()
+        cut = {name: cut_lists(lists, chunk, self.device) for name, lists in chunk.lists.items()}
+        if cut:
+            out.update(self.lists(cut))
+        rows = list(zip(chunk.bounds[:-1].tolist(), batch_sizes(chunk), strict=True))
         for name, array in chunk.extras.items():
-            out[name] = [array.slice(s, n) for s, n in zip(starts, sizes, strict=True)]
+            out[name] = [array.slice(start, count) for start, count in rows]
         return out
 
-    def _list_column(self, name: str, lists: Lists, chunk: Chunk) -> dict[str, Sequence[Any]]:
-        cut = cut_lists(lists, chunk, self.device)
-        if self.lists == "nested":
-            return {name: [torch.nested.nested_tensor_from_jagged(v, o) for v, o in cut]}
-        if self.lists == "padded":
-            return _padded(name, cut)
-        if self.lists == "jagged":
-            return {name: [_keyed_jagged(name, v, o) for v, o in cut]}
-        return {f"{name}__values": [v for v, _ in cut], f"{name}__offsets": [o for _, o in cut]}
 
-    @staticmethod
-    def _targets(targets: dict[str, Sequence[Any]], steps: int) -> Sequence[Any]:
-        if not targets:
-            return [None] * steps
-        if len(targets) == 1:
-            return next(iter(targets.values()))
-        return [dict(zip(targets, row, strict=True)) for row in zip(*targets.values(), strict=True)]
+def _dicts(columns: Mapping[str, Sequence[Any]], names: list[str], steps: int) -> list[Any]:
+    """A dict for each batch."""
+    if not names:
+        return [{} for _ in range(steps)]
+    rows = zip(*(columns[n] for n in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _padded(name: str, cut: list[tuple[Tensor, Tensor]]) -> dict[str, Sequence[Tensor]]:
-    """Rows filled up to the longest of their batch, and which values are real."""
-    values, masks = [], []
-    for v, o in cut:
-        lengths = o.diff()
-        width = int(lengths.max()) if len(lengths) else 0
-        mask = torch.arange(width, device=v.device) < lengths[:, None]
-        full = torch.zeros(mask.shape + v.shape[1:], dtype=v.dtype, device=v.device)
-        full[mask] = v
-        values.append(full)
-        masks.append(mask)
-    return {name: values, f"{name}__mask": masks}
-
-
-def _keyed_jagged(name: str, values: Tensor, offsets: Tensor) -> Any:
-    try:
-        jagged = importlib.import_module("torchrec.sparse.jagged_tensor")
-    except ImportError as e:
-        raise LoaderError('lists="jagged" needs TorchRec: pip install torchrec') from e
-    return jagged.KeyedJaggedTensor(keys=[name], values=values, offsets=offsets)
+def _targets(columns: Mapping[str, Sequence[Any]], targets: Any, steps: int) -> Sequence[Any]:
+    if targets is None:
+        return [None] * steps
+    return _dicts(columns, targets, steps) if isinstance(targets, list) else columns[targets]
 
 
 class Loader(TorchFeed):
@@ -149,8 +107,8 @@ class Loader(TorchFeed):
         Columns that ride along as Arrow arrays: keys, text, times.
     lists
         "ragged": ``name__values`` and ``name__offsets``. "nested": torch nested tensors. "padded":
-        filled with 0 to the longest row, and ``name__mask``. "jagged": a TorchRec
-        KeyedJaggedTensor.
+        filled with 0 to the longest row, and ``name__mask``. "jagged": all of them in one TorchRec
+        KeyedJaggedTensor, ``inputs["jagged"]``.
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
 
@@ -163,6 +121,7 @@ class Loader(TorchFeed):
     {'x': [3], 'words__values': [8, 9], 'words__offsets': [0, 2]} [0.0]
     """
 
+    @known_arguments
     def __init__(
         self,
         dataset: Dataset,
@@ -189,39 +148,13 @@ class Loader(TorchFeed):
         threads: int | None = None,
         depth: int | None = None,
     ) -> None:
-        if lists not in LIST_FORMS:
-            raise ArgumentError(f"lists is {lists!r}; it must be one of {', '.join(LIST_FORMS)}")
         global_rank, global_size = rank_and_world(global_rank, global_size)
-        options = LoaderOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            seed_fn=seed_fn,
-            parts_per_chunk=parts_per_chunk,
-            global_size=global_size,
-            global_rank=global_rank,
-            drop_last=drop_last,
-            last=last,
-            streams=streams,
-            host_memory=host_memory,
-            buffer_size=buffer_size,
-            cache=cache,
-            threads=threads,
-            depth=depth,
-        )
-        steps = split_steps(transforms)
-        self.output_schema = output_schema(dataset, transforms, steps)
-        self.targets = target_names(self.output_schema, targets)
-        names = input_names(self.output_schema, columns, extras)
-        names += [t for t in self.targets if t not in names]
+        options = LoaderOptions.among(locals())
+        chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
+        self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
-        self.feed = build_feed(
-            dataset,
-            dict_layout(self.output_schema, names, extras),
-            options,
-            _FinishDicts(tuple(self.targets), lists, self.device),
-            steps,
-        )
+        finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
+        self.feed = build_feed(dataset, chosen.layout, options, finish, chosen.steps)
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:

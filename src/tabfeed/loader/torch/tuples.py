@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.batch_ops import pad_lists
@@ -140,6 +141,7 @@ class TorchAsyncItr(TorchFeed):
     [[3]] [[2.5]] [0.0]
     """
 
+    @known_arguments
     def __init__(
         self,
         dataset: Dataset,
@@ -170,23 +172,7 @@ class TorchAsyncItr(TorchFeed):
         depth: int | None = None,
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
-        options = LoaderOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            seed_fn=seed_fn,
-            parts_per_chunk=parts_per_chunk,
-            global_size=global_size,
-            global_rank=global_rank,
-            drop_last=drop_last,
-            last=last,
-            streams=streams,
-            host_memory=host_memory,
-            buffer_size=buffer_size,
-            cache=cache,
-            threads=threads,
-            depth=depth,
-        )
+        options = LoaderOptions.among(locals())
         steps = split_steps(transforms)
         schema = output_schema(dataset, transforms, steps)
         self.cats, self.conts, self.labels = _roles(schema, cats, conts, labels)

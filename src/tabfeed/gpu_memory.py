@@ -1,4 +1,9 @@
-"""How much memory GPUs have, asked of the driver's own library: no framework is started for it."""
+"""How much memory GPUs have, asked of the driver's own library: no framework is started for it.
+
+A share that a user gives for data on its way to a model (``part_mem_fraction=0.04``,
+``buffer_size=0.06``) is one of the GPU's whole memory where there is a GPU: the same on every run
+there, whatever else the GPU holds at the moment.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import ctypes
 import os
 from typing import NamedTuple
 
-__all__ = ["GpuMemory", "gpu_memory"]
+from tabfeed.budget import free_memory
+
+__all__ = ["GpuMemory", "device_memory", "gpu_memory"]
 
 
 class GpuMemory(NamedTuple):
@@ -22,6 +29,18 @@ class _Memory(ctypes.Structure):
         ("free", ctypes.c_ulonglong),
         ("used", ctypes.c_ulonglong),
     )
+
+
+def device_memory() -> int:
+    """Bytes that a share is one of: the GPU's, or those free on the host where there is no GPU.
+
+    Examples
+    --------
+    >>> device_memory() > 0
+    True
+    """
+    gpu = gpu_memory()
+    return free_memory() if gpu is None else gpu.total
 
 
 def gpu_memory(number: int = 0) -> GpuMemory | None:

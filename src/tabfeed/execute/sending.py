@@ -1,0 +1,127 @@
+"""Work and results on their way to another process: bytes, made once, opened once.
+
+A function is sent as a `Parcel`. A worker keeps the parcel for as long as the run lasts and opens
+it at the first task, so that a vocabulary inside is moved and unpacked once for each worker, not
+once for each task. Results travel as plain bytes too: a task that is run again cannot find its
+input changed by the first attempt, and whoever holds a result knows its real size.
+
+What cannot be sent is found before anything starts, and named by the way that leads to it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tabfeed.errors import ClusterError
+
+__all__ = ["Parcel", "pack", "unpack"]
+
+_DEEPEST = 12
+
+
+def pack(what: Any) -> bytes:
+    """Anything as bytes; functions of the main module and lambdas too."""
+    cloudpickle = sys.modules.get("cloudpickle")  # comes with Dask
+    dumps = pickle.dumps if cloudpickle is None else cloudpickle.dumps
+    return bytes(dumps(what, protocol=5))
+
+
+def unpack(data: bytes) -> Any:
+    """What `pack` packed."""
+    return pickle.loads(data)
+
+
+class Parcel:
+    """A function and what it holds, sent once.
+
+    Examples
+    --------
+    >>> Parcel.of(len).open()([1, 2])
+    2
+    >>> Parcel.of(threading.Lock())
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ClusterError: the work cannot be sent to other processes: cannot pickle \
+'_thread.lock' object, found in lock
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._opened: list[Any] = []
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, what: Any) -> Parcel:
+        """Pack something, or say what in it cannot be sent."""
+        try:
+            return cls(pack(what))
+        except Exception as e:  # any __reduce__ or __getstate__ may raise anything
+            way = " of ".join(reversed(list(_way_to_culprit(what))))
+            raise ClusterError(
+                f"the work cannot be sent to other processes: {e}, found in {way}"
+            ) from e
+
+    def open(self) -> Any:
+        """What is inside; unpacked once."""
+        with self._lock:
+            if not self._opened:
+                self._opened.append(unpack(self.data))
+        return self._opened[0]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + sys.getsizeof(self.data)
+
+    def __reduce__(self) -> tuple[type[Parcel], tuple[bytes]]:
+        return Parcel, (self.data,)
+
+
+def _way_to_culprit(what: Any) -> Iterator[str]:
+    """What holds what, down to the thing that cannot be packed."""
+    seen: set[int] = set()
+    name = type(what).__name__
+    for _ in range(_DEEPEST):
+        seen.add(id(what))
+        bad = next((p for p in _parts(what) if id(p[1]) not in seen and not _packs(p[1])), None)
+        if bad is None:
+            break
+        if _worth_naming(what):
+            yield repr(what)
+        name, what = bad
+    yield name if type(what).__name__ == name else f"{name} ({type(what).__name__})"
+
+
+def _packs(what: Any) -> bool:
+    try:
+        pack(what)
+    except Exception:  # whatever it is, this is where it comes from
+        return False
+    return True
+
+
+def _parts(what: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds: attributes, items, what a function closes over."""
+    if isinstance(what, dict):
+        yield from ((str(k), v) for k, v in what.items())
+    elif isinstance(what, list | tuple | set | frozenset):
+        yield from ((type(v).__name__, v) for v in what)
+    else:
+        if hasattr(what, "__self__"):
+            yield type(what.__self__).__name__, what.__self__
+        for cell in getattr(what, "__closure__", None) or ():
+            yield getattr(what, "__qualname__", "closure"), cell.cell_contents
+        for name in getattr(type(what), "__slots__", ()):
+            if hasattr(what, name) and name != "__weakref__":
+                yield name, getattr(what, name)
+        yield from vars(what).items() if hasattr(what, "__dict__") else ()
+
+
+def _worth_naming(what: Any) -> bool:
+    """Nodes and operators of a graph, which a user wrote and knows."""
+    return hasattr(what, "parents") and hasattr(what, "op")

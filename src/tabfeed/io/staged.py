@@ -1,0 +1,97 @@
+"""Files of a dataset that is being written, before they get their names.
+
+Whoever writes some of the files, on this machine or another, does it in a folder of its own inside
+the staging folder, named by nobody else. What a killed or forgotten writer left there is never
+taken for a file of the dataset: only the files that a `Staged` comes back with are.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, TabfeedError, WriteError
+from tabfeed.io.filesystem import Place
+
+__all__ = ["Staged", "reason"]
+
+
+class Staged:
+    """Some files of a dataset, written into one folder. Travels to other processes and back.
+
+    Parameters
+    ----------
+    folder
+        Where the dataset will be; for messages.
+    staging
+        Where the files lie meanwhile.
+
+    Attributes
+    ----------
+    rows
+        Rows of each file, by name; goes into the manifest.
+    """
+
+    def __init__(self, folder: Place, staging: Place) -> None:
+        self.folder, self.staging = folder, staging
+        self.rows: dict[str, int] = {}
+        self._files: set[str] = set()
+
+    def fresh(self) -> Staged:
+        """A folder of its own inside this one, for one writer; its parent must be there."""
+        place = self.staging.child(uuid.uuid4().hex)
+        with self.writing():
+            place.filesystem.create_dir(place.path, recursive=False)
+        return Staged(self.folder, place)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the files written so far."""
+        return set(self._files)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[pa.NativeFile]:
+        """Open a new file of the dataset for writing; a relative name may hold folders."""
+        if name in self._files:
+            raise ArgumentError(f"two files of the dataset have the name {name!r}")
+        place = self.staging.child(name)
+        with self.writing(name):
+            parent = posixpath.dirname(place.path)
+            if "/" in name:
+                place.filesystem.create_dir(parent, recursive=True)
+            with place.filesystem.open_output_stream(place.path, compression=None) as sink:
+                yield sink
+        self._files.add(name)
+
+    @contextmanager
+    def again(self, name: str) -> Iterator[pa.NativeFile]:
+        """Open a file that was written, to be read while it is created again."""
+        place, aside = self.staging.child(name), self.staging.child(f"{name}.aside")
+        place.filesystem.move(place.path, aside.path)
+        self._files.discard(name)
+        with aside.filesystem.open_input_file(aside.path) as source:
+            yield source
+        aside.filesystem.delete_file(aside.path)
+
+    @contextmanager
+    def writing(self, name: str = "") -> Iterator[None]:
+        """Around what writes a file of the dataset: an error of the disk names that file."""
+        try:
+            yield
+        except TabfeedError:
+            raise
+        except OSError as e:
+            place = self.folder.child(name) if name else self.folder
+            raise WriteError(
+                f"could not write {place.name}: {reason(e)}; what was in {self.folder.name} "
+                "before is untouched. Free some space or choose another folder, then run it again"
+            ) from e
+
+
+def reason(error: OSError) -> str:
+    """What the system says of an error."""
+    return error.strerror or str(error)

@@ -1,0 +1,71 @@
+"""What every door has: length, epochs, state, an end. Knows no framework.
+
+A door is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a `Feed`. Its
+constructor says, argument by argument, what a user may say; what comes after that is here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tabfeed.loader.base import Feed
+from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
+
+__all__ = ["Door"]
+
+D = TypeVar("D", bound="Door")
+
+
+class Door:
+    """The methods of a loader, whatever its framework."""
+
+    feed: Feed[Any]
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the same on every rank."""
+        return len(self.feed)
+
+    def peek(self) -> Any:
+        """The first batch of the next pass, without moving on."""
+        return self.feed.peek()
+
+    @property
+    def num_rows_processed(self) -> int:
+        """Rows given so far, over all epochs."""
+        return self.feed.rows_given
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest batch."""
+        return self.feed.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
+        self.feed.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands; small, plain values."""
+        return self.feed.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state: the next pass begins with the batch that would have come next."""
+        self.feed.load_state_dict(state_dict)
+
+    def shuffle_quality(self) -> ShuffleQuality:
+        """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
+        return shuffle_quality(self.feed.plan)
+
+    def close(self) -> None:
+        """End the background threads of all passes."""
+        self.feed.close()
+
+    def stop(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    def __enter__(self: D) -> D:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

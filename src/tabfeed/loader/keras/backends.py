@@ -1,0 +1,98 @@
+"""How arrays become tensors on each of Keras's backends, and on which device.
+
+In the computer's own memory a tensor takes over the array's, column by column: that costs a few
+microseconds each, and `JAX` takes a whole batch in one call. On another device each buffer of a
+chunk is copied whole, and columns are cut from it there: forty small copies a batch would take
+longer than the model's step. torch cuts by views; for JAX the cut of a chunk is one compiled call,
+which is compiled once for each size of chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from tabfeed.loader.keras_fields import Array, Field
+
+__all__ = ["Tensors", "device_scope", "find_tensors"]
+
+
+def as_entry(field: Field, tensors: Sequence[Any]) -> Any:
+    """An entry of a batch: its tensor, or all of them."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """From arrays to entries of a batch.
+
+    Attributes
+    ----------
+    put
+        The tensors of arrays.
+    entry
+        The entry of a field from the tensors it is made of.
+    columns
+        Where buffers travel whole: from one, ``(columns, rows)``, and the bounds of its batches,
+        for each batch its columns ``(rows, 1)``.
+    """
+
+    put: Callable[[Sequence[Array]], Sequence[Any]]
+    entry: Callable[[Field, Sequence[Any]], Any] = as_entry
+    columns: Callable[[Array, tuple[int, ...]], Sequence[Sequence[Any]]] | None = None
+
+
+def device_scope(device: str | None) -> Any:
+    """Where Keras makes tensors, inside a ``with``."""
+    return nullcontext() if device is None else keras.device(device)
+
+
+def _lies_in(device: str | None) -> str:
+    """The device of tensors that Keras makes for `device`, in the backend's words."""
+    with device_scope(device):
+        tensor = keras.ops.convert_to_tensor(np.zeros(1, np.float32))
+    return str(getattr(tensor, "device", "cpu")).lower()
+
+
+def find_tensors(device: str | None) -> Tensors:
+    """How tensors are made on Keras's backend."""
+    return _KINDS.get(keras.backend.backend(), _any)(device)
+
+
+def _tensorflow(device: str | None) -> Tensors:
+    """TensorFlow copies to a GPU what a step needs itself."""
+    from tabfeed.loader.tensorflow.tensors import build_entry, put, put_on_device
+
+    return Tensors(put if device is None else put_on_device, build_entry)
+
+
+def _torch(device: str | None) -> Tensors:
+    from tabfeed.loader.torch.carry import Carrier
+
+    carry = Carrier(_lies_in(device))
+
+    def put(arrays: Sequence[Array]) -> Sequence[Any]:
+        return [carry(array) for array in arrays]
+
+    return Tensors(put, columns=None if carry.device.type == "cpu" else carry.columns)
+
+
+def _jax(device: str | None) -> Tensors:
+    from tabfeed.loader.jax import cut_columns, put
+
+    return Tensors(put, columns=None if "cpu" in _lies_in(device) else cut_columns)
+
+
+def _any(device: str | None) -> Tensors:
+    def put(arrays: Sequence[Array]) -> Sequence[Any]:
+        return [keras.ops.convert_to_tensor(array) for array in arrays]
+
+    return Tensors(put)
+
+
+_KINDS = {"tensorflow": _tensorflow, "torch": _torch, "jax": _jax}

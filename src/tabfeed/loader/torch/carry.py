@@ -1,0 +1,77 @@
+"""Whole buffers to a GPU, in the background, without stopping what runs there.
+
+A plain ``tensor.to("cuda")`` of ordinary memory goes through the stream that the model computes
+on: it waits for every kernel queued there, and those that come after wait for it. Here a buffer is
+first copied to page-locked memory and then, on a stream of the thread's own, to the GPU; the thread
+waits for that without the interpreter lock. What it gives is there when it is given, so that the
+training loop need not wait for any event.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from tabfeed.trace import span
+
+__all__ = ["Carrier"]
+
+Tensor = torch.Tensor
+
+
+class Carrier:
+    """Copies arrays to a device; threads may share it.
+
+    Parameters
+    ----------
+    device
+        Where to. On the CPU a tensor has the array's own memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> carry = Carrier("cpu")
+    >>> first, second = carry.columns(np.array([[1, 2, 3], [4, 5, 6]]), (0, 2, 3))
+    >>> [column.tolist() for column in first], [column.tolist() for column in second]
+    ([[[1], [2]], [[4], [5]]], [[[3]], [[6]]])
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self.device = torch.device(device)
+        self._streams = threading.local()
+
+    def __call__(self, array: Any) -> Tensor:
+        """An array on the device."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cpu":
+            return tensor
+        with span("copy", rows=array.shape[-1]):
+            return self._to_gpu(tensor) if self.device.type == "cuda" else tensor.to(self.device)
+
+    def _to_gpu(self, tensor: Tensor) -> Tensor:
+        stream = self._stream()
+        with torch.cuda.stream(stream):
+            moved = tensor.pin_memory().to(self.device, non_blocking=True)
+        stream.synchronize()
+        # Once it is freed its memory waits for what the model's stream has still to read of it.
+        moved.record_stream(torch.cuda.default_stream(self.device))
+        return moved
+
+    def _stream(self) -> Any:
+        """The stream of this thread."""
+        if not hasattr(self._streams, "own"):
+            self._streams.own = torch.cuda.Stream(self.device)
+        return self._streams.own
+
+    def columns(self, matrix: Any, bounds: Sequence[int]) -> list[tuple[Tensor, ...]]:
+        """For each batch of a ``(columns, rows)`` buffer its columns, ``(rows, 1)``: views."""
+        whole = self(matrix).unsqueeze(2)
+        parts = whole.split([high - low for low, high in pairwise(bounds)], dim=1)
+        return [part.unbind(0) for part in parts]
+
+    def __reduce__(self) -> tuple[type[Carrier], tuple[str]]:
+        return Carrier, (str(self.device),)  # streams stay with their threads

@@ -1,0 +1,170 @@
+"""Learned tables that are kept for later: in memory while small, in a Parquet file otherwise.
+
+What an operator needs only now and then (the counts that an update adds to, the groups of a
+join) must not fill the memory that a fit was told to keep within. Such a table is a `Stored`: it
+knows how to be read whole, column by column or piece by piece, wherever it lies. A file of a
+saved workflow is held open rather than read, so that it stays readable when its folder is
+replaced or removed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tabfeed.budget import free_memory
+from tabfeed.errors import OperatorError
+from tabfeed.ops.memory import Memory
+
+__all__ = ["Stored", "require_room"]
+
+_PIECE = 250_000
+_BLOCK = 1 << 20
+
+
+class Stored:
+    """A table that may lie on disk.
+
+    Parameters
+    ----------
+    source
+        The table, or the Parquet file it lies in.
+    owner
+        What must live as long as the file: the `Memory` whose folder it is in.
+
+    Examples
+    --------
+    >>> stored = Stored(pa.table({"v0": ["b", "a"], "count": [2, 1]}))
+    >>> stored.num_rows, stored.read(["count"]).to_pydict()
+    (2, {'count': [2, 1]})
+    """
+
+    def __init__(self, source: pa.Table | Path, owner: Memory | None = None) -> None:
+        self._owner = owner
+        self._table = source if isinstance(source, pa.Table) else None
+        self._file = None if isinstance(source, pa.Table) else pa.OSFile(str(source), "rb")
+
+    @classmethod
+    def within(cls, table: pa.Table, memory: Memory) -> Stored:
+        """In memory if the limit leaves room to keep it there, else on disk."""
+        return cls(table) if memory.may_keep(table.nbytes) else cls.write([table], memory)
+
+    @classmethod
+    def write(cls, tables: Iterable[pa.Table], memory: Memory) -> Stored:
+        """Tables of one schema, at least one, as a file of the spill folder."""
+        path = memory.new_file()
+        writer: pq.ParquetWriter | None = None
+        try:
+            for table in tables:
+                writer = writer or pq.ParquetWriter(path, table.schema, compression="lz4")
+                writer.write_table(table, row_group_size=_PIECE)
+        finally:
+            if writer is not None:
+                writer.close()
+        return cls.settled(path, memory)
+
+    @classmethod
+    def settled(cls, path: Path, memory: Memory) -> Stored:
+        """The file `path`; read into memory, and gone, if it is small enough to be kept there."""
+        stored = cls(path, memory)
+        if not memory.may_keep(stored.nbytes):
+            return stored
+        table = stored.read()
+        stored.close()
+        path.unlink()
+        return cls(table)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether it must be read to be used."""
+        return self._table is None
+
+    def _open(self) -> pq.ParquetFile:
+        assert self._file is not None
+        return pq.ParquetFile(self._file, pre_buffer=False)  # reads by position: threads may share
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has."""
+        return int(self._open().metadata.num_rows if self._table is None else self._table.num_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._open().schema_arrow if self._table is None else self._table.schema
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes in memory; an estimate while it lies on disk."""
+        if self._table is not None:
+            return int(self._table.nbytes)
+        metadata = self._open().metadata
+        groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+        plain = sum(g.total_byte_size for g in groups)
+        return int(max(plain, metadata.num_rows * 8 * metadata.num_columns))
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows."""
+        if self._table is not None:
+            return self._table if columns is None else self._table.select(list(columns))
+        names = None if columns is None else list(columns)
+        return self._open().read(columns=names).replace_schema_metadata(None)
+
+    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """All rows, some at a time."""
+        if self._table is not None:
+            whole = self.read(columns)
+            yield from (whole.slice(i, _PIECE) for i in range(0, max(1, len(whole)), _PIECE))
+            return
+        names = None if columns is None else list(columns)
+        for batch in self._open().iter_batches(_PIECE, columns=names):
+            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+
+    def copy_to(self, path: Path) -> None:
+        """Write it to a Parquet file."""
+        if self._table is not None:
+            pq.write_table(self._table, path, compression="zstd")
+            return
+        assert self._file is not None
+        with path.open("wb") as out:
+            for start in range(0, self._file.size(), _BLOCK):
+                out.write(self._file.read_at(min(_BLOCK, self._file.size() - start), start))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def __reduce__(self) -> tuple[type[Stored], tuple[pa.Table]]:
+        return Stored, (self.read(),)
+
+
+def require_room(nbytes: int, memory: Memory, what: str) -> None:
+    """Refuse to bring a learned table into memory where it does not fit.
+
+    Parameters
+    ----------
+    nbytes
+        About what it takes.
+    memory
+        The limit of the fit that is going on; without one, what is free counts.
+    what
+        The table, for the message.
+    """
+    if memory.limit is not None and nbytes > memory.limit:
+        raise OperatorError(
+            f"{what} takes about {nbytes / 1e9:.2g} GB in memory to look values up, and a later "
+            f"step of this fit needs that; memory_limit is {memory.limit / 1e9:.2g} GB. Raise it, "
+            "make the table smaller (max_size, freq_threshold), or fit the steps one after "
+            "the other"
+        )
+    free = free_memory()
+    if nbytes > free:
+        raise OperatorError(
+            f"{what} takes about {nbytes / 1e9:.2g} GB in memory to look values up; only "
+            f"{free / 1e9:.2g} GB are free. Free some, or make the table smaller (max_size, "
+            "freq_threshold)"
+        )
