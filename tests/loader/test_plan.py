@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.plan import LAST, Plan, Run
+from tabfeed.loader.plan import LAST, Plan, Strip
 
 SIZES = st.lists(st.integers(0, 23), min_size=1, max_size=9).filter(lambda s: sum(s) > 0)
 
@@ -30,13 +29,30 @@ def plans(draw, last=ANY_END):
         seed=draw(st.integers(-3, 3)),
         ranks=ranks,
         last=draw(last),
+        lot=draw(st.integers(1, 40)),
     )
 
 
-def rows_of(chunk):
-    """(partition, row) in the order of delivery."""
-    laid = [(run.part, row) for run in chunk.runs for row in range(run.start, run.stop)]
-    return laid if chunk.index is None else [laid[i] for i in chunk.index]
+def lot_rows(epoch, lot):
+    """(partition, row) of a lot, as permuted."""
+    sizes = epoch.plan.sizes
+    laid = [(part, row) for part in epoch.partitions(lot) for row in range(sizes[part])]
+    index = epoch.permutation(lot)
+    return laid if index is None else [laid[i] for i in index]
+
+
+def rows_of(epoch, chunk):
+    """(partition, row) in the order of delivery; every place must be filled once."""
+    places = {}
+    for s in chunk.strips:
+        rows = lot_rows(epoch, s.lot)
+        for i in range(s.steps):
+            for j in range(s.width):
+                place = s.place + i * s.stride + j
+                assert place not in places
+                places[place] = rows[s.start + i * s.pitch + j]
+    assert sorted(places) == list(range(chunk.rows))
+    return [places[i] for i in range(chunk.rows)]
 
 
 def batches(plan, epoch=0, rank=0, world=1):
@@ -44,8 +60,7 @@ def batches(plan, epoch=0, rank=0, world=1):
     for number in range(plan.chunks):
         chunk = plan.epoch(epoch).chunk(number, rank, world)
         assert chunk.first_step == len(out)
-        rows = rows_of(chunk)
-        assert len(rows) == chunk.rows
+        rows = rows_of(plan.epoch(epoch), chunk)
         out += [rows[a:b] for a, b in zip(chunk.bounds[:-1], chunk.bounds[1:], strict=True)]
     return out
 
@@ -113,15 +128,38 @@ def test_last_use_is_never_too_early(plan, world):
     for rank in range(world):
         last = epoch.last_use(rank, world)
         for number in range(plan.chunks):
-            for run in epoch.chunk(number, rank, world).runs:
-                assert last[run.part] >= number
+            for strip in epoch.chunk(number, rank, world).strips:
+                assert last[strip.lot] >= number
 
 
 def test_in_order_one_process_reads_the_files_as_they_are():
     plan = Plan(sizes=(3, 0, 4), batch=2, chunk=2, shuffle=False)
     assert [r for b in batches(plan) for r in b] == everything(plan)
-    assert plan.epoch(0).chunk(0).index is None
-    assert plan.epoch(0).chunk(1).runs == (Run(2, 1, 4),)
+    assert plan.epoch(0).permutation(0) is None
+    assert plan.epoch(0).chunk(1).strips == (
+        Strip(lot=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
+        Strip(lot=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
+    )
+
+
+@given(plans())
+@settings(max_examples=100, deadline=None)
+def test_small_partitions_are_permuted_together(plan):
+    epoch = plan.epoch(1)
+    lots = len(epoch.starts) - 1
+    joined = [epoch.partitions(lot) for lot in range(lots)]
+    assert [p for lot in joined for p in lot] == epoch.order.tolist()
+    for lot, parts in enumerate(joined):
+        rows = sum(plan.sizes[p] for p in parts)
+        assert rows == epoch.starts[lot + 1] - epoch.starts[lot]
+        assert rows >= plan.lot or lot == lots - 1
+        assert rows - plan.sizes[parts[-1]] < plan.lot
+
+
+def test_a_batch_takes_rows_from_all_over_a_lot():
+    plan = Plan(sizes=(1000,) * 4, batch=40, streams=2, chunk=1)
+    rows = [row for part, row in batches(plan)[0]]
+    assert min(rows) < 200 and max(rows) > 800
 
 
 def test_partitions_and_rows_are_reordered_every_epoch():
@@ -165,9 +203,9 @@ def test_ranks_together_read_the_data_once_and_a_little():
         reads = Counter()
         for rank in range(4):
             parts = {
-                run.part
+                strip.lot
                 for c in range(plan.chunks)
-                for run in plan.epoch(epoch).chunk(c, rank, 4).runs
+                for strip in plan.epoch(epoch).chunk(c, rank, 4).strips
             }
             reads.update(parts)
         assert reads.total() <= len(plan.sizes) + 3
@@ -179,8 +217,8 @@ def test_neighbouring_streams_meet_at_their_border():
     epoch = plan.epoch(3)
     where: dict[int, list[int]] = {}
     for number in range(plan.chunks):
-        for run in epoch.chunk(number).runs:
-            where.setdefault(run.part, []).append(number)
+        for strip in epoch.chunk(number).strips:
+            where.setdefault(strip.lot, []).append(number)
     spans = [max(w) - min(w) for w in where.values()]
     assert max(spans) < plan.chunks // 2
 
@@ -189,7 +227,7 @@ def test_a_distant_chunk_costs_no_replay():
     plan = Plan(sizes=(1_000_000,) * 10_000, batch=65_536, streams=8, chunk=4)
     chunk = plan.epoch(7).chunk(plan.chunks - 2)
     assert chunk.rows == 4 * 65_536
-    assert len(np.unique(chunk.index)) == chunk.rows
+    assert sum(s.steps * s.width for s in chunk.strips) == chunk.rows
 
 
 @pytest.mark.parametrize(

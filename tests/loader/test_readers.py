@@ -1,4 +1,4 @@
-"""Partitions are read once for all who need them, and go when nobody does."""
+"""Lots are read once for all who need them, and go when nobody does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.loader.columns import Group, Layout, Part
-from tabfeed.loader.readers import PartReader, SharedParts, cut_fine
+from tabfeed.loader.readers import PartReader, SharedLots, cut_fine
 from tabfeed.testing.loader import write_rows
 
 
@@ -30,12 +30,12 @@ class Slow:
         return Part(number)
 
 
-def test_threads_that_need_the_same_parts_read_each_once():
+def test_threads_that_need_the_same_lots_read_each_once():
     reader = Slow()
-    parts = SharedParts(reader, dict.fromkeys(range(6), 9))
+    lots = SharedLots(reader.read, dict.fromkeys(range(6), 9))
     got = []
     threads = [
-        threading.Thread(target=lambda: got.append(parts.get([0, 1, 2, 3, 4, 5]))) for _ in range(4)
+        threading.Thread(target=lambda: got.append(lots.get([0, 1, 2, 3, 4, 5]))) for _ in range(4)
     ]
     for t in threads:
         t.start()
@@ -47,36 +47,36 @@ def test_threads_that_need_the_same_parts_read_each_once():
     ] * 4
 
 
-def test_a_part_goes_after_its_last_chunk_even_out_of_turn():
-    parts = SharedParts(Slow(), {0: 0, 1: 1, 2: 5})
-    parts.get([0, 1, 2])
-    parts.done(1)
-    assert set(parts._parts) == {0, 1, 2}  # chunk 0 may still need them
-    parts.done(0)
-    assert set(parts._parts) == {2}
+def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
+    lots = SharedLots(Slow().read, {0: 0, 1: 1, 2: 5})
+    lots.get([0, 1, 2])
+    lots.done(1)
+    assert set(lots._lots) == {0, 1, 2}  # chunk 0 may still need them
+    lots.done(0)
+    assert set(lots._lots) == {2}
 
 
-def test_a_part_needed_again_is_read_again():
+def test_a_lot_needed_again_is_read_again():
     reader = Slow()
-    parts = SharedParts(reader, {0: 0})
-    parts.get([0])
-    parts.done(0)
-    parts.get([0])
+    lots = SharedLots(reader.read, {0: 0})
+    lots.get([0])
+    lots.done(0)
+    lots.get([0])
     assert reader.reads == [0, 0]
 
 
 def test_an_error_reaches_all_who_ask():
-    parts = SharedParts(Slow(fail=[1]), {0: 0, 1: 0})
+    lots = SharedLots(Slow(fail=[1]).read, {0: 0, 1: 0})
     for _ in range(2):
         with pytest.raises(OSError, match="part 1"):
-            parts.get([0, 1])
+            lots.get([0, 1])
 
 
 def test_after_close_nothing_is_read():
-    parts = SharedParts(Slow(), {})
-    parts.close()
+    lots = SharedLots(Slow().read, {})
+    lots.close()
     with pytest.raises(LoaderError, match="closed"):
-        parts.get([0])
+        lots.get([0])
 
 
 LAYOUT = Layout(groups=(Group("g", ("x",), np.dtype(np.int64)),))
@@ -123,15 +123,36 @@ def test_a_thread_that_would_wait_reads_what_is_needed_next():
             return super().read(number)
 
     reader = Held()
-    parts = SharedParts(reader, {0: 1, 1: 2, 2: 3, 3: 4})
+    lots = SharedLots(reader.read, {0: 1, 1: 2, 2: 3, 3: 4})
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(parts.get, [0])
+        first = pool.submit(lots.get, [0])
         assert begun.wait(10)
-        second = pool.submit(parts.get, [0])
-        while 1 not in parts._parts:  # the test's timeout is the end of this wait
+        second = pool.submit(lots.get, [0])
+        while 1 not in lots._lots:  # the test's timeout is the end of this wait
             time.sleep(0.01)
         release.set()
         assert list(first.result()) == list(second.result()) == [0]
-    assert reader.reads == [1, 0]  # partition 1 early, 2 and 3 not: one at a time
-    assert list(parts.get([1])) == [1]
+    assert reader.reads == [1, 0]  # lot 1 early, 2 and 3 not: one at a time
+    assert list(lots.get([1])) == [1]
     assert reader.reads == [1, 0]
+
+
+def test_as_many_lots_are_read_ahead_as_allowed():
+    reader = Slow()
+    lots = SharedLots(reader.read, {0: 1, 1: 2, 2: 3, 3: 4}, early=2)
+    assert [lots.read_ahead() for _ in range(3)] == [True, True, False]
+    assert reader.reads == [0, 1]
+    lots.get([0])
+    assert lots.read_ahead()
+    assert reader.reads == [0, 1, 2]
+    lots.close()
+    assert not lots.read_ahead()
+
+
+def test_columns_come_a_few_at_a_time(tmp_path):
+    ds = write_rows(tmp_path, (64, 40))
+    layout = Layout(groups=(Group("g", ("key",), np.dtype(np.int64)),), extras=())
+    reader = PartReader(ds, ds.partitions, ds.partition_lens, layout)
+    whole = reader.read(1)
+    (piece,) = reader.pieces(1)
+    assert piece.scalars["key"].tolist() == whole.scalars["key"].tolist()

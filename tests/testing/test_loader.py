@@ -94,11 +94,11 @@ class WorksInTheForeground(Good):
         feed = self.loader.feed
         epoch = feed.plan.epoch(0)
         from tabfeed.loader.ranks import Place
-        from tabfeed.loader.readers import SharedParts
+        from tabfeed.loader.readers import SharedLots
 
-        parts = SharedParts(feed.recipe.reader, {})
+        lots = SharedLots(lambda n: feed.recipe.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):
-            yield from feed.recipe.make(epoch, Place(0, 1), parts, number)
+            yield from feed.recipe.make(epoch, Place(0, 1), lots, number)
 
 
 class OverwritesBatches(Good):

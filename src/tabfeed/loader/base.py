@@ -16,12 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
 from tabfeed.loader.chunk import Chunk, ChunkMaker
+from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.read_ahead import reading_ahead
-from tabfeed.loader.readers import ReadsParts, SharedParts
+from tabfeed.loader.readers import SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.trace import span
 
@@ -38,26 +39,29 @@ class Recipe(Generic[B]):
     Attributes
     ----------
     reader
-        Reads partitions.
+        Reads lots.
     maker
-        Gathers rows.
+        Puts batches together.
     ops
         Applied to a chunk before it is finished.
     finish
         Cuts a chunk into the framework's batches.
+    early
+        How many lots may be read before a chunk needs them.
     """
 
-    reader: ReadsParts
+    reader: LotReader
     maker: ChunkMaker
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
+    early: int = 1
 
-    def make(self, epoch: Epoch, place: Place, parts: SharedParts, number: int) -> list[B]:
+    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Lot], number: int) -> list[B]:
         """The batches of one chunk, on one rank."""
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
-        chunks = self.maker.make(plan, parts.get(run.part for run in plan.runs))
-        parts.done(number)
+        chunks = self.maker.make(plan, lots.get(strip.lot for strip in plan.strips))
+        lots.done(number)
         batches: list[B] = []
         for chunk in chunks:
             for op in self.ops:
@@ -115,18 +119,30 @@ class EpochIterator(Generic[B]):
         plan, place = self._plan, self._place
         epoch = plan.epoch(self._epoch)
         first = self._step // plan.chunk
-        last_use = epoch.last_use(place.rank, place.world)
-        recipe, budget = self._recipe, self._options.budget
-        reader = reading_ahead(recipe.reader, last_use, first, budget)
-        parts = SharedParts(reader, last_use, first)
+        recipe, last_use = self._recipe, epoch.last_use(place.rank, place.world)
+        coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
+        parts = reading_ahead(
+            recipe.reader.parts,
+            (part for lot in coming for part in epoch.partitions(lot)),
+            self._options.budget,
+        )
+        reader = replace(recipe.reader, parts=parts)
+        lots = SharedLots(
+            lambda number: reader.read(epoch, number),
+            last_use,
+            first,
+            early=recipe.early,
+            on_close=getattr(parts, "close", None),
+        )
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
         self._prefetch = Prefetch(
-            lambda number: recipe.make(epoch, place, parts, number),
+            lambda number: recipe.make(epoch, place, lots, number),
             range(first, plan.chunks if self._step < plan.steps else first),
             workers=self._options.workers,
             depth=self._options.ahead,
-            on_stop=parts.close,
+            spare=lots.read_ahead,
+            on_stop=lots.close,
         )
 
     def __iter__(self) -> Iterator[B]:

@@ -18,8 +18,9 @@ from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.cache import with_cache
 from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Group, Layout, numpy_dtype
-from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
-from tabfeed.loader.readers import PartReader, TableFunction, cut_fine, reads_own_memory
+from tabfeed.loader.lots import LotReader, lot_dtypes
+from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan
+from tabfeed.loader.readers import PartReader, TableFunction, cut_fine
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = [
@@ -187,14 +188,18 @@ def build_feed(
         options = options.leaving(_STREAM_BYTES * len(layout.columns))
         partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
     reader = PartReader(dataset, partitions, lens, layout, steps.tables)
-    views = not steps.tables and options.cache is None and reads_own_memory(dataset)
+    cached = with_cache(reader, options.cache, options.budget)
+    dtypes = lot_dtypes(layout, None if steps.tables or dataset._maps else dataset.schema)
+    pool = BufferPool(keep=options.budget * 2 // 3)
+    plan = make_plan(lens, row, options)
     recipe = Recipe(
-        with_cache(reader, options.cache, options.budget),
-        ChunkMaker(layout, views=views, pool=BufferPool(keep=options.budget // 3)),
+        LotReader(cached, layout, dtypes, pool),
+        ChunkMaker(layout, pool),
         finish,
         steps.chunks,
+        early=lots_ahead(plan, row, options),
     )
-    return Feed(recipe, make_plan(lens, row, options), options)
+    return Feed(recipe, plan, options)
 
 
 def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -74,6 +74,14 @@ class _Cache:
     def begin(self, number: int) -> Sequence[Any]:
         """Begin to fetch a partition that is not kept."""
         return () if self._has(number) else self._reader.begin(number)
+
+    def read(self, number: int) -> Part:
+        """A partition."""
+        raise NotImplementedError
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same in one piece."""
+        yield self.read(number)
 
     def _has(self, number: int) -> bool:
         raise NotImplementedError

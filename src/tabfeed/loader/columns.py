@@ -1,12 +1,13 @@
 """From Arrow columns to NumPy views, refusing what a tensor cannot hold.
 
-A partition is turned into a `Part` once, when it is read; every chunk that needs some of its
-rows then slices plain arrays. Here is also where nulls, text and numbers out of range are
-found: an error names the column and says what to do about it.
+A partition is turned into a `Part` when it is read: plain arrays, for a lot to gather from. Here
+is also where nulls, text and numbers out of range are found: an error names the column and says
+what to do about it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ class Group:
     name: str
     columns: tuple[str, ...]
     dtype: np.dtype[Any]
+
+    def only(self, names: Set[str]) -> Group:
+        """The same with some of its columns."""
+        return Group(self.name, tuple(c for c in self.columns if c in names), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,17 @@ class Layout:
         names = [c for g in self.groups for c in g.columns]
         names += [n for n, _ in self.lists] + [f[0] for f in self.fixed]
         return list(dict.fromkeys([*names, *self.extras]))
+
+    def only(self, names: Sequence[str]) -> Layout:
+        """What it says about some columns."""
+        kept = set(names)
+        return Layout(
+            tuple(g.only(kept) for g in self.groups if kept.intersection(g.columns)),
+            tuple(entry for entry in self.lists if entry[0] in kept),
+            tuple(entry for entry in self.fixed if entry[0] in kept),
+            tuple(name for name in self.extras if name in kept),
+            self.matrices,
+        )
 
     @property
     def row_bytes(self) -> int:

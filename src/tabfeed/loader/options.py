@@ -15,7 +15,7 @@ from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.plan import LAST, Plan
 from tabfeed.loader.ranks import Place, find_place
 
-__all__ = ["CACHES", "LoaderOptions", "RowBytes", "check_plan", "make_plan"]
+__all__ = ["CACHES", "LoaderOptions", "RowBytes", "check_plan", "lots_ahead", "make_plan"]
 
 CACHES = (None, "memory", "disk")
 _STREAMS = 4
@@ -156,6 +156,10 @@ class RowBytes:
     decoded: int
     batch: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decoded", max(1, self.decoded))
+        object.__setattr__(self, "batch", max(1, self.batch))
+
 
 def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Plan:
     """The order that follows from the options.
@@ -177,10 +181,12 @@ def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Pl
     place, rows = options.place, sum(sizes)
     batch = options.batch_size * place.world
     mean = max(1, rows // max(1, sum(1 for s in sizes if s)))
+    streams = _choose_streams(options, mean * row.decoded, batch)
     plan = Plan(
         sizes=tuple(sizes),
         batch=batch,
-        streams=_choose_streams(options, mean * row.decoded, batch),
+        streams=streams,
+        lot=max(1, min(_enough(mean), _most_rows(options, row.decoded)) // streams),
         chunk=_choose_chunk(options, mean, row.batch, batch),
         shuffle=options.shuffle,
         seed=options.seed,
@@ -203,17 +209,32 @@ def _choose_streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:
     return world * min(wanted, fits, options.batch_size)
 
 
+def _enough(mean_rows: int) -> int:
+    """Rows to mix: fewer of small partitions, since each batch would have to wait for many."""
+    return min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
+
+
+def lots_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
+    """Lots that may be read before they are needed, beside those the streams have open."""
+    size = max(1, max(plan.sizes, default=0), plan.lot) * row.decoded
+    fits = options.budget // 3 // size
+    return max(1, min(fits - len(plan.rank_streams(*options.place)), options.workers))
+
+
 def _choose_chunk(options: LoaderOptions, mean_rows: int, row_bytes: int, batch: int) -> int:
     """Steps in a chunk: enough rows to gather well, few enough for the budget."""
     asked = options.parts_per_chunk * mean_rows if options.parts_per_chunk > 1 else 0
-    # Of small partitions fewer rows do: the first batch would have to wait for many files.
-    enough = min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
-    rows = max(enough, asked if options.shuffle else 0)
-    most = options.budget // 3 // _IN_FLIGHT // max(1, row_bytes)
-    if options.buffer_size is not None:
-        size = parse_bytes(options.buffer_size, name="buffer_size")
-        most = min(most, size // max(1, row_bytes))
+    rows = max(_enough(mean_rows), asked if options.shuffle else 0)
+    most = min(options.budget // 3 // _IN_FLIGHT // row_bytes, _most_rows(options, row_bytes))
     return max(1, min(rows, most * options.place.world) // batch)
+
+
+def _most_rows(options: LoaderOptions, row_bytes: int) -> int:
+    """Rows that a third of the budget holds, and a buffer."""
+    size = options.budget // 3
+    if options.buffer_size is not None:
+        size = min(size, parse_bytes(options.buffer_size, name="buffer_size"))
+    return size // row_bytes
 
 
 def check_plan(plan: Plan, options: LoaderOptions) -> None:

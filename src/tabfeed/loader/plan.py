@@ -2,26 +2,31 @@
 
 The parts of the order
 ----------------------
-An epoch lays all partitions end to end, in an order drawn from (seed, epoch), and cuts
-this *line* into `streams` runs of nearly equal length. A *global batch* takes the next few
-rows of every stream, always the same number from each. A *chunk* is a fixed number of
-consecutive global batches; within a chunk each stream's rows are permuted. So a batch
-mixes rows of as many partitions as there are streams, and all of it follows from
-(partition sizes, global batch, streams, chunk, seed, epoch).
+An epoch lays all partitions end to end, in an order drawn from (seed, epoch). Neighbours on this
+*line* form a *lot*: one large partition, or as many small ones as make `lot` rows; the rows of a
+lot are permuted as a whole. The line is cut into `streams` runs of nearly equal length. A *global
+batch* takes the next few rows of every stream, always the same number from each; so it mixes rows
+from all over as many lots as there are streams. A *chunk* is a fixed number of consecutive global
+batches, made in one go. All of it follows from (partition sizes, global batch, streams, lot,
+chunk, seed, epoch).
 
 A *rank* takes its share of the places in every global batch: with W ranks the places
 ``[G r / W, G (r + 1) / W)``. Since places belong to streams, and streams to different
-partitions, a rank reads only the partitions of its own streams: all ranks together read the
-data once, plus at most one partition per border between ranks. The union over ranks is the
+partitions, a rank reads only the lots of its own streams: all ranks together read the
+data once, plus at most one lot per border between ranks. The union over ranks is the
 same global batch for every W, so gradients averaged over W ranks equal those of one process,
 and a run may go on with another number of ranks and still see the same batches. Where W does
 not divide the streams, a border falls inside a stream and two ranks read that stream.
 
 Every second stream runs backwards through its part of the line. Neighbouring streams then
-reach the partition at their common border at the same time, and it is read once for both.
+reach the lot at their common border at the same time, and it is read once for both.
 
-Any step can be reached in constant time: it lies in chunk ``step // chunk``, whose rows and
-permutation follow from its number.
+Any step can be reached in constant time: it lies in chunk ``step // chunk``, whose rows follow
+from its number.
+
+Why lots are permuted rather than what a chunk takes of them: a column is gathered once, just
+after it was decoded, while it is in the processor's cache, and a chunk is then made of plain
+copies. And a batch takes rows from anywhere in its lots, not from a window that moves through them.
 
 What was given up: a uniform permutation of the whole data, which would need random access
 to every row. `tabfeed.loader.quality` says how far from one an order is.
@@ -47,18 +52,34 @@ import numpy.typing as npt
 
 from tabfeed.errors import ArgumentError
 
-__all__ = ["LAST", "ChunkPlan", "Epoch", "Plan", "Run"]
+__all__ = ["LAST", "ChunkPlan", "Epoch", "Plan", "Run", "Strip"]
 
 LAST = ("short", "drop", "pad", "wrap")
 Index = npt.NDArray[np.int64]
 
 
 class Run(NamedTuple):
-    """Rows ``[start, stop)`` of one partition."""
+    """Rows ``[start, stop)`` of one lot, as permuted."""
 
-    part: int
+    lot: int
     start: int
     stop: int
+
+
+class Strip(NamedTuple):
+    """Rows of one lot that go to evenly spaced places of a chunk.
+
+    For each ``i`` below `steps`, `width` rows of the lot from ``start + i * pitch`` on go to the
+    chunk's places from ``place + i * stride`` on.
+    """
+
+    lot: int
+    start: int
+    pitch: int
+    steps: int
+    width: int
+    place: int
+    stride: int
 
 
 @dataclass(frozen=True)
@@ -69,18 +90,15 @@ class ChunkPlan:
     ----------
     first_step
         The step of its first batch.
-    runs
-        Rows to lay end to end.
-    index
-        Places in `runs` laid end to end, in the order of delivery; None for all of them in order.
+    strips
+        Which rows go where; each place is filled once.
     bounds
-        Batch ``i`` is rows ``[bounds[i], bounds[i + 1])`` of the delivered order.
+        Batch ``i`` is at the places ``[bounds[i], bounds[i + 1])``.
     """
 
     first_step: int
-    runs: tuple[Run, ...]
-    index: Index | None = field(repr=False)
-    bounds: Index
+    strips: tuple[Strip, ...]
+    bounds: Index = field(repr=False)
 
     @property
     def steps(self) -> int:
@@ -104,9 +122,11 @@ class Plan:
     batch
         Rows in a global batch, over all ranks.
     streams
-        How many partitions are read side by side, over all ranks.
+        How many lots are read side by side, over all ranks.
     chunk
         Steps in a chunk.
+    lot
+        Partitions smaller than so many rows are permuted together with their neighbours.
     shuffle
         Whether partitions and rows are permuted.
     seed
@@ -121,8 +141,11 @@ class Plan:
     >>> plan = Plan(sizes=(5, 3), batch=4, chunk=2, shuffle=False)
     >>> plan.steps, [plan.step_rows(t) for t in range(plan.steps)]
     (2, [4, 4])
-    >>> plan.epoch(0).chunk(0).runs
-    (Run(part=0, start=0, stop=5), Run(part=1, start=0, stop=3))
+    >>> for strip in plan.epoch(0).chunk(0).strips:
+    ...     print(strip)
+    Strip(lot=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
+    Strip(lot=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
+    Strip(lot=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
     """
 
     sizes: tuple[int, ...]
@@ -133,9 +156,10 @@ class Plan:
     seed: int = 0
     ranks: int = 1
     last: str = "short"
+    lot: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch", "streams", "chunk", "ranks"):
+        for name in ("batch", "streams", "chunk", "ranks", "lot"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.last not in LAST:
@@ -205,17 +229,17 @@ class Plan:
 
     # -- streams ------------------------------------------------------------------
 
-    def _share(self, rows: int, stream: int) -> int:
+    def share(self, rows: int, stream: int) -> int:
         """Where a stream's places begin in a global batch of `rows`."""
         return rows * stream // self.streams
 
     def taken(self, step: int, stream: int) -> int:
         """Rows a stream has given before `step`."""
         full = min(step, self.steps - len(self.tail))
-        total = full * (self._share(self.batch, stream + 1) - self._share(self.batch, stream))
+        total = full * (self.share(self.batch, stream + 1) - self.share(self.batch, stream))
         for t in range(full, step):
             rows = self.step_rows(t)
-            total += self._share(rows, stream + 1) - self._share(rows, stream)
+            total += self.share(rows, stream + 1) - self.share(rows, stream)
         return total
 
     @cached_property
@@ -258,10 +282,33 @@ class Epoch:
         return self._random(0).permutation(count).astype(np.int64)
 
     @cached_property
-    def starts(self) -> Index:
-        """Where each partition of `order` begins on the line, and where the last one ends."""
+    def _firsts(self) -> Index:
+        """Where in `order` each lot begins, and where the last one ends."""
         sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        ends = np.cumsum(sizes)
+        cuts, low = [0], 0
+        while cuts[-1] < len(sizes):
+            at = int(np.searchsorted(ends, low + self.plan.lot, side="left")) + 1
+            cuts.append(min(at, len(sizes)))
+            low = int(ends[cuts[-1] - 1])
+        return np.asarray(cuts, dtype=np.int64)
+
+    @cached_property
+    def starts(self) -> Index:
+        """Where each lot begins on the line, and where the last one ends."""
+        sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
+        return np.concatenate([[0], np.cumsum(sizes)])[self._firsts].astype(np.int64)
+
+    def partitions(self, lot: int) -> list[int]:
+        """The partitions of a lot, as they are laid end to end before they are permuted."""
+        numbers: list[int] = self.order[self._firsts[lot] : self._firsts[lot + 1]].tolist()
+        return numbers
+
+    def permutation(self, lot: int) -> Index | None:
+        """Row ``i`` of a lot is row ``permutation[i]`` of its partitions; None if not shuffled."""
+        if not self.plan.shuffle:
+            return None
+        return self._random(1, lot).permutation(int(self.starts[lot + 1] - self.starts[lot]))
 
     def _runs(self, low: int, high: int) -> Iterator[Run]:
         """The rows ``[low, high)`` of the line."""
@@ -269,7 +316,7 @@ class Epoch:
         while low < high:
             begin, end = int(self.starts[at]), int(self.starts[at + 1])
             if end > low:
-                yield Run(int(self.order[at]), low - begin, min(high, end) - begin)
+                yield Run(at, low - begin, min(high, end) - begin)
                 low = end
             at += 1
 
@@ -296,20 +343,29 @@ class Epoch:
         plan = self.plan
         first = number * plan.chunk
         last = min(first + plan.chunk, plan.steps)
-        runs: list[Run] = []
-        orders: dict[int, Index] = {}
-        offset = 0
+        odd_from = max(first, min(last, plan.steps - len(plan.tail)))
+        spans = [range(first, odd_from), *(range(t, t + 1) for t in range(odd_from, last))]
+        strips: list[Strip] = []
+        place = 0
+        for steps in spans:
+            if steps:
+                strips += self._strips(steps, place, rank, world)
+                place += len(steps) * plan.rank_rows(steps.start, rank, world)
+        return ChunkPlan(first, tuple(strips), self._bounds(range(first, last), rank, world))
+
+    def _strips(self, steps: range, place: int, rank: int, world: int) -> Iterator[Strip]:
+        """The rows of steps of equal size, as far as their places are this rank's."""
+        plan = self.plan
+        rows = plan.step_rows(steps.start)
+        mine, end = rows * rank // world, rows * (rank + 1) // world
         for stream in plan.rank_streams(rank, world):
-            start, stop = plan.taken(first, stream), plan.taken(last, stream)
-            found = self.stream_runs(stream, start, stop)
-            count = sum(r.stop - r.start for r in found)
-            orders[stream] = offset + self._permutation(count, stream, number)
-            runs.extend(found)
-            offset += count
-        bounds = self._bounds(range(first, last), rank, world)
-        index = self._deal(orders, range(first, last), rank, world)
-        in_order = not plan.shuffle and len(orders) == 1 and len(index) == offset
-        return ChunkPlan(first, _joined(runs), None if in_order else index, bounds)
+            begin, width = plan.share(rows, stream), plan.share(rows, stream + 1)
+            low, high = max(begin, mine), min(width, end)
+            if low >= high:
+                continue
+            box = _Box(width - begin, low - begin, high - begin, place + low - mine, end - mine)
+            at = plan.taken(steps.start, stream)
+            yield from box.strips(self.stream_runs(stream, at, at + len(steps) * box.pitch))
 
     def _bounds(self, steps: range, rank: int, world: int) -> Index:
         """Where each batch of these steps begins, and where the last one ends."""
@@ -320,39 +376,8 @@ class Epoch:
             sizes[t - steps.start] = plan.rank_rows(t, rank, world)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
-    def _permutation(self, count: int, stream: int, chunk: int) -> Index:
-        if not self.plan.shuffle:
-            return np.arange(count)
-        return self._random(1, stream, chunk).permutation(count)
-
-    def _deal(self, orders: dict[int, Index], steps: range, rank: int, world: int) -> Index:
-        """Put the streams' rows into the places of the batches, as far as they are this rank's."""
-        plan = self.plan
-        odd_from = max(steps.start, min(steps.stop, plan.steps - len(plan.tail)))
-        spans = [(steps.start, odd_from)] + [(t, t + 1) for t in range(odd_from, steps.stop)]
-        index = np.empty(int(self._bounds(steps, rank, world)[-1]), np.int64)
-        filled = 0
-        for start, stop in spans:
-            if start == stop:
-                continue
-            rows = plan.step_rows(start)
-            mine = rows * rank // world, rows * (rank + 1) // world
-            width = mine[1] - mine[0]
-            places = index[filled : filled + width * (stop - start)].reshape(stop - start, width)
-            for stream, order in orders.items():
-                begin, end = plan._share(rows, stream), plan._share(rows, stream + 1)
-                low, high = max(begin, mine[0]), min(end, mine[1])
-                if low >= high:
-                    continue
-                at = plan.taken(start, stream) - plan.taken(steps.start, stream)
-                block = order[at : at + (end - begin) * (stop - start)]
-                block = block.reshape(stop - start, end - begin)
-                places[:, low - mine[0] : high - mine[0]] = block[:, low - begin : high - begin]
-            filled += places.size
-        return index
-
     def last_use(self, rank: int = 0, world: int = 1) -> dict[int, int]:
-        """The last chunk in which a rank needs each of its partitions, repeats aside."""
+        """The last chunk in which a rank needs each of its lots, repeats aside."""
         plan, out = self.plan, dict[int, int]()
         regular = plan.steps - len(plan.tail)
         for stream in plan.rank_streams(rank, world):
@@ -361,20 +386,49 @@ class Epoch:
             stop = int(np.searchsorted(self.starts, high, side="left"))
             begins, ends = self.starts[first:stop], self.starts[first + 1 : stop + 1]
             furthest = (high - begins if self._backwards(stream) else ends - low) - 1
-            width = plan._share(plan.batch, stream + 1) - plan._share(plan.batch, stream)
+            width = plan.share(plan.batch, stream + 1) - plan.share(plan.batch, stream)
             chunks = furthest // max(1, width) // plan.chunk
             chunks[furthest >= plan.taken(regular, stream)] = plan.chunks - 1
-            for part, chunk in zip(self.order[first:stop].tolist(), chunks.tolist(), strict=True):
-                out[part] = max(out.get(part, 0), chunk)
+            for lot, chunk in enumerate(chunks.tolist(), first):
+                out[lot] = max(out.get(lot, 0), chunk)
         return out
 
 
-def _joined(runs: list[Run]) -> tuple[Run, ...]:
-    """Join runs that follow each other in one partition."""
-    out: list[Run] = []
-    for run in runs:
-        if out and out[-1].part == run.part and out[-1].stop == run.start:
-            out[-1] = Run(run.part, out[-1].start, run.stop)
-        else:
-            out.append(run)
-    return tuple(out)
+@dataclass(frozen=True)
+class _Box:
+    """Where a stream's rows go: `pitch` rows a step, of which ``[low, high)`` are this rank's.
+
+    They go to the places from `place` on, `stride` places a step.
+    """
+
+    pitch: int
+    low: int
+    high: int
+    place: int
+    stride: int
+
+    def strips(self, runs: list[Run]) -> Iterator[Strip]:
+        """The runs laid end to end, cut where a lot ends inside a step."""
+        at = 0
+        for run in runs:
+            start = run.start
+            while start < run.stop:
+                step, offset = divmod(at, self.pitch)
+                rows = run.stop - start
+                steps = rows // self.pitch if offset == 0 else 0
+                if steps:
+                    yield self._strip(run.lot, start, step, steps, self.low, self.high)
+                    rows = steps * self.pitch
+                else:
+                    rows = min(rows, self.pitch - offset)
+                    low, high = max(self.low, offset), min(self.high, offset + rows)
+                    if low < high:
+                        yield self._strip(run.lot, start - offset, step, 1, low, high)
+                start += rows
+                at += rows
+
+    def _strip(self, lot: int, start: int, step: int, steps: int, low: int, high: int) -> Strip:
+        width, place = high - low, self.place + step * self.stride + low - self.low
+        if steps == 1:
+            return Strip(lot, start + low, width, 1, width, place, width)
+        return Strip(lot, start + low, self.pitch, steps, width, place, self.stride)

@@ -1,6 +1,7 @@
 """The one place that owns threads: numbered pieces of work, done ahead, delivered in order.
 
-Workers take the next number as long as fewer than `depth` results are waiting or in the making.
+Workers take the next number as long as fewer than `depth` results are waiting or in the making;
+beyond that they may do something useful for later (`spare`), or rest.
 Each result, or the exception that took its place, is delivered at its number's turn; then comes
 the end. What is delivered does not depend on which worker was faster.
 
@@ -46,9 +47,15 @@ class _Work(Generic[T]):
     """What workers and consumer share."""
 
     def __init__(
-        self, do: Callable[[int], T], numbers: range, depth: int, on_stop: Callable[[], None]
+        self,
+        do: Callable[[int], T],
+        numbers: range,
+        depth: int,
+        spare: Callable[[], bool],
+        on_stop: Callable[[], None],
     ) -> None:
         self.do = do
+        self.spare = spare
         self.on_stop = on_stop
         self.numbers = numbers
         self.depth = depth
@@ -76,15 +83,18 @@ class _Work(Generic[T]):
                 return
 
     def _claim(self) -> int | None:
-        with self.changed:
-            while not self.stopped:
+        spare = True  # until there is nothing of that kind to do
+        while not self.stopped:
+            with self.changed:
                 if self.taken >= len(self.numbers) or self._failed():
                     return None
                 if self.taken - self.given < self.depth:
                     self.taken += 1
                     return self.taken - 1
-                with span("full"):
-                    self.changed.wait(_TICK)
+                if not spare:
+                    with span("full"):
+                        self.changed.wait(_TICK)
+            spare = self.spare()
         return None
 
     def _failed(self) -> bool:
@@ -118,6 +128,9 @@ class Prefetch(Generic[T]):
         How many threads.
     depth
         Most pieces in the making or waiting.
+    spare
+        Called by a worker that must not go further ahead: may do something that later pieces
+        will need, and says whether it did.
     on_stop
         Called when the work is to end early, so that `do` may give up; must not wait.
 
@@ -134,9 +147,10 @@ class Prefetch(Generic[T]):
         *,
         workers: int = 2,
         depth: int = 3,
+        spare: Callable[[], bool] = lambda: False,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._work = _Work(do, numbers, max(1, depth), on_stop)
+        self._work = _Work(do, numbers, max(1, depth), spare, on_stop)
         self._pid = os.getpid()
         self._threads = [
             threading.Thread(target=self._work.run, name=f"tabfeed-loader-{i}", daemon=True)

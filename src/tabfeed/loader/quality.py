@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tabfeed.loader.plan import ChunkPlan, Plan
+from tabfeed.loader.plan import ChunkPlan, Epoch, Plan
 
 __all__ = ["ShuffleQuality", "shuffle_quality"]
 
@@ -57,9 +57,10 @@ def shuffle_quality(plan: Plan, epoch: int = 0) -> ShuffleQuality:
     chunks = np.unique(np.linspace(0, plan.chunks - 1, min(_SAMPLE, plan.chunks)).astype(int))
     random = np.random.default_rng(0)
     here, chance, ordered = [], [], []
+    order = plan.epoch(epoch)
     for number in chunks.tolist():
-        chunk = plan.epoch(epoch).chunk(number)
-        rows = _rows(chunk, starts)
+        chunk = order.chunk(number)
+        rows = _rows(order, chunk, starts)
         for step in random.integers(chunk.steps, size=-(-_SAMPLE // len(chunks))).tolist():
             batch = rows[chunk.bounds[step] : chunk.bounds[step + 1]]
             count, total = len(batch), plan.rows
@@ -73,11 +74,21 @@ def shuffle_quality(plan: Plan, epoch: int = 0) -> ShuffleQuality:
     return ShuffleQuality(score, got, best, worst)
 
 
-def _rows(chunk: ChunkPlan, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _rows(epoch: Epoch, chunk: ChunkPlan, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Where the chunk's rows lie in the data, in the order of delivery."""
-    runs = [np.arange(r.start, r.stop) + starts[r.part] for r in chunk.runs]
-    laid = np.concatenate(runs) if runs else np.empty(0, np.int64)
-    return laid if chunk.index is None else laid[chunk.index]
+    rows = np.empty(chunk.rows, np.int64)
+    lots = {number: _lot_rows(epoch, number, starts) for number in {s.lot for s in chunk.strips}}
+    for strip in chunk.strips:
+        for step in range(strip.steps):
+            place, start = strip.place + step * strip.stride, strip.start + step * strip.pitch
+            rows[place : place + strip.width] = lots[strip.lot][start : start + strip.width]
+    return rows
+
+
+def _lot_rows(epoch: Epoch, lot: int, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    laid = [starts[p] + np.arange(epoch.plan.sizes[p]) for p in epoch.partitions(lot)]
+    rows, index = np.concatenate(laid), epoch.permutation(lot)
+    return rows if index is None else rows[index]
 
 
 def _distance(rows: npt.NDArray[np.int64], total: int) -> float:

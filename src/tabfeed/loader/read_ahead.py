@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tabfeed.loader.columns import Part
@@ -28,28 +28,29 @@ class BeginsParts(Protocol):
         """One partition, decoded."""
         ...
 
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
+        ...
+
     def begin(self, number: int) -> Sequence[Any]:
         """Begin to fetch a partition, as long as the result is held; each has ``nbytes``."""
         ...
 
 
-def reading_ahead(reader: Any, last_use: Mapping[int, int], first: int, budget: int) -> Any:
+def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
     """The reader for one pass, reading ahead where that helps.
 
     Parameters
     ----------
     reader
         Reads a partition.
-    last_use
-        The last chunk that needs each partition.
-    first
-        The chunk at which the pass begins.
+    coming
+        The partitions of the pass, in the order in which they will be asked for, about.
     budget
         Bytes the whole loader may use; a quarter of them may lie fetched and not yet decoded.
     """
     if not getattr(reader, "remote", False):
         return reader
-    coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
     return ReadAhead(reader, coming, budget // _SHARE)
 
 
@@ -80,10 +81,20 @@ class ReadAhead:
         try:
             return self._reader.read(number)
         finally:
-            with self._lock:
-                _, nbytes = self._held.pop(number, ((), 0))
-                self._left += nbytes
-            self._top_up()
+            self._release(number)
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
+        try:
+            yield from self._reader.pieces(number)
+        finally:
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        with self._lock:
+            _, nbytes = self._held.pop(number, ((), 0))
+            self._left += nbytes
+        self._top_up()
 
     def _top_up(self) -> None:
         """Begin what fits, and always one."""

@@ -1,9 +1,9 @@
-"""Partitions, decoded when a chunk needs them, shared while others do, kept if asked.
+"""Partitions, decoded when a lot needs them; lots, shared while chunks need them.
 
 `PartReader` reads one partition: file to table, table through the user's transforms, table to
-arrays. `SharedParts` belongs to one pass over the data: whatever chunk comes first reads a
-partition; a thread that would wait for it reads the partition that is needed next instead; and
-it goes when the last chunk that needs it is done.
+arrays; a few columns at a time where the files allow it. `SharedLots` belongs to one pass over the
+data: whatever chunk comes first reads a lot; a thread that would wait reads one that is needed
+later instead, as long as memory allows; and a lot goes when the last chunk that needs it is done.
 
 The loader cuts finer than a `Dataset` does where it can: by row group, since several
 partitions are open at once and their sum is what takes memory.
@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.fetch import Fetch
-from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.loader.columns import Layout, Part, make_part
-from tabfeed.loader.read_ahead import ReadAhead
 from tabfeed.trace import span
 
-__all__ = ["PartReader", "ReadsParts", "SharedParts", "cut_fine"]
+__all__ = ["PartReader", "ReadsParts", "SharedLots", "cut_fine"]
 
 _TICK = 0.5
+L = TypeVar("L")
 TableFunction = Callable[[pa.Table], pa.Table]
 
 
@@ -40,6 +39,10 @@ class ReadsParts(Protocol):
 
     def read(self, number: int) -> Part:
         """One partition, decoded."""
+        ...
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
         ...
 
 
@@ -65,11 +68,6 @@ def _slices(piece: Piece, most_rows: int) -> list[Piece]:
         replace(piece, start=piece.start + low, rows=high - low, whole=False)
         for low, high in pairwise(bounds)
     ]
-
-
-def reads_own_memory(dataset: Dataset) -> bool:
-    """Whether each read decodes into fresh memory that nobody else looks at."""
-    return not dataset._maps and all(isinstance(f, ParquetFile) for f in dataset._files.files)
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,17 @@ class PartReader:
         """One partition, decoded."""
         part = self.partitions[number]
         table = self.dataset.read(part, self._columns, dictionary=self._dictionary)
+        return self._part(table, number, self.layout)
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time where the files allow it."""
+        if self.transforms:
+            yield self.read(number)
+            return
+        for table in self.dataset.read_by_column(self.partitions[number], self._columns):
+            yield self._part(table, number, self.layout.only(table.column_names))
+
+    def _part(self, table: pa.Table, number: int, layout: Layout) -> Part:
         for transform in self.transforms:
             with span("transform", rows=table.num_rows, what=transform):
                 table = self._apply(transform, table, number)
@@ -129,12 +138,12 @@ class PartReader:
                 "expected: the files changed, or a transform drops or adds rows; write such data "
                 "with Dataset.to_parquet first"
             )
-        for name in self.layout.columns:
+        for name in layout.columns:
             if name not in table.column_names:
                 raise ColumnNotFoundError(name, table.column_names, where=self._where(number))
         try:
             with span("convert", rows=table.num_rows):
-                return make_part(table, self.layout)
+                return make_part(table, layout)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
 
@@ -161,35 +170,49 @@ class PartReader:
         return f"partition {number} ({files[pieces[0].file]}, row group {pieces[0].unit})"
 
 
-class SharedParts:
-    """Partitions for the chunks of one pass over the data.
+class SharedLots(Generic[L]):
+    """Lots for the chunks of one pass over the data.
 
     Parameters
     ----------
-    reader
-        Reads a partition.
+    read
+        Reads a lot.
     last_use
-        The last chunk that needs each partition.
+        The last chunk that needs each lot.
     first_chunk
         Where this pass begins.
+    early
+        How many lots may be there before a chunk asks for them.
+    on_close
+        Called when it is closed; must not wait.
     """
 
-    def __init__(self, reader: ReadsParts, last_use: dict[int, int], first_chunk: int = 0) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        read: Callable[[int], L],
+        last_use: dict[int, int],
+        first_chunk: int = 0,
+        *,
+        early: int = 1,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._read_lot = read
         self._last_use = last_use
         self._changed = threading.Condition()
-        self._parts: dict[int, Part | BaseException] = {}
+        self._lots: dict[int, L | BaseException] = {}
         self._reading: set[int] = set()
         self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
-        self._early: int | None = None  # read before any chunk asked for it; one at a time
+        self._early: set[int] = set()  # lots read before any chunk asked for them
+        self._most_early = early
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
+        self._on_close = on_close
 
-    def get(self, numbers: Iterable[int]) -> dict[int, Part]:
-        """These partitions, read here unless another thread has them or is reading them."""
+    def get(self, numbers: Iterable[int]) -> dict[int, L]:
+        """These lots, read here unless another thread has them or is reading them."""
         wanted = list(dict.fromkeys(numbers))
-        found: dict[int, Part] = {}
+        found: dict[int, L] = {}
         while len(found) < len(wanted):
             missing = [n for n in wanted if n not in found]
             number = self._collect_or_claim(missing, found)
@@ -197,65 +220,77 @@ class SharedParts:
                 self._read(number)
         return found
 
-    def _collect_or_claim(self, missing: list[int], found: dict[int, Part]) -> int | None:
+    def _collect_or_claim(self, missing: list[int], found: dict[int, L]) -> int | None:
         """Take what is there; name one to read, or wait if others are reading all of them."""
         with self._changed:
             if self._closed:
                 raise LoaderError("the loader was closed")
-            there = [n for n in missing if n in self._parts]
+            there = [n for n in missing if n in self._lots]
             for number in there:
-                part = self._parts[number]
-                if isinstance(part, BaseException):
-                    raise part
-                found[number] = part
-                if number == self._early:
-                    self._early = None
+                lot = self._lots[number]
+                if isinstance(lot, BaseException):
+                    raise lot
+                found[number] = lot
+                self._early.discard(number)
             free = [n for n in missing if n not in found and n not in self._reading]
             if free:
                 self._reading.add(free[0])
                 return free[0]
             if len(there) == len(missing):
                 return None
-            if self._early is None and (early := self._needed_next()) is not None:
-                self._early = early
-                self._reading.add(early)
+            if (early := self._claim_early()) is not None:
                 return early
             with span("share"):
                 self._changed.wait(_TICK)
         return None
 
+    def read_ahead(self) -> bool:
+        """Read a lot that a later chunk needs, if there is one and room for it; whether it was."""
+        with self._changed:
+            number = None if self._closed else self._claim_early()
+        if number is not None:
+            self._read(number)
+        return number is not None
+
+    def _claim_early(self) -> int | None:
+        if len(self._early) >= self._most_early or (number := self._needed_next()) is None:
+            return None
+        self._early.add(number)
+        self._reading.add(number)
+        return number
+
     def _needed_next(self) -> int | None:
-        """The partition that a later chunk needs first and nobody has begun to read."""
+        """The lot that a later chunk needs first and nobody has begun to read."""
         while self._upcoming:
             number = self._upcoming.popleft()
-            begun = number in self._parts or number in self._reading
+            begun = number in self._lots or number in self._reading
             if not begun and self._last_use[number] >= self._low:
                 return number
         return None
 
     def _read(self, number: int) -> None:
         try:
-            part: Part | BaseException = self._reader.read(number)
+            lot: L | BaseException = self._read_lot(number)
         except BaseException as e:
-            part = e
+            lot = e
         with self._changed:
-            self._parts[number] = part
+            self._lots[number] = lot
             self._reading.discard(number)
             self._changed.notify_all()
 
     def done(self, chunk: int) -> None:
-        """A chunk has what it needs: partitions that no later chunk needs may go."""
+        """A chunk has what it needs: lots that no later chunk needs may go."""
         with self._changed:
             self._done.add(chunk)
             while self._low in self._done:
                 self._done.remove(self._low)
                 self._low += 1
             low = self._low
-            for number in [n for n in self._parts if self._last_use.get(n, low - 1) < low]:
-                del self._parts[number]
+            for number in [n for n in self._lots if self._last_use.get(n, low - 1) < low]:
+                del self._lots[number]
 
     def close(self) -> None:
         """Read nothing more; a thread that asks gets an error. Waits for nothing."""
         self._closed = True
-        if isinstance(self._reader, ReadAhead):
-            self._reader.close()
+        if self._on_close is not None:
+            self._on_close()

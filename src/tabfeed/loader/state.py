@@ -22,8 +22,8 @@ from tabfeed.loader.plan import Plan
 
 __all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
 
-VERSION = 1
-_PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last")
+VERSION = 2
+_PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "lot")
 
 
 class Position(NamedTuple):

@@ -17,7 +17,14 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.dicts import DictColumns, split_targets
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.torch.cut import as_tensor, batch_sizes, choose_device, cut_lists, cut_rows
+from tabfeed.loader.torch.cut import (
+    as_tensor,
+    batch_sizes,
+    choose_device,
+    collector_paused,
+    cut_lists,
+    cut_rows,
+)
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.lists import ListForm, list_form
 
@@ -34,13 +41,17 @@ class _FinishDicts:
     functions: tuple[Callable[[Any, Any], Any], ...] = ()
 
     def __call__(self, chunk: Chunk) -> list[Any]:
-        columns = self._columns(chunk)
-        names, targets = split_targets(columns, self.targets)
-        inputs = _dicts(columns, names, chunk.steps)
-        batches = list(zip(inputs, _targets(columns, targets, chunk.steps), strict=True))
+        with collector_paused():
+            batches = self._cut(chunk)
         for function in self.functions:
             batches = [function(x, y) for x, y in batches]
         return batches
+
+    def _cut(self, chunk: Chunk) -> list[Any]:
+        columns = self._columns(chunk)
+        names, targets = split_targets(columns, self.targets)
+        inputs = _dicts(columns, names, chunk.steps)
+        return list(zip(inputs, _targets(columns, targets, chunk.steps), strict=True))
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
         out: dict[str, Sequence[Any]] = {

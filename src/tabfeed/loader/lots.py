@@ -1,0 +1,184 @@
+"""A lot: some partitions, decoded into buffers shaped ``(columns, rows)``, their rows permuted.
+
+Each column is gathered by the lot's permutation right after it was decoded, while it is in the
+processor's cache, into memory that is used again and again. Measured on two cores: taking one
+column after the other this way costs less than decoding a row group in one call and leaving it
+where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and ``mode="clip"``
+releases the interpreter lock, so several threads fill several lots at once.
+
+Columns keep the dtype of the file where all of a group agree on one that the batch's dtype can
+hold: half the memory, and the cast comes for free with the copy into a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.buffers import BufferPool, Scratch
+from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype
+from tabfeed.loader.plan import Epoch
+from tabfeed.loader.ragged import gather_lists, join_lists
+from tabfeed.loader.readers import ReadsParts
+from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.trace import span
+
+__all__ = ["Lot", "LotReader", "lot_dtypes"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Rows of some partitions, in the order of the epoch.
+
+    Attributes
+    ----------
+    rows
+        How many.
+    matrices
+        ``(columns, rows)`` by group.
+    fixed
+        Lists of one length, ``(rows, length)``, by name.
+    lists
+        Ragged columns.
+    extras
+        Columns that ride along.
+    """
+
+    rows: int
+    matrices: dict[str, Array] = field(default_factory=dict)
+    fixed: dict[str, Array] = field(default_factory=dict)
+    lists: dict[str, Lists] = field(default_factory=dict)
+    extras: dict[str, pa.Array] = field(default_factory=dict)
+
+
+def lot_dtypes(layout: Layout, schema: Schema | None) -> dict[str, np.dtype[Any]]:
+    """The dtype each group has in a lot.
+
+    Parameters
+    ----------
+    layout
+        What a batch is made of.
+    schema
+        The columns as they come from the files; None if something changes them on the way.
+    """
+    return {g.name: g.dtype if schema is None else _group_dtype(g, schema) for g in layout.groups}
+
+
+def _group_dtype(group: Group, schema: Schema) -> np.dtype[Any]:
+    found = {_file_dtype(schema[name]) for name in group.columns}
+    dtype = found.pop() if len(found) == 1 else None
+    # Integers that may have nulls become floats, not the other way round.
+    if dtype is None or dtype.kind != group.dtype.kind or dtype.itemsize > group.dtype.itemsize:
+        return group.dtype
+    return dtype
+
+
+def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
+    leaf = column.leaf_dtype
+    return None if leaf is None else numpy_dtype(leaf, column.name)
+
+
+@dataclass
+class LotReader:
+    """Makes lots of one layout; threads may share it.
+
+    Parameters
+    ----------
+    parts
+        Reads partitions.
+    layout
+        What a batch is made of.
+    dtypes
+        The dtype of each group in a lot.
+    """
+
+    parts: ReadsParts
+    layout: Layout
+    dtypes: dict[str, np.dtype[Any]]
+    pool: BufferPool = field(default_factory=BufferPool)
+    scratch: Scratch = field(default_factory=Scratch)
+
+    def read(self, epoch: Epoch, number: int) -> Lot:
+        """Lot `number` of an epoch."""
+        partitions = epoch.partitions(number)
+        with span("plan"):
+            index = epoch.permutation(number)
+        rows = int(epoch.starts[number + 1] - epoch.starts[number])
+        lot = Lot(rows, {g.name: self._matrix(g, rows) for g in self.layout.groups})
+        if len(partitions) == 1:
+            for part in self.parts.pieces(partitions[0]):
+                with span("gather", rows=rows):
+                    self._fill(lot, [part], index)
+        else:
+            parts = [self.parts.read(n) for n in partitions]
+            with span("gather", rows=rows):
+                self._fill(lot, [p for p in parts if p.rows], index)
+        return lot
+
+    def _matrix(self, group: Group, rows: int) -> Array:
+        return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
+
+    def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
+        """Put what these parts have of some columns, one after the other, into the lot."""
+        if not parts:
+            return
+        for group in self.layout.groups:
+            for row, name in enumerate(group.columns):
+                if name in parts[0].scalars:
+                    arrays = [p.scalars[name] for p in parts]
+                    out = lot.matrices[group.name][row]
+                    if out.dtype != group.dtype:
+                        _check_dtype(arrays, out, name)
+                    self._gather(arrays, index, out)
+        for name, width, dtype in self.layout.fixed:
+            if name in parts[0].scalars:
+                out = lot.fixed[name] = self.pool.empty((lot.rows, width), dtype)
+                source = _laid([p.scalars[name] for p in parts])
+                out[:] = source if index is None else np.take(source, index, axis=0)
+        for name, dtype in self.layout.lists:
+            if name in parts[0].lists:
+                joined = join_lists([p.lists[name] for p in parts], dtype)
+                lot.lists[name] = gather_lists(joined, index)
+        for name in self.layout.extras:
+            if name in parts[0].extras:
+                joined = pa.concat_arrays([p.extras[name] for p in parts])
+                lot.extras[name] = joined if index is None else joined.take(pa.array(index))
+
+    def _gather(self, arrays: Sequence[Array], index: Index | None, out: Array) -> None:
+        """Lay arrays end to end, gather, cast."""
+        if index is None:
+            np.concatenate(arrays, out=out, casting="unsafe")
+            return
+        source = arrays[0]
+        if len(arrays) > 1:
+            source = self.scratch.get("laid", len(out), np.result_type(*arrays))
+            np.concatenate(arrays, out=source)
+        if source.dtype == out.dtype:
+            np.take(source, index, out=out, mode="clip")
+        else:
+            gathered = self.scratch.get("gathered", len(out), source.dtype)
+            np.take(source, index, out=gathered, mode="clip")
+            np.copyto(out, gathered, casting="unsafe")
+
+
+def _laid(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _check_dtype(arrays: Sequence[Array], out: Array, name: str) -> None:
+    """A column must have the dtype that its lot was made for, else a cast could lose something."""
+    for array in arrays:
+        if array.dtype != out.dtype:
+            raise LoaderError(
+                f"column {name!r} is {array.dtype} where the dataset says {out.dtype}; the files "
+                "changed: open the dataset again"
+            )
