@@ -17,11 +17,12 @@ import os
 import platform
 import time
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
 import torch
 from deepconn_model import ITEM, RATING, USER, FedFromPython, Sizes, Trainer
 from rich.console import Console
@@ -112,7 +113,7 @@ def load(folder: Path, experiment: Experiment, *, shuffle: bool) -> Loader:
 
 def run(
     name: str, batches: Any, valid: Loader, words: int, experiment: Experiment
-) -> dict[str, Any]:
+) -> tuple[Profiler, dict[str, Any]]:
     """Train a fresh model on some batches and say what came of it."""
     console.print(f"[bold cyan]Train, {name}[/] ...")
     spare = Trainer(words, experiment.sizes, experiment.device)  # trained, then thrown away
@@ -122,16 +123,19 @@ def run(
     spare.wait()
     trainer = Trainer(words, experiment.sizes, experiment.device)
     profiler = Profiler(name)
-    trainer.train(batches, experiment.epochs, profiler)
+    seconds = trainer.train(batches, experiment.epochs, profiler)
     profiler.measure_ceiling(spare.step, batch)
-    return {"profiler": profiler, "run": profiler.run, "error": trainer.error(valid)}
+    return profiler, figures(profiler.run, seconds) | {
+        "root_mean_square_error": trainer.error(valid),
+        "what_changed": CHANGED[name],
+    }
 
 
-def figures(run: Run, error: float) -> dict[str, Any]:
+def figures(run: Run, seconds: float) -> dict[str, Any]:
     """What the table and the JSON hold of a run."""
     return {
         "name": run.name,
-        "seconds": run.times.wall,
+        "seconds": seconds,
         "gpu_busy_most": max((busy for _, busy in run.gpu_busy), default=None),
         "gpu_busy_mean": run.gpu_busy_mean,
         "wait_share": run.wait_share,
@@ -139,8 +143,6 @@ def figures(run: Run, error: float) -> dict[str, Any]:
         "startup_seconds": run.times.startup,
         "steps": run.steps.count,
         "rows_per_second": run.rows_per_second,
-        "root_mean_square_error": error,
-        "what_changed": CHANGED[run.name],
     }
 
 
@@ -154,7 +156,7 @@ def processor() -> str:
 
 def machine() -> dict[str, Any]:
     """Where this ran, and on what versions."""
-    packages = ("tabfeed", "torch", "numpy", "pyarrow", "polars")
+    packages = (tabfeed, torch, np, pa, pl)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "gpu": gpu,
@@ -162,12 +164,13 @@ def machine() -> dict[str, Any]:
         "cpu": processor(),
         "cores": cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "versions": {"python": platform.python_version()}
+        | {package.__name__: str(package.__version__) for package in packages},
     }
 
 
 def show(rows: list[dict[str, Any]], prepared: float) -> None:
-    """The study's table, with our figures."""
+    """The two runs, side by side."""
     table = Table(title="One model, fed two ways", title_justify="left", header_style="bold")
     for head in ("", "seconds", "GPU busy\nat most", "\non average", "waiting", "what changed"):
         table.add_column(head, justify="left" if head in ("", "what changed") else "right")
@@ -219,11 +222,11 @@ def main() -> None:
         run(FED, fed_batches(raw[0], ids, experiment), valid, words, experiment),
         run(OURS, load(args.data / "train", experiment, shuffle=True), valid, words, experiment),
     ]
-    for result, name in zip(results, ("fed", "tabfeed"), strict=True):
-        result["profiler"].save(args.data / f"{name}.html")
-    rows = [figures(result["run"], result["error"]) for result in results]
+    for (profiler, _), name in zip(results, ("fed", "tabfeed"), strict=True):
+        profiler.save(args.data / f"{name}.html")
+    rows = [told for _, told in results]
     show(rows, prepared)
-    report = compare([result["run"] for result in results]).save(args.data / "comparison.html")
+    report = compare([profiler.run for profiler, _ in results]).save(args.data / "comparison.html")
     console.print(f"The comparison, to open in a browser: {report}")
     if args.json:
         told = {"machine": machine(), "experiment": asdict(experiment), "words": words}

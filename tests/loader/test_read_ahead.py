@@ -24,6 +24,9 @@ class Reader:
         self.begun.append(number)
         return [Begun(self.sizes[number])] if self.sizes[number] else []
 
+    def pieces(self, number):
+        yield self.read(number)
+
     def read(self, number):
         if number == 99:
             raise OSError("gone")
@@ -69,10 +72,20 @@ def test_after_close_nothing_is_begun_or_held():
     assert reader.begun == [0, 1]
 
 
-def test_a_pass_begins_with_what_its_first_chunk_needs():
+def test_only_what_is_remote_is_read_ahead():
     reader = Reader([10] * 4)
-    reading_ahead(reader, {0: 0, 1: 5, 2: 3, 3: 4}, first=3, budget=4 * 25)
+    reading_ahead(reader, iter([2, 3, 1]), budget=4 * 25)
     assert reader.begun == [2, 3, 1]
     local = Reader([])
     local.remote = False
-    assert reading_ahead(local, {0: 0}, 0, 10) is local
+    assert reading_ahead(local, [0], 10) is local
+
+
+def test_a_partition_that_comes_in_pieces_is_held_until_its_last():
+    reader = Reader([10] * 3)
+    ahead = ReadAhead(reader, [0, 1], budget=5)
+    pieces = ahead.pieces(0)
+    next(pieces)
+    assert reader.begun == [0]
+    assert list(pieces) == []
+    assert reader.begun == [0, 1]

@@ -246,47 +246,6 @@ def test_embedding_sizes() -> None:
     assert ops.get_embedding_sizes(lists) == ({"c": (5, 16)}, {"l": (5, 16)})
 
 
-def test_update_appends_and_merges() -> None:
-    first = {"c": ["a", "a", "b"], "x": [1.0, 2.0, 3.0], "y": [1, 0, 1]}
-    second = {"c": ["c", "b", "c", None], "x": [10.0, 20.0, 30.0, 40.0], "y": [0, 0, 1, 1]}
-    node = (
-        (["c"] >> ops.Categorify())
-        + (["x"] >> ops.Normalize())
-        + (["c"] >> ops.TargetEncoding("y", kfold=1, out_dtype="float64"))
-        + (["c"] >> ops.JoinGroupby("x", stats=["count", "mean"]))
-        + (["x"] >> ops.FillMedian() >> ops.Rename(name="m"))
-    )
-    workflow = nvt.Workflow(node).fit(first)
-    assert workflow.update(second) == {"c": 1}
-    both = {n: [*first[n], *second[n]] for n in first}
-    whole = nvt.Workflow(
-        (["x"] >> ops.Normalize())
-        + (["c"] >> ops.TargetEncoding("y", kfold=1, out_dtype="float64"))
-        + (["c"] >> ops.JoinGroupby("x", stats=["count", "mean"]))
-        + (["x"] >> ops.FillMedian() >> ops.Rename(name="m"))
-    ).fit(both)
-    probe = pa.table({"c": ["a", "b", "c", None], "x": [1.0, None, 3.0, 4.0]})
-    got, expected = workflow.transform(probe), whole.transform(probe)
-    assert got.column("c").to_pylist() == [3, 4, 5, 1]
-    for name in expected.column_names:
-        assert got.column(name).to_pylist() == pytest.approx(expected.column(name).to_pylist()), (
-            name
-        )
-
-
-def test_update_refuses_a_single_table() -> None:
-    workflow = nvt.Workflow(["c"] >> ops.Categorify(single_table=True)).fit({"c": ["a"]})
-    with pytest.raises(OperatorError, match="cannot grow without moving"):
-        workflow.update({"c": ["b"]})
-
-
-def test_update_after_load(tmp_path: Path, workflow: nvt.Workflow) -> None:
-    workflow.save(tmp_path / "w")
-    loaded = nvt.Workflow.load(tmp_path / "w")
-    assert loaded.update({"c": ["new", "b"], "x": [1.0, 2.0], "y": [0, 1]}) == {"c": 1}
-    assert loaded.transform({"c": "new", "x": 1.0, "y": 0})["c"] == 5
-
-
 def test_fitted_workflows_travel_between_processes(workflow: nvt.Workflow) -> None:
     copy = pickle.loads(pickle.dumps(workflow))
     assert copy.transform(pa.table(DATA)).equals(workflow.transform(pa.table(DATA)))

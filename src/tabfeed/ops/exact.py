@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Exact", "sum_and_squares"]
+__all__ = ["Exact", "squared", "sum_and_squares"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def sum_and_squares(values: Floats) -> tuple[Exact, Exact]:
             squares += sum(v * v for v in whole)
             continue
         sums += _sum(block) << -_FINEST
-        squares += sum(_sum(part) for part in _squared(block)) << -_FINEST
+        squares += sum(_sum(part) for part in squared(block)) << -_FINEST
     return Exact.of(sums, 2 * _FINEST), Exact.of(squares, 2 * _FINEST)
 
 
@@ -110,7 +110,7 @@ def _sum(rest: Floats) -> int:
         rest = rest - coarse
 
 
-def _squared(values: Floats) -> list[Floats]:
+def squared(values: Floats) -> list[Floats]:
     """Each value's square, rounded, and what the rounding took away."""
     scaled = values * _SPLITTER
     high = scaled - (scaled - values)

@@ -1,6 +1,8 @@
-"""Statistics of groups: how many rows, and of each value column count, sum, mean, spread, range.
+"""Statistics of groups: how many rows, and of each value column count, sums and range.
 
-Joined across partitions like everything that is learned: exactly, in any order. A null key
+Joined across partitions like everything that is learned: exactly, in any order. Sums, of values and
+of squares, are kept in two floats each (`tabfeed.ops.exact_groups`); for whole numbers of ordinary
+size plain sums are exact, and are used. A null key
 is a key like any other. Past the memory limit, tables of groups go to disk, each as a run of
 shares by the hash of the key; then one share after the other is read from all runs, joined
 and written, so that the table of all groups is never held whole.
@@ -18,13 +20,17 @@ import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
 from tabfeed.ops.counting import deal_rows
+from tabfeed.ops.exact_groups import Pair, Places, group_squares, group_sums
 from tabfeed.ops.keys import base_type
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.stored import Stored
 
-__all__ = ["ROWS", "GroupStats", "key_names"]
+__all__ = ["ROWS", "SUMS", "GroupStats", "key_names"]
 
 ROWS = "rows"
+SUMS = ("sum", "low", "squares", "rest")  # the sum and what rounding took; likewise of squares
+_OF_VALUE = ("n", *SUMS, "min", "max")
+_ROW = "__row__"
 SHARES = 256
 _OLD = pl.CompatLevel.oldest()
 
@@ -35,7 +41,7 @@ def key_names(group: Sequence[str]) -> list[str]:
 
 
 class GroupStats:
-    """A growing table: keys, ``rows``, and for value column ``i``: n, sum, mean, m2, min, max.
+    """A growing table: keys, ``rows``, and for value column ``i``: n, min, max and `SUMS`.
 
     Parameters
     ----------
@@ -50,6 +56,7 @@ class GroupStats:
     def __init__(self, keys: int, values: int, memory: Memory) -> None:
         self.keys = [f"k{i}" for i in range(keys)]
         self.values = values
+        self._columns = [*self.keys, ROWS, *(f"{k}{i}" for i in range(values) for k in _OF_VALUE)]
         self.memory = memory
         self._parts: list[pl.DataFrame] = []
         self._grouped = 0
@@ -60,13 +67,31 @@ class GroupStats:
         """Add the rows of a partition."""
         columns = {k: clean_key(s) for k, s in zip(self.keys, keys, strict=True)}
         columns |= {f"v{i}": s for i, s in enumerate(values)}
-        aggregates: list[pl.Expr] = [pl.len().cast(pl.Int64).alias(ROWS)]
-        for i in range(self.values):
-            aggregates += _summaries(i)
-        self._append(pl.DataFrame(columns).group_by(self.keys).agg(aggregates))
+        frame = pl.DataFrame(columns)
+        counts = [pl.len().cast(pl.Int64).alias(ROWS)]
+        ranges = [e for i in range(self.values) for e in _ranges(i)]
+        if all(_adds_up(s) for s in values):
+            sums = [e for i in range(self.values) for e in _plain_sums(i)]
+            self._append(frame.group_by(self.keys).agg(counts + ranges + sums))
+            return
+        groups, order, starts = self._places(frame, counts + ranges)
+        for i, series in enumerate(values):
+            x = series.cast(pl.Float64).fill_nan(None).fill_null(0.0).to_numpy()[order]
+            pairs = group_sums([x], starts), group_squares(x, starts)
+            groups = _with_sums(groups, i, *pairs)
+        self._append(groups)
+
+    def _places(
+        self, frame: pl.DataFrame, aggregates: list[pl.Expr]
+    ) -> tuple[pl.DataFrame, Places, Places]:
+        """The groups, the rows in the order of their groups, and where each group starts."""
+        groups = frame.with_row_index(_ROW).group_by(self.keys).agg(*aggregates, pl.col(_ROW))
+        order = groups[_ROW].explode().to_numpy()
+        lengths = groups[_ROW].list.len().to_numpy().astype(np.int64)
+        return groups.drop(_ROW), order, np.cumsum(lengths) - lengths
 
     def _append(self, frame: pl.DataFrame) -> None:
-        self._parts.append(frame)
+        self._parts.append(frame.select(self._columns))
         if sum(len(p) for p in self._parts) > 2 * max(self._grouped, 200_000):
             if self.memory.allows_grouping(self.nbytes()):
                 self._group()
@@ -79,10 +104,19 @@ class GroupStats:
         self._grouped = sum(len(p) for p in self._parts)
 
     def _joined(self, parts: list[pl.DataFrame]) -> pl.DataFrame:
+        frame = pl.concat(parts, how="vertical_relaxed")
         merges: list[pl.Expr] = [pl.col(ROWS).sum()]
+        merges += [e for i in range(self.values) for e in _merged_ranges(i)]
+        sums = [f"{kind}{i}" for i in range(self.values) for kind in SUMS]
+        if all(_adds_up(frame[n], squared=True) for n in sums):
+            merges += [pl.col(n).sum() for n in sums]
+            return frame.group_by(self.keys).agg(merges).select(self._columns)
+        groups, order, starts = self._places(frame, merges)
         for i in range(self.values):
-            merges += _merges(i)
-        return pl.concat(parts, how="vertical_relaxed").group_by(self.keys).agg(merges)
+            total, low, squares, rest = (frame[f"{k}{i}"].to_numpy()[order] for k in SUMS)
+            pairs = group_sums([total, low], starts), group_sums([squares, rest], starts)
+            groups = _with_sums(groups, i, *pairs)
+        return groups.select(self._columns)
 
     def join(self, other: GroupStats) -> GroupStats:
         """Take over what another holds."""
@@ -206,24 +240,41 @@ def _read_shares(file: pa.ipc.RecordBatchFileReader, shares: range) -> pl.DataFr
     return pl.DataFrame(pl.from_arrow(pa.Table.from_batches(batches)))
 
 
-def _summaries(i: int) -> list[pl.Expr]:
+def _adds_up(series: pl.Series, *, squared: bool = False) -> bool:
+    """Whether plain sums of these numbers, and of their squares, are exact in any order.
+
+    They are if the numbers are whole and few or small enough; `squared` says they are sums already.
+    """
+    x = series.cast(pl.Float64).fill_nan(None).drop_nulls()
+    if not len(x):
+        return True
+    if series.dtype.is_float() and not (x == x.floor()).all():
+        return False
+    most = float(np.abs(x.to_numpy()).max())
+    return (most if squared else most * most) * len(x) < 2**53
+
+
+def _ranges(i: int) -> list[pl.Expr]:
     raw = pl.col(f"v{i}")
-    x = raw.cast(pl.Float64).fill_nan(None)
+    count = raw.cast(pl.Float64).fill_nan(None).count()
     return [
-        x.count().cast(pl.Int64).alias(f"n{i}"), x.sum().alias(f"sum{i}"),
-        x.mean().fill_null(0.0).alias(f"mean{i}"),
-        (x.var(ddof=0).fill_null(0.0) * x.count()).alias(f"m2{i}"),
-        raw.min().alias(f"min{i}"), raw.max().alias(f"max{i}"),
+        count.cast(pl.Int64).alias(f"n{i}"), raw.min().alias(f"min{i}"), raw.max().alias(f"max{i}"),
     ]  # fmt: skip
 
 
-def _merges(i: int) -> list[pl.Expr]:
-    n, mean = pl.col(f"n{i}"), pl.col(f"mean{i}")
-    total = n.sum().clip(lower_bound=1)
-    first = mean.first()
-    middle = first + ((mean - first) * n).sum() / total
+def _merged_ranges(i: int) -> list[pl.Expr]:
+    return [pl.col(f"n{i}").sum(), pl.col(f"min{i}").min(), pl.col(f"max{i}").max()]
+
+
+def _plain_sums(i: int) -> list[pl.Expr]:
+    x = pl.col(f"v{i}").cast(pl.Float64).fill_nan(None)
+    total, low, squares, rest = (f"{kind}{i}" for kind in SUMS)
     return [
-        n.sum().alias(f"n{i}"), pl.col(f"sum{i}").sum(), middle.alias(f"mean{i}"),
-        (pl.col(f"m2{i}").sum() + (n * (mean - middle) ** 2).sum()).alias(f"m2{i}"),
-        pl.col(f"min{i}").min(), pl.col(f"max{i}").max(),
+        x.sum().alias(total), pl.lit(0.0).alias(low),
+        (x * x).sum().alias(squares), pl.lit(0.0).alias(rest),
     ]  # fmt: skip
+
+
+def _with_sums(groups: pl.DataFrame, i: int, total: Pair, squares: Pair) -> pl.DataFrame:
+    columns = zip(SUMS, (*total, *squares), strict=True)
+    return groups.with_columns(pl.Series(f"{kind}{i}", values) for kind, values in columns)

@@ -14,7 +14,8 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
 from tabfeed.io.frames import arrow_from_frame
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.groupstats import ROWS, key_names
+from tabfeed.ops.exact_groups import spread_of
+from tabfeed.ops.groupstats import ROWS, SUMS, key_names
 from tabfeed.ops.keyed import GroupLookup, KeyedOperator
 from tabfeed.ops.node import Node, to_polars
 from tabfeed.ops.plan import kind_of
@@ -165,8 +166,8 @@ def _needed(made: list[tuple[str, str, int]]) -> set[str]:
     """Columns of the table of groups that statistics are computed from."""
     names = {ROWS}
     for _, stat, i in made:
-        column = "m2" if stat in ("std", "var") else stat
-        names |= {f"n{i}", f"{column}{i}"} if i >= 0 else set()
+        columns = SUMS if stat in ("std", "var") else ("sum" if stat == "mean" else stat,)
+        names |= {f"n{i}", *(f"{c}{i}" for c in columns)} if i >= 0 else set()
     return names
 
 
@@ -188,12 +189,15 @@ def _statistic(table: pa.Table, stat: str, i: int, dtypes: list[pa.DataType]) ->
     n = table.column(f"n{i}").to_numpy().astype(np.float64)
     target = _stat_type(stat, dtypes[i])
     if stat in ("var", "std"):
+        total, low, squares, rest = (table.column(f"{k}{i}").to_numpy() for k in SUMS)
         with np.errstate(invalid="ignore", divide="ignore"):
-            values = table.column(f"m2{i}").to_numpy() / (n - 1)
+            values = spread_of(n, (total, low), (squares, rest)) / (n - 1)
         values = np.sqrt(values) if stat == "std" else values
         return pa.array(values, mask=n < 2).cast(target)
-    column = table.column(f"{stat}{i}").combine_chunks()
+    column = table.column(f"{'sum' if stat == 'mean' else stat}{i}").combine_chunks()
     values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if stat == "mean":
+        values = values / np.maximum(1.0, n)
     exact = (
         column.cast(target, safe=False)
         if stat in ("min", "max")

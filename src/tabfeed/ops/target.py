@@ -165,15 +165,13 @@ class TargetEncoding(KeyedOperator):
         given = self.target_mean
         if isinstance(given, int | float):
             return dict.fromkeys(self.targets_, float(given))
-        means = {}
-        for i, target in enumerate(self.targets_):
-            if f"n{i}" in stored.schema.names:
-                pieces = [(_floats(p[f"sum{i}"]), _floats(p[f"n{i}"])) for p in stored.pieces()]
-                count = float(sum(n.sum() for _, n in pieces))
-                means[target] = float(sum(s.sum() for s, _ in pieces)) / count if count else 0.0
-            else:
-                means[target] = 0.0
-        return {**means, **(given or {})}
+        totals = np.zeros((2, len(self.targets_)))
+        for piece in stored.pieces() if stored.num_rows else ():
+            for i in range(len(self.targets_)):
+                totals[:, i] += [_floats(piece[f"{k}{i}"]).sum() for k in ("sum", "n")]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(totals[1] > 0, totals[0] / totals[1], 0.0).tolist()
+        return {**dict(zip(self.targets_, means, strict=True)), **(given or {})}
 
     def state(self) -> dict[str, Any]:
         """The tables of groups and the names of the targets."""
