@@ -44,10 +44,18 @@ def pause(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def profile(batches: Any, step: Callable[[Any], Any], **options: Any) -> Profiler:
-    with Profiler(**options) as prof:
+class Timed(Profiler):
+    """A profiler beside a clock of our own, to hold its times against."""
+
+    wall = 0.0
+
+
+def profile(batches: Any, step: Callable[[Any], Any], **options: Any) -> Timed:
+    with Timed(**options) as prof:
+        start = time.perf_counter()
         for batch in prof.watch(batches):
             step(batch)
+        prof.wall = time.perf_counter() - start
     return prof
 
 

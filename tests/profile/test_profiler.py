@@ -73,6 +73,16 @@ def test_after_a_break_the_pass_is_over() -> None:
     assert prof.run.times.wall < 0.2
 
 
+def test_a_single_step_that_is_broken_off() -> None:
+    with Profiler() as prof:
+        for _ in prof.watch(iter([1, 2])):
+            break
+    assert prof.run.steps.count == 1
+    assert prof.run.timeline is not None
+    assert sum(prof.run.timeline.sums["wait"]) == 0
+    assert prof.verdict.cause == "short"
+
+
 def test_an_error_passes_through_and_the_profile_is_kept() -> None:
     def broken() -> Any:
         yield from range(7)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "profile_command"]
 
+_FEWEST_STEPS = 10
+
 # Whatever follows a script is the script's own, even where we have an option of that name.
 SETTINGS = {
     "allow_extra_args": True,
@@ -167,11 +169,12 @@ def _numbers(dataset: Dataset) -> list[str]:
 
 
 def _drain(prof: Profiler, feed: Any, seconds: float) -> None:
-    """Pass after pass, until the time is over."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Pass after pass, until the time is over and there is something to say."""
+    end, steps = time.monotonic() + seconds, 0
+    while time.monotonic() < end or steps < _FEWEST_STEPS:
         for _ in prof.watch(feed):
-            if time.monotonic() > end:
+            steps += 1
+            if time.monotonic() > end and steps >= _FEWEST_STEPS:
                 break
 
 

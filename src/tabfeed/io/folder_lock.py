@@ -23,11 +23,16 @@ class FolderLock:
         self._path = path
         self._descriptor: int | None = None
 
-    def take(self) -> None:
-        """Lock the folder, or say that somebody else has."""
+    def take(self, *, needed: bool = False) -> None:
+        """Lock the folder, or say that somebody else has.
+
+        Where there are no locks it goes without, unless one is `needed`: then that is an error.
+        """
         try:
             import fcntl
-        except ImportError:
+        except ImportError as e:
+            if needed:
+                raise OSError(errno.ENOSYS, "there are no locks here", self._path) from e
             return
         self._descriptor = os.open(self._path, os.O_RDONLY)
         try:
@@ -42,7 +47,7 @@ class FolderLock:
             ) from e
         except OSError as e:
             self.release()
-            if e.errno not in _NO_LOCKS:
+            if needed or e.errno not in _NO_LOCKS:
                 raise
 
     def release(self) -> None:

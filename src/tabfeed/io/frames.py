@@ -12,12 +12,9 @@ numbers the rows, and goes.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +25,7 @@ import pyarrow.fs as pafs
 from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import DataFile, Location, ReadOptions
+from tabfeed.io.temporary import TemporaryFolder
 from tabfeed.io.unify import conform
 
 if TYPE_CHECKING:
@@ -108,28 +106,6 @@ def _wide_index(dtype: pa.DataType) -> pa.DataType:
     if not pa.types.is_dictionary(dtype):
         return dtype
     return pa.dictionary(pa.int32(), small_type(dtype.value_type), dtype.ordered)
-
-
-class TemporaryFolder:
-    """A folder that goes when nobody holds it any more, or when the interpreter ends."""
-
-    def __init__(self, parent: str | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="tabfeed-", dir=parent))
-        self._remove = weakref.finalize(self, _remove_tree, self.path, os.getpid())
-
-    def remove(self) -> None:
-        """Remove it now."""
-        self._remove()
-
-    def __reduce__(self) -> tuple[Callable[[Path], Path], tuple[Path]]:
-        """A copy elsewhere is the path alone: who made the folder removes it."""
-        return Path, (self.path,)
-
-
-def _remove_tree(path: Path, owner: int) -> None:
-    """Remove a folder, unless this is a forked copy of the process that made it."""
-    if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def as_data_file(source: Any) -> DataFile | None:

@@ -303,10 +303,12 @@ class Categorify(StatOperator):
                 continue
             old = self.vocabularies_[name]
             ranked = grow(old, self._rest(group), summary[name], self._cut(group))
-            self.vocabularies_[name] = self._vocabulary(group, ranked, inputs)
-            if self.single_table and ranked.rows > old.size:
-                self.extents_.setdefault(name, []).append([old.size, end])
-                end += ranked.rows - old.size
+            grown = self._vocabulary(group, ranked, inputs)
+            self.vocabularies_ = {**self.vocabularies_, name: grown}
+            if self.single_table and grown.size > old.size:
+                extents = [*self.extents_.get(name, []), [old.size, end]]
+                self.extents_ = {**self.extents_, name: extents}
+                end += grown.size - old.size
         self._check_sizes()
 
     def _rest(self, group: tuple[str, ...]) -> Stored | None:

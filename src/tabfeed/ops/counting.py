@@ -295,14 +295,16 @@ class Counter:
         self._runs = []
 
     def stored(self) -> Stored:
-        """All counts as `to_table` gives them, on disk if they are many."""
+        """All counts as `to_table` gives them, on disk if they are many; the counter is done."""
         if not self._runs:
             return Stored.within(self.to_table(), self.memory)
         run = self.collapse()
         batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
         tables = chain([run.schema_arrow.empty_table()], batches)
         frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
-        return Stored.write((self.as_table(f) for f in frames), self.memory)
+        stored = Stored.write((self.as_table(f) for f in frames), self.memory)
+        self.drop_runs()
+        return stored
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dtypes": self.dtypes, "packed": self.packed, "frame": self.frame()}

@@ -2,18 +2,18 @@
 
 All counters of a fit share one `Memory`. Each reports its size; when the sum passes the
 limit, the largest writes itself to disk. The folder is unique to the fit and is removed
-with it, also when the fit fails; after a hard kill the operating system's temporary
-folder holds a stray one, which nothing reads again.
+with it, also when the fit fails; after a hard kill the next run removes it
+(`tabfeed.io.temporary`).
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import weakref
 from pathlib import Path
 from typing import Protocol
+
+from tabfeed.io.temporary import TemporaryFolder
 
 __all__ = ["Memory", "Spills"]
 
@@ -46,7 +46,7 @@ class Memory:
     def __init__(self, limit: int | None = None, *, folder: str | None = None) -> None:
         self.limit = limit
         self._parent = folder
-        self._path: Path | None = None
+        self._spilled: TemporaryFolder | None = None
         self._held: weakref.WeakSet[Spills] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._files = 0
@@ -85,18 +85,17 @@ class Memory:
     def new_file(self, suffix: str = ".parquet") -> Path:
         """A path nobody else uses, in the spill folder."""
         with self._lock:
-            if self._path is None:
-                self._path = Path(tempfile.mkdtemp(prefix="tabfeed-spill-", dir=self._parent))
-                weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
+            if self._spilled is None:
+                self._spilled = TemporaryFolder(self._parent)
             self._files += 1
-            return self._path / f"{self._files:06d}{suffix}"
+            return self._spilled.path / f"{self._files:06d}{suffix}"
 
     def close(self) -> None:
         """Remove the spill folder."""
         with self._lock:
-            if self._path is not None:
-                shutil.rmtree(self._path, ignore_errors=True)
-                self._path = None
+            if self._spilled is not None:
+                self._spilled.remove()
+                self._spilled = None
 
     def __reduce__(self) -> tuple[type[Memory], tuple[int | None]]:
         return Memory, (self.limit,)

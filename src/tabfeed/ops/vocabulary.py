@@ -52,7 +52,7 @@ class Vocabulary:
     def _set(self, ranked: Ranked, owner: Memory | None) -> None:
         self.size = ranked.rows
         self._ranked = ranked
-        self._owner = owner  # keeps the folder of a file alive
+        self._owner = None if ranked.path is None else owner  # keeps the file's folder alive
         self._finder: Finder | None = None
         self._lock = threading.Lock()
 

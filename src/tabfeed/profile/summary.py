@@ -246,6 +246,8 @@ def _timeline(outer: Sequence[Pass], steps: _Intervals, origin: int) -> r.Series
 
 def _cumulated(start: Times, end: Times, edges: npt.NDArray[np.float64]) -> Any:
     """How much of each stretch lies inside the intervals, which do not overlap."""
+    if not len(start):
+        return np.zeros(len(edges) - 1)
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     knots = np.stack([start, end], axis=1).ravel()

@@ -6,7 +6,9 @@ of every file. No pickle. Loading checks every file before it looks at any, open
 outside the folder, and executes nothing from it.
 
 A folder is written under another name and renamed when it is whole, so a killed save
-leaves at most a hidden folder that the next save removes.
+leaves at most a hidden folder that the next save removes. Killed in the instant between the old
+folder's leaving and the new one's coming, there is none of that name; whoever asks next, to load
+or to save, gives the new one its name.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tabfeed.errors import ArtefactError, SchemaError
+from tabfeed.io.temporary import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.node import Node, iter_nodes
 from tabfeed.ops.plan import Plan
@@ -118,10 +122,13 @@ def _digest(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    """A file that is there whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    part.rename(path)
 
 
 def _is_ours(path: Path) -> bool:
@@ -133,19 +140,45 @@ def _whole_folder(path: Path) -> Iterator[Path]:
     """A folder that takes its name only once the block is through."""
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stray in path.parent.glob(f".{path.name}.saving-*"):
-        shutil.rmtree(stray, ignore_errors=True)
-    new = path.parent / f".{path.name}.saving-{secrets.token_hex(4)}"
-    new.mkdir()
+    _complete(path)
+    remove_strays(path.parent, f".{_escaped(path.name)}.saving-*")
+    new, lock = make_locked(lambda: _new_folder(path))
+    old = path.parent / f".{path.name}.saving-{secrets.token_hex(4)}"
     try:
         yield new
-        old = path.parent / f".{path.name}.saving-{secrets.token_hex(4)}"
         if path.exists():
             path.rename(old)
-        new.rename(path)
+        with contextlib.suppress(FileNotFoundError):  # somebody else has given it its name
+            new.rename(path)
+        (old / CHECKSUMS).unlink(missing_ok=True)  # no longer whole, whatever happens next
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        lock.release()
+
+
+def _new_folder(path: Path) -> Path:
+    new = path.parent / f".{path.name}.saving-{secrets.token_hex(4)}"
+    new.mkdir()
+    return new
+
+
+def _complete(path: Path) -> None:
+    """Finish a save that was killed while it exchanged the old folder for the new one."""
+    if path.exists():
+        return
+    whole = [
+        p for p in path.parent.glob(f".{_escaped(path.name)}.saving-*") if (p / CHECKSUMS).is_file()
+    ]
+    if whole:
+        newest = max(whole, key=lambda p: (p / CHECKSUMS).stat().st_mtime_ns)
+        with contextlib.suppress(OSError):  # another process was faster, or the disk is read-only
+            newest.rename(path)
+
+
+def _escaped(name: str) -> str:
+    """A name as a pattern that means just that name."""
+    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 # -- loading ------------------------------------------------------------------------
@@ -153,6 +186,7 @@ def _whole_folder(path: Path) -> Iterator[Path]:
 
 def load(path: Path) -> tuple[Node, Schema]:
     """The graph of a saved workflow, fitted as it was, and the schema of its data."""
+    _complete(path)
     if not (path / STRUCTURE).is_file():
         raise ArtefactError(f"{path} is not a saved workflow: it has no {STRUCTURE}")
     _check_files(path)

@@ -8,6 +8,8 @@ comes before them is computed and regrouped on disk, what comes after starts fro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -187,6 +189,20 @@ class _Named:
             raise OperatorError(
                 f"{self.node!r} failed to fit: {type(error).__name__}: {error}"
             ) from error
+
+
+@contextmanager
+def unchanged_on_failure(output: Node, memory: Memory) -> Iterator[None]:
+    """A fit that fails, or is interrupted, leaves no files, and operators as they were."""
+    learners = {n.op: dict(vars(n.op)) for n in iter_nodes(output) if isinstance(n.op, StatOperator)}
+    try:
+        yield
+    except BaseException:
+        for op, known in learners.items():
+            vars(op).clear()
+            vars(op).update(known)
+        memory.close()
+        raise
 
 
 def small_partitions(dataset: Dataset, memory: Memory, executor: Executor) -> Dataset:

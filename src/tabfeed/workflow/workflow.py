@@ -23,7 +23,13 @@ from tabfeed.ops.metadata import Subgraph
 from tabfeed.ops.node import Node, Selection, iter_nodes
 from tabfeed.ops.plan import Plan
 from tabfeed.schema import Schema
-from tabfeed.workflow.fitting import first_shuffle, fit_graph, shuffled, small_partitions
+from tabfeed.workflow.fitting import (
+    first_shuffle,
+    fit_graph,
+    shuffled,
+    small_partitions,
+    unchanged_on_failure,
+)
 from tabfeed.workflow.program import Program
 
 __all__ = ["Workflow"]
@@ -99,8 +105,9 @@ class Workflow:
         memory = Memory(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
         who = executor or self.executor
         pieces = small_partitions(data, memory, who)
-        fit_graph(self.output_node, pieces, who, memory, update=update)
-        self._set_source(data.schema)
+        with unchanged_on_failure(self.output_node, memory):
+            fit_graph(self.output_node, pieces, who, memory, update=update)
+            self._set_source(data.schema)
         return data
 
     def _set_source(self, schema: Schema) -> None:

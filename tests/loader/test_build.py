@@ -1,0 +1,42 @@
+"""What follows from the columns: how fine partitions are cut, which schema a batch has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tabfeed import ColumnSchema, Dataset, Schema
+from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.build import output_schema, split_steps
+
+
+def test_long_lists_of_one_length_count_as_long(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tabfeed.loader.torch import Loader
+
+    flat = pa.array(np.zeros(2000 * 512, np.int32))
+    words = pa.FixedSizeListArray.from_arrays(flat, 512)
+    Dataset(pa.table({"words": words})).to_parquet(tmp_path / "data", row_group_size=2000)
+    loader = Loader(Dataset(tmp_path / "data"), 8, host_memory="6MiB")
+    assert sum(loader.feed.plan.sizes) == 2000
+    assert max(loader.feed.plan.sizes) * 512 * 4 <= 2**20
+
+
+class Declares:
+    """A function of tables that says what it makes."""
+
+    output_schema = Schema([ColumnSchema("w", "list<int64>", value_count=(2, 2))])
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table
+
+
+def test_the_schema_is_that_of_the_last_function_of_tables() -> None:
+    step = Declares()
+    dataset = Dataset({"w": [[1, 2], [0, 1]]})
+    vectors = EmbeddingOperator(np.eye(3, dtype=np.float32), "w")
+    for transforms in (step, [step], [step, vectors], [step, vectors, Padding(2)]):
+        assert output_schema(dataset, transforms, split_steps(transforms)) == step.output_schema
