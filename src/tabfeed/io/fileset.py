@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from tabfeed.trace import span
 __all__ = ["FileSet", "open_files"]
 
 _OPEN_THREADS = 16
+_OPEN_TASKS = 64
 _STREAM_ROWS = 65_536
 _STREAM_BYTES = 16 * 2**20
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
@@ -60,10 +61,14 @@ def open_files(
                 raise
             return e
 
-    executor = LocalExecutor(threads=min(_OPEN_THREADS, len(locations)))
+    # Several files a task: opening a local one takes less time than handing it to a thread.
+    some = max(1, len(locations) // _OPEN_TASKS)
+    groups = [locations[i : i + some] for i in range(0, len(locations), some)]
+    executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
+    opened = executor.map(groups, lambda group: [try_open(location) for location in group])
     good: list[tuple[Location, DataFile]] = []
     bad: list[tuple[Skipped, CannotRead]] = []
-    for location, result in zip(locations, executor.map(locations, try_open), strict=True):
+    for location, result in zip(locations, chain.from_iterable(opened), strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
             bad.append((Skipped(location.name, None, None, str(result)), result))
         else:

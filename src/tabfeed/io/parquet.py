@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,7 +46,7 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     with reading(location), location.open() as f:
         try:
             metadata = read_footer(location, f)
-            schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
+            schema = _arrow_schema(metadata)
         except _NOT_DAMAGE:
             raise
         except _DAMAGE as e:
@@ -88,6 +88,30 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
             raise
         parts = [_read_groups(reader, [unit], columns) for unit in units]
         return pa.concat_tables(parts)
+
+
+class _Known(NamedTuple):
+    """The schema of the file opened last: most files of a dataset have the same."""
+
+    parquet: pq.ParquetSchema
+    written: bytes
+    schema: pa.Schema
+
+
+_known: _Known | None = None
+
+
+def _arrow_schema(metadata: pq.FileMetaData) -> pa.Schema:
+    """The columns and their types as they were before they were written."""
+    global _known
+    written = (metadata.metadata or {}).get(b"ARROW:schema")
+    known = _known
+    if known and known.written == written and known.parquet.equals(metadata.schema):
+        return known.schema
+    schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
+    if written is not None:  # only together they say all there is to know
+        _known = _Known(metadata.schema, written, schema)
+    return schema
 
 
 def _restore_types(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:

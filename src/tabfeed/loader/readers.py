@@ -138,9 +138,10 @@ class PartReader:
                 "expected: the files changed, or a transform drops or adds rows; write such data "
                 "with Dataset.to_parquet first"
             )
+        found = table.column_names
         for name in layout.columns:
-            if name not in table.column_names:
-                raise ColumnNotFoundError(name, table.column_names, where=self._where(number))
+            if name not in found:
+                raise ColumnNotFoundError(name, found, where=self._where(number))
         try:
             with span("convert", rows=table.num_rows):
                 return make_part(table, layout)
