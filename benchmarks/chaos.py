@@ -94,8 +94,12 @@ class Killer:
         self._thread.join()
 
     def _run(self) -> None:
+        count = len(self._cluster.workers)
         while not self._end.wait(self._every * self._rng.uniform(0.7, 1.3)):
-            pids = [n.pid for n in list(self._cluster.workers.values()) if n.pid]
+            self._cluster.scale(count)  # a worker that died while it started is given up otherwise
+            there = set(self._cluster.scheduler.workers)
+            nannies = [n for n in list(self._cluster.workers.values()) if n.pid]
+            pids = [n.pid for n in nannies if n.worker_address in there]
             if pids:
                 self._strike(self._rng.choice(pids))
 

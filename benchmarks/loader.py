@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -45,16 +44,20 @@ COLUMNS = [*CATS, *CONTS, "label"]
 
 def make_files(folder: Path, rows: int, files: int, group: int) -> None:
     """Processed click logs: int32 categories drawn log-uniformly, float32 numbers, a label."""
-    random = np.random.default_rng(0)
-    per_file = rows // files
     for number in range(files):
-        table: dict[str, Any] = {}
-        for name, size in zip(CATS, CARDINALITIES, strict=True):
-            table[name] = np.exp(random.random(per_file) * np.log(size)).astype(np.int32)
-        for name in CONTS:
-            table[name] = random.standard_normal(per_file, dtype=np.float32)
-        table["label"] = (random.random(per_file) < 0.03).astype(np.float32)
-        pq.write_table(pa.table(table), folder / f"part_{number:04}.parquet", row_group_size=group)
+        make_file(folder / f"part_{number:04}.parquet", rows // files, group, number)
+
+
+def make_file(path: Path, rows: int, group: int, seed: int) -> None:
+    """One of these files."""
+    random = np.random.default_rng(seed)
+    table: dict[str, Any] = {}
+    for name, size in zip(CATS, CARDINALITIES, strict=True):
+        table[name] = np.exp(random.random(rows) * np.log(size)).astype(np.int32)
+    for name in CONTS:
+        table[name] = random.standard_normal(rows, dtype=np.float32)
+    table["label"] = (random.random(rows) < 0.03).astype(np.float32)
+    pq.write_table(pa.table(table), path, row_group_size=group)
 
 
 # -- contenders: each goes over the data once and returns how many rows it delivered -----------
@@ -124,6 +127,8 @@ def by_hand(folder: Path, batch: int, shuffle: bool) -> int:
 
 def by_hand_polars(folder: Path, batch: int) -> int:
     """Polars reads a file, shuffles it, and gives tensors."""
+    import polars as pl  # not on every GPU machine where this file is imported
+
     total = 0
     for file in sorted(folder.glob("*.parquet")):
         frame = pl.read_parquet(file, columns=COLUMNS).sample(fraction=1.0, shuffle=True)

@@ -1,12 +1,13 @@
 """What the profiler costs: one loop, with it and without, turn by turn.
 
-The loop never stops; every third of a second the profiler's watching is switched on or off. A
+The loop never stops; every fifth of a second the profiler's watching is switched on or off. A
 machine that is busier or slower for a while is so for both; whole runs of seconds would differ by
-several percent from themselves. Each pair of turns gives a ratio; told are the median of the ratios
-and its 95 % interval (by resampling). Pairs of which neither half is profiled show what can be told
-apart at all. Prints JSON.
+several percent from themselves. Each turn is held against the mean of the turns without the
+profiler before and after it; told are the median of these ratios and its 95 % interval (by
+resampling). Turns that are not profiled either, held against their neighbours in the same way, show
+what can be told apart at all. Prints JSON.
 
-    OMP_NUM_THREADS=1 python benchmarks/profiler_overhead.py [--pairs 80]
+    OMP_NUM_THREADS=1 python benchmarks/profiler_overhead.py [--turns 100] [--only "native 10"]
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tabfeed.profile.sampler import Sampler
 from tabfeed.profile.spans import SpanLog
 from tabfeed.trace import recording, span
 
-_TURN = 0.33
+_TURN = 0.2
 Step = Callable[[Any], Any]
 
 
@@ -82,7 +83,7 @@ def turn(batches: Iterator[Any], step: Step, count: int) -> float:
     return time.perf_counter() - start
 
 
-def measure(step: Step, pairs: int) -> dict[str, Any]:
+def measure(step: Step, turns: int) -> dict[str, Any]:
     """Overhead in percent, and what turns without the profiler show."""
     bare = repeat({"x": np.zeros((256, 4), np.float32), "y": np.zeros(256, np.float32)})
     turn(bare, step, 20)
@@ -99,10 +100,12 @@ def measure(step: Step, pairs: int) -> dict[str, Any]:
             Gated.gate.clear()
             return turn(bare, step, count)
 
-        for number in range(pairs):
-            times = [run() for run in ((on, off, off) if number % 2 else (off, off, on))]
-            profiled.append(times[0 if number % 2 else 2] / times[1])
-            neither.append(times[2 if number % 2 else 0] / times[1])
+        before = off()
+        for _ in range(turns):
+            for run, kept in ((on, profiled), (off, neither)):
+                seconds, after = run(), off()
+                kept.append(2 * seconds / (before + after))
+                before = after
         Gated.gate.set()
     return {"profiled": overhead(profiled), "neither profiled": overhead(neither)}
 
@@ -149,14 +152,16 @@ def small_costs() -> dict[str, float]:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=80)
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--only", default="", help="the steps whose name begins so")
     args = parser.parse_args()
     profiler.Sampler = Gated  # type: ignore[attr-defined,misc]
     result: dict[str, Any] = {"cores": cpu_count(), "load": os.getloadavg(), "overhead in %": {}}
     for name, make in (("native", multiply), ("python", spin)):
         for length in (0.01, 0.001):
-            told = measure(make(length), args.pairs)
-            result["overhead in %"][f"{name} step of {1000 * length:g} ms"] = told
+            case = f"{name} {1000 * length:g} ms"
+            if case.startswith(args.only):
+                result["overhead in %"][case] = measure(make(length), args.turns)
     result["nanoseconds"] = small_costs()
     print(json.dumps(result, indent=2))
 

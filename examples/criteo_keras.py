@@ -1,7 +1,13 @@
 """Click logs, end to end: raw files to features, features to a trained Keras model, both saved.
 
-python examples/criteo_keras.py
-python examples/criteo_keras.py --rows 2_000_000 --batch-size 65536 --folder demo_data/large
+Hex strings and counts with gaps become ids and numbers (`make_features`); a loader gives them to
+``model.fit`` in shuffled batches, read ahead in the background (`train`); at the end workflow and
+model, saved side by side, score raw rows as a server would (`serve`). After training it prints how
+long that took and how many rows a second went through the model (``dl_thru``). Where Graphviz and
+pydot are installed, ``model.png`` shows the model.
+
+    python examples/criteo_keras.py
+    python examples/criteo_keras.py --rows 2_000_000 --batch-size 65536 --folder demo_data/large
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow: say errors alone
 
 import tensorflow as tf
 
@@ -56,7 +62,10 @@ def make_loader(folder: Path, batch_size: int, *, shuffle: bool) -> KerasSequenc
 
 
 def make_model(workflow: tabfeed.Workflow) -> tf.keras.Model:
-    """An embedding for each category, the numbers beside them, three dense layers."""
+    """An embedding for each category, the numbers beside them, three dense layers.
+
+    Columns may be those of `tf.feature_column` as well.
+    """
     sizes = ops.get_embedding_sizes(workflow)
     assert isinstance(sizes, dict)  # a pair only where there are lists
     inputs = {n: tf.keras.Input(name=n, dtype=tf.int32, shape=(1,)) for n in CATEGORICAL}
@@ -76,7 +85,10 @@ def draw(model: tf.keras.Model, path: Path) -> None:
     if find_spec("pydot") is None or shutil.which("dot") is None:
         print("No picture of the model: that needs pydot and Graphviz.")
         return
-    tf.keras.utils.plot_model(model, to_file=str(path))
+    tf.keras.utils.plot_model(
+        model, to_file=str(path), rankdir="LR", show_layer_names=True, show_shapes=True, dpi=60
+    )
+    print(f"The model is drawn in {path}.")
 
 
 def train(

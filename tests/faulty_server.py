@@ -284,6 +284,8 @@ def _from_folder(root: Path, request: _Request) -> _Answer:
     if "list-type" in query:
         return _listing(root, request.path.strip("/"), query)
     path = root / request.path.strip("/")
+    if path.is_dir() and path.parent == root and request.method == "HEAD":
+        return _Answer(200)  # there is such a bucket
     if not path.is_file():
         return _error(404)
     facts = path.stat()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 from tabfeed.errors import UnknownArgumentError
 
-__all__ = ["known_arguments"]
+__all__ = ["known_arguments", "refuse_unknown"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,19 +33,24 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for given in kwargs:
-            if given not in known:
-                others = [k for k in known if k != "self"]
-                raise UnknownArgumentError(
-                    f"{name} has no argument {given!r}; {_hint(given, others)}"
-                )
+        refuse_unknown(kwargs, known, name)
         return function(*args, **kwargs)
 
     return checked
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], name: str) -> None:
+    """Refuse the first of the `given` arguments that what is called `name` does not have."""
+    others = [k for k in known if k != "self"]
+    for argument in given:
+        if argument not in others:
+            raise UnknownArgumentError(
+                f"{name} has no argument {argument!r}; {_hint(argument, others)}"
+            )
 
 
 def _hint(given: str, known: list[str]) -> str:
     near = difflib.get_close_matches(given, known, n=3)
     if near:
         return f"did you mean {' or '.join(repr(n) for n in near)}?"
-    return f"it has {', '.join(known)}"
+    return f"it has {', '.join(known) or 'none'}"

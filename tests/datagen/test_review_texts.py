@@ -39,7 +39,7 @@ def test_texts_are_16_to_64_words_of_the_vocabulary() -> None:
 def test_texts_can_be_longer() -> None:
     table = next(reviews_tables(400, users=300, items=100, longest=300))
     lengths = [len(text.split(" ")) for text in table["item_text"].to_pylist()]
-    assert 16 <= min(lengths) and 280 < max(lengths) <= 300
+    assert min(lengths) >= 16 and 280 < max(lengths) <= 300
     default = next(reviews_tables(400, users=300, items=100))
     assert table["item_id"].equals(default["item_id"])
     again = next(reviews_tables(400, users=300, items=100, longest=64))

@@ -28,5 +28,9 @@ def test_the_example_runs(tmp_path: Path) -> None:
     printed = r"run_time: [\d.]+  - rows:  9600 - epochs: 2 - dl_thru: \d+"
     assert re.search(printed, run.stdout), run.stdout
     assert "The loss fell" in run.stdout
+    assert len(re.findall(r"Clicks expected of three raw rows: \[0\.", run.stdout)) == 1
+    drawn = (tmp_path / "out" / "model.png").is_file()
+    assert drawn != ("No picture of the model" in run.stdout)
     assert (tmp_path / "out" / "model.savedmodel" / "saved_model.pb").is_file()
+    assert (tmp_path / "out" / "model.keras").is_file()
     assert (tmp_path / "out" / "workflow").is_dir()

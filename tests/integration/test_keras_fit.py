@@ -15,6 +15,7 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from tabfeed import Dataset  # noqa: E402
+from tabfeed.errors import LoaderError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
 from tabfeed.loader.keras import (  # noqa: E402
     KerasSequenceLoader,
@@ -113,10 +114,40 @@ def whole_buffers(device: str | None) -> backends.Tensors:
     return replace(found, columns=Carrier("cpu").columns)
 
 
+class OnTorch:
+    """Chunks whose buffers are tensors already, as they are when made on a GPU."""
+
+    def __init__(self, maker: Any) -> None:
+        self.maker = maker
+
+    def make(self, *args: Any) -> Any:
+        import torch
+
+        chunks = self.maker.make(*args)
+        for chunk in chunks:
+            chunk.matrices = {name: torch.from_numpy(m) for name, m in chunk.matrices.items()}
+        return chunks
+
+
+def placed(device: str | None) -> backends.Tensors:
+    """The same, with a feed that makes chunks elsewhere."""
+
+    def place(feed: Any) -> Any:
+        recipe = replace(feed.recipe, maker=OnTorch(feed.recipe.maker))
+        return type(feed)(recipe, feed.plan, feed.options)
+
+    return replace(whole_buffers(device), place=place)
+
+
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it copies to a GPU itself")
-def test_columns_cut_from_whole_buffers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", [whole_buffers, placed])
+def test_columns_cut_from_whole_buffers_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    if how is placed and keras.backend.backend() != "torch":
+        pytest.skip("only torch makes chunks on the GPU")
     expected = as_numpy(loader())
-    monkeypatch.setattr(sequence, "find_tensors", whole_buffers)
+    monkeypatch.setattr(sequence, "find_tensors", how)
     found = as_numpy(loader())
     assert [len(b["y"]) for b in found] == [64] * 15 + [40]
     for left, right in zip(expected, found, strict=True):
@@ -124,6 +155,15 @@ def test_columns_cut_from_whole_buffers_are_the_same(monkeypatch: pytest.MonkeyP
         for name, value in left.items():
             assert value.dtype == right[name].dtype
             np.testing.assert_array_equal(value, right[name])
+    weighted = loader(class_weight={1: 3.0})
+    for _, y, weights in weighted:
+        y, weights = (keras.ops.convert_to_numpy(t) for t in (y, weights))
+        np.testing.assert_array_equal(weights, np.where(y[:, 0] == 1, 3.0, 1.0))
+    limited = KerasSequenceLoader(
+        dataset(), 64, label_names=["y"], feature_columns=[Identity("C", 9)]
+    )
+    with pytest.raises(LoaderError, match="column 'C' has the id 9"):
+        list(limited)
 
 
 def test_batches_that_are_kept_stay_as_they_were() -> None:
@@ -212,6 +252,29 @@ def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:
     train = loader()
     trained.fit(train, epochs=3, steps_per_epoch=5, verbose=0)
     assert 15 * 64 <= train.num_rows_processed <= ROWS
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX compiles by shape")
+def test_a_step_is_compiled_once_for_each_size_of_batch() -> None:
+    traced = []
+
+    class Count(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            traced.append(tuple(x.shape))
+            return x
+
+    inputs = {"I": keras.Input((1,), name="I")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(Count()(inputs["I"])))
+    model.compile("sgd", "mse")
+    rows = {"I": np.arange(100.0), "y": np.zeros(100)}
+    train = KerasSequenceLoader(
+        Dataset(rows, npartitions=3), 32, label_names=["y"], cont_names=["I"]
+    )
+    model.fit(train, epochs=1, verbose=0)
+    once = list(traced)
+    assert {(32, 1), (4, 1)} <= set(once)
+    model.fit(train, epochs=3, verbose=0)
+    assert traced == once
 
 
 def test_stopping_early_leaves_no_thread(trained: keras.Model) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from tabfeed.testing.loader import write_rows
 
 accelerate = pytest.importorskip("accelerate")
 
-# What a user writes, run by `accelerate launch` on each of two processes.
+# What a user writes, as each of two processes runs it that torchrun or `accelerate launch` starts.
 TRAIN = """
 import json, sys, torch
 from accelerate import Accelerator
@@ -51,21 +52,23 @@ accelerator.end_training()
 def test_two_processes_share_the_rows_and_train_one_model(tmp_path):
     (tmp_path / "data").mkdir()
     write_rows(tmp_path / "data")
-    (tmp_path / "train.py").write_text(TRAIN)
-    launch = [sys.executable, "-W", "ignore", "-m", "accelerate.commands.launch"]
-    # On CPUs alone `accelerate launch` starts several processes under this name only.
-    where = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
-    rest = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    script = [str(tmp_path / "train.py"), str(tmp_path / "data"), str(tmp_path)]
-    environment = os.environ | {
-        "ACCELERATE_USE_CPU": "true",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [*launch, *where, *rest, *script], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    place |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    script = ["-W", "ignore", "-c", TRAIN, str(tmp_path / "data"), str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *script],
+            env=os.environ | place | {"RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert [r["world"] for r in ranks] == [2, 2]
     assert [len(r["seen"]) for r in ranks] == [22, 22]  # 132 rows, 12 a step, twice

@@ -1,7 +1,7 @@
 """The report as a person sees it: in a browser, at a desk and on a phone, light and dark.
 
-Screenshots are kept where TABFEED_SCREENSHOTS says, or in the test's own folder. Without a Chromium
-on the path these tests are skipped, and say so.
+Screenshots are kept in build/screenshots, or where TABFEED_SCREENSHOTS says. Without a Chromium on
+the path these tests are skipped, and say so.
 """
 
 import os
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 # Headless Chromium makes no window narrower than 500 pixels, so a phone's width is a frame inside a
 # page of our own.
+KEPT = Path(__file__).parents[2] / "build" / "screenshots"
 SIZES = {"desktop": (1280, 1000), "phone": (390, 1000)}
 
 
@@ -81,9 +82,10 @@ def unfilter(kind: int, line: bytes, above: bytes, step: int) -> bytes:
 
 def shoot(folder: Path, html: str, name: str, width: int, height: int, *, dark: bool) -> Path:
     (folder / "report.html").write_text(html, "utf-8")
-    kept = Path(os.environ.get("TABFEED_SCREENSHOTS", folder))
+    kept = Path(os.environ.get("TABFEED_SCREENSHOTS", KEPT))
     kept.mkdir(parents=True, exist_ok=True)
     picture = kept / f"{name}-{width}-{'dark' if dark else 'light'}.png"
+    picture.unlink(missing_ok=True)  # of an earlier run
     shown = folder / "report.html"
     if width < 500:
         shown = folder / "frame.html"
@@ -114,16 +116,23 @@ def test_it_renders(tmp_path: Path, size: str, dark: bool) -> None:
     assert len(colours) > 30
 
 
-def test_the_comparison_renders(tmp_path: Path) -> None:
-    runs = [make_run(wait=3.0, name="fed"), make_run(name="tabfeed")]
-    html = compare(runs).to_html()
-    assert shoot(tmp_path, html, "compare", 1280, 700, dark=False).stat().st_size > 5_000
+@pytest.mark.parametrize(("size", "dark"), [("desktop", False), ("phone", True)])
+def test_the_comparison_renders(tmp_path: Path, size: str, dark: bool) -> None:
+    width, height = SIZES[size]
+    html = compare([make_run(wait=3.0, name="fed"), full_run("tabfeed")]).to_html()
+    picture = shoot(tmp_path, html, f"compare-{size}", width, height, dark=dark)
+    assert picture.stat().st_size > 5_000
+
+
+LONG = "a name that is rather long for a phone"
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_sticks_out_sideways(tmp_path: Path, width: int) -> None:
+@pytest.mark.parametrize("kind", ["report", "comparison"])
+def test_nothing_sticks_out_sideways(tmp_path: Path, width: int, kind: str) -> None:
     """The page is no wider than its window: measured by a script the test adds, not the page's."""
-    html = page(full_run(name="a name that is rather long for a phone"))
+    runs = [make_run(wait=3.0, name=LONG), full_run(name=LONG)]
+    html = page(runs[1]) if kind == "report" else compare(runs).to_html()
     html = re.sub(r"<meta http-equiv[^>]*>", "", html)
     probe = (
         "<script>addEventListener('load',()=>{document.title="

@@ -74,9 +74,7 @@ KINDS = pytest.mark.parametrize("kind", ["arrow", "http"])
 
 
 @KINDS
-def test_only_the_columns_asked_for_travel_in_few_requests(
-    kind: str, server: FaultyServer
-) -> None:
+def test_only_the_columns_asked_for_travel_in_few_requests(kind: str, server: FaultyServer) -> None:
     dataset = opened(kind, server)
     server.calm()
     assert dataset.select(["b"]).to_arrow()["b"].to_pylist() == TABLE["b"].to_pylist()[:3000]
@@ -250,9 +248,7 @@ def test_without_a_version_an_object_is_read_all_the_same() -> None:
     memory.pipe("/test_fetch/x", b"0123456789" * 20_000)
     try:
         place = place_of("memory://test_fetch/x")
-        location = Location(
-            place.name, place.path, place.filesystem, 200_000, remote=place.remote
-        )
+        location = Location(place.name, place.path, place.filesystem, 200_000, remote=place.remote)
         with location.open() as file:
             assert file.read(4) == b"0123"
             assert file.size() == 200_000

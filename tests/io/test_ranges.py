@@ -21,7 +21,7 @@ def test_a_hole_is_read_where_it_is_a_small_part_of_the_whole() -> None:
 
 def test_neighbours_are_joined_up_to_the_largest_request() -> None:
     columns = [Range(i * 10 * MIB, (i + 1) * 10 * MIB) for i in range(4)]
-    assert requests_for(columns) == [Range(0, 30 * MIB), Range(30 * MIB, 40 * MIB)]
+    assert requests_for(columns, 32 * MIB) == [Range(0, 30 * MIB), Range(30 * MIB, 40 * MIB)]
 
 
 def test_overlaps_repeats_and_nothing() -> None:

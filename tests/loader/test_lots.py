@@ -56,7 +56,7 @@ def test_rows_of_a_lot_stay_whole(dataset, lot_rows, shuffle):
     epoch = Plan((10, 10, 10), batch=5, shuffle=shuffle, lot=lot_rows).epoch(0)
     seen = []
     for number in range(len(epoch.starts) - 1):
-        lot = reader(dataset).read(epoch, number)
+        (lot,) = reader(dataset).read(epoch, [number])
         order = lot.matrices["cats"][0].tolist()
         assert lot.rows == len(order)
         assert lot.matrices["cats"][1].tolist() == [k * 10 for k in order]
@@ -86,18 +86,18 @@ def test_a_column_that_changed_its_type_is_refused(dataset):
 
     made = LotReader(Lying(), LAYOUT, lot_dtypes(LAYOUT, dataset.schema))
     with pytest.raises(LoaderError, match="column 'a' is int64 where the dataset says int32"):
-        made.read(Plan((10,), batch=5).epoch(0), 0)
+        made.read(Plan((10,), batch=5).epoch(0), [0])
 
 
 def test_memory_goes_round(dataset):
     made, epoch = reader(dataset), Plan((10, 10, 10), batch=5).epoch(0)
-    first = made.read(epoch, 0).matrices["cats"].ctypes.data
-    assert made.read(epoch, 1).matrices["cats"].ctypes.data == first
+    first = made.read(epoch, [0])[0].matrices["cats"].ctypes.data
+    assert made.read(epoch, [1])[0].matrices["cats"].ctypes.data == first
 
 
 def test_through_a_transform(dataset):
     def double(table):
         return table.set_column(0, "a", pa.array(np.asarray(table["a"]) * 2))
 
-    lot = reader(dataset, transforms=(double,)).read(Plan((10, 10, 10), batch=5).epoch(0), 0)
+    (lot,) = reader(dataset, transforms=(double,)).read(Plan((10, 10, 10), batch=5).epoch(0), [0])
     assert (lot.matrices["cats"][0] * 5).tolist() == lot.matrices["cats"][1].tolist()

@@ -40,3 +40,12 @@ def test_arguments_win():
 def test_what_does_not_fit_is_refused(rank, world, message):
     with pytest.raises(ArgumentError, match=message):
         find_place(rank, world)
+
+
+def test_a_process_group_of_torch_is_asked_where_the_environment_is_silent(monkeypatch):
+    distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: 3)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 5)
+    assert find_place(None, None, {"WORLD_SIZE": "5", "LOCAL_RANK": "3"}) == (3, 5)
+    assert find_place(None, None, {"RANK": "0", "WORLD_SIZE": "2"}) == (0, 2)

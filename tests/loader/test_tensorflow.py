@@ -460,7 +460,7 @@ def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) ->
             assert np.array_equal(x[name], other_x[name])
         assert all(np.array_equal(a, b) for a, b in zip(y, other_y, strict=True))
     assert ids(whole.as_tf_dataset()) == ids(plain)
-    with pytest.raises(LoaderError, match="column 'C' has the id 4"):
+    with pytest.raises(LoaderError, match="column 'C' has the id 5"):
         list(make(cat_names=None, feature_columns=[identity("C", 5)]))
 
 

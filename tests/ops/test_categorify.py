@@ -17,6 +17,7 @@ from tabfeed import ops
 from tabfeed.errors import (
     ArgumentError,
     ColumnNotFoundError,
+    NotFittedError,
     OperatorError,
     SchemaError,
     SourceNotFoundError,
@@ -277,3 +278,16 @@ def test_mixed_short_and_long_text_beyond_the_limit() -> None:
         here.fit(data).transform(data).to_arrow()
         == there.fit(data, memory_limit="100kB").transform(data).to_arrow()
     )
+
+
+def test_with_all_vocabularies_given_nothing_needs_to_be_fitted(tmp_path: Path) -> None:
+    op = ops.Categorify(vocabs={"a": ["x", "y"], "b": [7, 5]})
+    workflow = nvt.Workflow((["a", "b"] >> op) + "z")
+    out = workflow.transform({"a": ["y", "new"], "b": [5, None], "z": [1, 2]})
+    assert {n: v.tolist() for n, v in out.items()} == {"a": [4, 2], "b": [4, 1], "z": [1, 2]}
+    assert ops.get_embedding_sizes(workflow) == {"a": (5, 16), "b": (5, 16)}
+    workflow.save(tmp_path / "w")
+    assert nvt.Workflow.load(tmp_path / "w").transform({"a": "x", "b": 7, "z": 0})["b"] == 3
+    half = nvt.Workflow(["a", "b"] >> ops.Categorify(vocabs={"a": ["x"]}))
+    with pytest.raises(NotFittedError):
+        half.transform({"a": ["x"], "b": [1]})

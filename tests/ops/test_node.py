@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -168,3 +169,40 @@ def test_remove_inputs_from_wildcards() -> None:
     workflow = nvt.Workflow(ColumnSelector("*") >> ops.AddTags("id")).fit(DATA)
     served = workflow.remove_inputs("y")
     assert served.transform(DATA.select(["a", "b", "c"])).column_names == ["a", "b", "c"]
+
+
+def enough(frame: pl.DataFrame) -> bool:
+    """When to stop; can be imported again."""
+    return bool(frame["x"].max() < 1)
+
+
+def halved(column: pl.Series) -> pl.Series:
+    return column / 2
+
+
+def test_a_part_that_is_repeated(tmp_path: Path) -> None:
+    part = ops.Subgraph("halve", ["x"] >> ops.LambdaOp(halved), loop_until=enough)
+    node = (["x", "y"] >> ops.FillMissing(16.0)) >> part
+    workflow = nvt.Workflow(node + "z").fit({"x": [8.0, None], "y": [1.0, 1.0], "z": [1, 2]})
+    out = workflow.transform({"x": [8.0, None], "y": [1.0, 1.0], "z": [1, 2]})
+    assert {n: v.tolist() for n, v in out.items()} == {"x": [0.25, 0.5], "z": [1, 2]}
+    assert workflow.subworkflows == ["halve"]
+    workflow.save(tmp_path / "w")
+    loaded = nvt.Workflow.load(tmp_path / "w")
+    assert loaded.transform({"x": 4.0, "y": 0.0, "z": 5}) == {"x": 0.5, "z": 5}
+    assert loaded.get_subworkflow("halve").transform({"x": 4.0, "y": 0.0, "z": 5}) == {"x": 0.5}
+
+
+def test_operators_that_learn_inside_a_repeated_part() -> None:
+    part = ops.Subgraph("scale", ["x"] >> ops.Normalize(), loop_until=lambda df: df["x"].max() < 1)
+    workflow = nvt.Workflow(part).fit({"x": [0.0, 10.0, 20.0]})  # mean 10, deviation 10
+    assert workflow.transform({"x": [35.0]})["x"].tolist() == [-0.75]
+
+
+def test_a_part_that_is_never_enough() -> None:
+    part = ops.Subgraph("same", ["x"] >> ops.Clip(0), loop_until=lambda df: False)
+    with pytest.raises(OperatorError, match="did not hold after 1,000 times"):
+        nvt.Workflow(part).transform({"x": [1]})
+    other = ops.Subgraph("new", ["x"] >> ops.Rename(name="z"), loop_until=lambda df: False)
+    with pytest.raises(OperatorError, match="must make the columns it takes in"):
+        nvt.Workflow(other).transform({"x": [1]})

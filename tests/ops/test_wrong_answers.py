@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tabfeed as nvt
-from tabfeed import ops
+from tabfeed import ColumnSelector, ops
 from tabfeed.errors import GraphError
 
 
@@ -190,6 +190,24 @@ def positive(frame: pl.DataFrame) -> pl.Series:
 def test_branches_that_would_not_line_up_are_refused(build: Any) -> None:
     with pytest.raises(GraphError, match="do not line up"):
         build()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: ops.JoinExternal({"k": [1, 3], "p": [5, 6]}, on="k"), {"k": [1, 3], "p": [5, 6]}),
+        (lambda: ops.DifferenceLag("z"), {"k_difference_lag_1": [None, 2.0]}),
+        (lambda: ops.LambdaOp(lambda c, df: c + df["z"], dependency="z"), {"k": [8, 10]}),
+        (lambda: ops.JoinGroupby("z", stats=["mean"]), {"k_z_mean": [7.0, 7.0]}),
+    ],
+)
+def test_columns_named_behind_a_filter_are_those_that_it_left(make: Any, expected: Any) -> None:
+    data = pa.table({"k": [1, 2, 3], "z": [7, 8, 7], "x": [1.0, None, 3.0]})
+    whole = ["k", "z", "x"] >> ops.Dropna()
+    assert nvt.Workflow(whole["k"] >> make()).fit_transform(data).to_pydict() == expected
+    open_ended = ColumnSelector("*") >> ops.Dropna()
+    workflow = nvt.Workflow(open_ended["k"] >> make()).fit(data)
+    assert workflow.transform(data).to_pydict() == expected
 
 
 def test_whole_rows_are_filtered_together() -> None:

@@ -2,12 +2,18 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tabfeed.io import Dataset
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
+from tabfeed.profile.through import array_feed
 from tests.profile import cases as c
 
 
@@ -50,6 +56,19 @@ def test_ours_slow_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     with c.slow_storage(monkeypatch, c.work):
         prof = c.profile(c.ours(), c.quick_step)
     check(prof, "decode")
+
+
+def test_ours_slow_decoding_of_real_files(tmp_path: Path) -> None:
+    """Compressed hard and read as a loader reads it, with nothing replaced."""
+    random = np.random.default_rng(0)
+    table = pa.table({f"x{i}": random.integers(0, 9, 60_000).astype(float) for i in range(8)})
+    pq.write_table(table, tmp_path / "a.parquet", 5000, compression="gzip", use_dictionary=False)
+    dataset = Dataset(tmp_path)
+    feed = array_feed(dataset, LoaderOptions(batch_size=2000, threads=1), dataset.column_names)
+    prof = c.profile(feed, lambda batch: None)
+    check(prof, "decode", "decoding files")
+    read = next(s for s in prof.run.stages if s.name == "read")
+    assert read.rows == 60_000
 
 
 def test_ours_slow_transform() -> None:

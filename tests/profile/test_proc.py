@@ -35,7 +35,7 @@ def test_without_schedstat_the_ticks_are_taken(tmp_path: Path) -> None:
 def test_without_proc_nothing_is_told(tmp_path: Path) -> None:
     assert proc.thread_times(tmp_path) == {}
     assert proc.child_times(tmp_path) == {}
-    assert proc.system_name(1, tmp_path) == "thread"
+    assert proc.system_name(1, tmp_path) == "threads of libraries"
 
 
 def test_children_are_seen() -> None:

@@ -1,6 +1,7 @@
 """Terminal, page and comparison, on runs written by hand."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -114,3 +115,17 @@ def test_comparison_of_files_and_what_is_refused(tmp_path: Path) -> None:
             compare(wrong)
     with pytest.raises(ArgumentError, match=r"end in \.html"):
         both.save(tmp_path / "x.png")
+
+
+def test_a_comparison_says_what_changed() -> None:
+    fed = make_run(wait=3.0, name="fed", loader=r.Loader("iterable", "generator"))
+    run = make_run(name="ours")
+    run = replace(run, steps=replace(run.steps, rows=2_000_000))
+    told = {row[0]: row[1:] for row in compare([fed, run]).rows()}
+    assert told["rows in a batch"] == ("10,000", "20,000")
+    assert told["what changed"] == (
+        "",
+        "generator became tabfeed torch.Loader, batches of 20,000 rows instead of 10,000",
+    )
+    assert compare([fed, run]).to_dict()[0]["changed"] == []
+    assert "what changed" not in [row[0] for row in compare([fed, fed]).rows()]

@@ -74,7 +74,9 @@ def test_startup() -> None:
 
 def test_python_needs_looks_and_a_held_interpreter() -> None:
     assert judge(make_run(interpreter=r.Interpreter(0, 0, 40, 36))).cause == "python"
-    assert judge(make_run(interpreter=r.Interpreter(0, 0, 4, 4))).cause == "compute"
+    assert judge(make_run(interpreter=r.Interpreter(0, 0, 3, 3))).cause == "python"
+    assert judge(make_run(interpreter=r.Interpreter(0, 0, 4, 3))).cause == "compute"
+    assert judge(make_run(interpreter=r.Interpreter(0, 0, 2, 2))).cause == "compute"
     assert judge(make_run(interpreter=r.Interpreter(40, 40, 40, 4))).cause == "compute"
 
 

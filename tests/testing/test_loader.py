@@ -94,7 +94,7 @@ class WorksInTheForeground(Good):
         feed = self.loader.feed
         epoch = feed.plan.epoch(0)
         from tabfeed.loader.ranks import Place
-        from tabfeed.loader.readers import SharedLots
+        from tabfeed.loader.shared_lots import SharedLots
 
         lots = SharedLots(lambda n: feed.recipe.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):

@@ -18,6 +18,7 @@ import pytest
 import tabfeed as nvt
 from tabfeed import ops
 from tabfeed.errors import ArtefactError, NotFittedError
+from tabfeed.io.temporary import make_locked
 
 DATA = pa.table({"c": ["b", "a", None, "b"], "x": [1.0, None, 2.5, 4.0], "y": [0, 1, 1, 0]})
 
@@ -244,3 +245,24 @@ def test_a_killed_save_leaves_the_old_one_whole(saved: Path) -> None:
     assert nvt.Workflow.load(saved).transform(DATA).equals(workflow().transform(DATA))
     workflow().save(saved)  # the next save sweeps up
     assert [p.name for p in saved.parent.iterdir()] == ["w"]
+
+
+def test_a_save_killed_between_old_and_new(saved: Path) -> None:
+    """The old folder has left, the new one has not come: whoever asks next brings it."""
+    saved.rename(saved.parent / ".w.saving-0123")
+    assert nvt.Workflow.load(saved).transform(DATA).equals(workflow().transform(DATA))
+    assert [p.name for p in saved.parent.iterdir()] == ["w"]
+
+
+def test_saving_leaves_another_save_alone(saved: Path) -> None:
+    other, lock = make_locked(lambda: _made(saved.parent / ".w.saving-0123"))
+    workflow().save(saved)
+    assert other.is_dir()
+    lock.release()
+    workflow().save(saved)
+    assert not other.exists()
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path

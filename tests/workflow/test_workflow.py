@@ -19,6 +19,7 @@ from tabfeed.errors import (
     NotFittedError,
     OperatorError,
     SchemaError,
+    UnknownArgumentError,
     WorkflowError,
 )
 
@@ -137,6 +138,38 @@ def test_all_null_columns_have_documented_results() -> None:
     assert nvt.Workflow(node).fit_transform(data).to_pydict() == {"x": [None] * 3, "c": [1] * 3}
 
 
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (ops.Normalize(), {"n": [None, None]}),
+        (ops.NormalizeMinMax(), {"n": [None, None]}),
+        (ops.Clip(0.5, 2), {"n": [None, None]}),
+        (ops.LogOp(), {"n": [None, None]}),
+        (ops.FillMissing(3), {"n": [3, 3]}),
+        (ops.FillMedian(), {"n": [0.0, 0.0]}),
+        (ops.Bucketize([1]), {"n": [None, None]}),
+        (ops.Categorify(), {"n": [1, 1]}),
+        (ops.JoinGroupby(), {"n_count": [2, 2]}),
+        (ops.TargetEncoding("y", kfold=1, p_smooth=0), {"TE_n_y": [0.5, 0.5]}),
+    ],
+    ids=lambda v: v.label if isinstance(v, ops.Operator) else "",
+)
+def test_columns_without_type_have_documented_results(op: Any, expected: Any) -> None:
+    data = pa.table({"n": pa.nulls(2), "y": [0, 1]})
+    workflow = nvt.Workflow(["n"] >> op).fit(data)
+    assert workflow.transform(data).to_pydict() == expected
+
+
+def test_an_infinite_target() -> None:
+    with pytest.raises(OperatorError, match="the target 'y' holds infinite values"):
+        nvt.Workflow(["c"] >> ops.TargetEncoding("y")).fit({"c": ["a"], "y": [float("inf")]})
+
+
+def test_an_argument_that_is_not_there() -> None:
+    with pytest.raises(UnknownArgumentError, match="has no argument 'outdtype'.*'out_dtype'"):
+        ops.Normalize(outdtype="float32")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("op", [ops.Normalize, ops.NormalizeMinMax])
 def test_infinite_values_name_node_and_column(op: Any) -> None:
     with pytest.raises(OperatorError, match=r"<Normalize.* of \[x\]>: .*column 'x' holds infinite"):
@@ -249,6 +282,16 @@ def test_embedding_sizes() -> None:
 def test_fitted_workflows_travel_between_processes(workflow: nvt.Workflow) -> None:
     copy = pickle.loads(pickle.dumps(workflow))
     assert copy.transform(pa.table(DATA)).equals(workflow.transform(pa.table(DATA)))
+
+
+def test_a_table_too_large_for_a_later_step_of_the_fit() -> None:
+    values = [f"a long enough text {i}" for i in range(30_000)]
+    data = nvt.Dataset({"c": values, "x": list(range(30_000))}, npartitions=4)
+    for op in (ops.Categorify(), ops.TargetEncoding("x")):
+        workflow = nvt.Workflow(["c"] >> op >> ops.Normalize())
+        with pytest.raises(OperatorError, match=r"takes about .* memory_limit is 0.0001 GB"):
+            workflow.fit(data, memory_limit=100_000)
+        workflow.fit(data, memory_limit="100MB")
 
 
 def test_spill_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

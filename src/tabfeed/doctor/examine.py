@@ -58,7 +58,7 @@ def diagnose(
         raise ArgumentError(f"there are no rows in {name_of(data)}, so nothing can be measured")
     subject = Subject(dataset, facts, take_sample(dataset, facts))
     trial = try_out(subject, seconds)
-    order = (sortedness(facts, subject.sample), skew(facts, subject.sample, ranks))
+    order = (sortedness(facts, subject.sample), skew(dataset, facts, ranks))
     return Diagnosis(
         path=name_of(data),
         rows=facts.rows,

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
+from tabfeed.loader.buffers import BufferPool
+from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.lots import LotReader
 
 __all__ = ["Cost", "Times", "measure"]
 
-_SHORTEST = 0.06
+_SHORTEST = 0.3
+_ROUNDS = 5
 _MOST_REPEATS = 1000
+_KEPT = 2**28
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 15
 
 
@@ -89,10 +94,12 @@ def measure(
     had many of the same, so that all threads have work and starting a pass does not count; but not
     the ways named in `short`, which are all there is.
     """
-    shortest = min(_SHORTEST, seconds / 50)
+    # Starting a pass costs the same for all, which would make slow and fast look alike.
+    shortest = min(_SHORTEST, seconds / len(ways) / _ROUNDS)
+    pool = BufferPool(keep=_KEPT)
     feeds = {
-        name: loader(way if name in short else _long_enough(way, loader, shortest))
-        for name, way in ways.items()
+        name: _sharing(loader(w if name in short else _long_enough(w, loader, shortest)), pool)
+        for name, w in ways.items()
     }
     found: dict[str, list[float]] = {name: [] for name in feeds}
     end = time.monotonic() + seconds
@@ -102,6 +109,15 @@ def measure(
         if number + 1 >= _FEWEST_ROUNDS and time.monotonic() > end:
             break
     return Times({name: tuple(times) for name, times in found.items()})
+
+
+def _sharing(feed: Feed[Any], pool: BufferPool) -> Feed[Any]:
+    """The loader with the buffers of the others: one runs at a time, so one set is enough."""
+    reader, maker = feed.recipe.reader, feed.recipe.maker
+    if isinstance(reader, LotReader) and isinstance(maker, ChunkMaker):
+        sharing = replace(reader, pool=pool), replace(maker, pool=pool)
+        feed.recipe = replace(feed.recipe, reader=sharing[0], maker=sharing[1])
+    return feed
 
 
 def _long_enough(way: Dataset, loader: Callable[[Dataset], Feed[Any]], shortest: float) -> Dataset:

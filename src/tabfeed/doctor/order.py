@@ -6,12 +6,12 @@ several ranks share the reading.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tabfeed.doctor.facts import Facts
 from tabfeed.doctor.findings import Finding
 from tabfeed.doctor.measuring import Cost
+from tabfeed.doctor.reading import loader_of
 from tabfeed.doctor.sample import Sample
+from tabfeed.io.dataset import Dataset
 from tabfeed.loader.plan import Plan
 from tabfeed.loader.quality import shuffle_quality
 from tabfeed.profile.words import count
@@ -42,11 +42,12 @@ def sortedness(facts: Facts, sample: Sample) -> Finding | None:
     )
 
 
-def skew(facts: Facts, sample: Sample, ranks: int) -> Finding | None:
+def skew(dataset: Dataset, facts: Facts, ranks: int) -> Finding | None:
     """How much more than its share the busiest of several ranks reads."""
     if ranks < 2 or facts.rows < ranks:
         return None
-    loaded = rank_load(sample.plan, ranks)
+    kinds = {c.name: c.kind for c in facts.columns}
+    loaded = rank_load(loader_of(dataset, kinds, ranks=ranks).plan)
     by_file = _deal_files(facts.file_rows, ranks)
     if loaded < _UNEVEN and by_file < _UNEVEN:
         return None
@@ -69,20 +70,19 @@ def _times(load: float) -> str:
     return "some have nothing to read" if load == float("inf") else f"{load:.2f} times its share"
 
 
-def rank_load(plan: Plan, ranks: int) -> float:
-    """Rows the busiest rank decodes, over its even share.
+def rank_load(plan: Plan) -> float:
+    """Rows the busiest of a plan's ranks decodes, over its even share.
 
     Examples
     --------
-    >>> one_group = Plan((8000,), batch=80, streams=8, chunk=10)
-    >>> many_groups = Plan((100,) * 80, batch=80, streams=8, chunk=10)
-    >>> rank_load(one_group, 8), rank_load(many_groups, 8)
+    >>> one_group = Plan((8000,), batch=80, streams=8, chunk=10, ranks=8)
+    >>> many_groups = Plan((100,) * 80, batch=80, streams=8, chunk=10, ranks=8)
+    >>> rank_load(one_group), rank_load(many_groups)
     (8.0, 1.0)
     """
-    wide = replace(plan, batch=plan.batch * ranks, streams=max(plan.streams, ranks), ranks=ranks)
-    epoch = wide.epoch(0)
-    loads = [sum(wide.sizes[p] for p in epoch.last_use(rank, ranks)) for rank in range(ranks)]
-    return max(loads) * ranks / max(1, wide.rows)
+    epoch, ranks = plan.epoch(0), plan.ranks
+    loads = [sum(map(epoch.lot_rows, epoch.last_use(rank, ranks))) for rank in range(ranks)]
+    return max(loads) * ranks / max(1, plan.rows)
 
 
 def _deal_files(rows: tuple[int, ...], ranks: int) -> float:

@@ -73,8 +73,10 @@ def _what(finding: Finding, style: str) -> Text:
 
 
 def _cost(finding: Finding) -> str:
-    """How many times as long reading takes."""
-    return finding.note if finding.cost is None else f"{finding.cost.ratio:.2f} x"
+    """How many times as long reading takes; of what makes it faster, only that it does."""
+    if finding.cost is None:
+        return finding.note
+    return "helps" if finding.cost.high < 1 else f"{finding.cost.ratio:.2f} x"
 
 
 def _forecasts(diagnosis: Diagnosis) -> Table:

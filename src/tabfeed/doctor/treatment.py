@@ -1,8 +1,9 @@
 """`rewrite`: the same rows in files that a loader reads fast.
 
-Rows are dealt out evenly: files hold equally many, give or take a row group. Partitions of the size of a row group stream through, so memory is bounded by a few of them and by
-what a full shuffle is allowed. The folder appears when all of it is whole. Before writing, a sample
-tells what it will gain; afterwards the files themselves are read against the old ones.
+Rows are dealt out evenly: files hold equally many, give or take a row group. Partitions of the size
+of a row group stream through, so memory is bounded by a few of them and by what a full shuffle is
+allowed. The folder appears when all of it is whole. Before writing, a sample tells what it will
+gain; afterwards the files themselves are read against the old ones.
 """
 
 from __future__ import annotations

@@ -5,16 +5,17 @@ workers, starting lost tasks again, spilling results to the workers' disks) and 
 collections.
 
 What a run holds is sent once, as a `tabfeed.execute.sending.Parcel` that every task takes as an
-argument: Dask moves it to each worker once and keeps it there until the run ends. A small one is
-itself the result of a task, so that it can be made again when the worker that held it dies; a
-large one is scattered to all workers, and if all are lost it is scattered again.
+argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a GB
+it is itself the result of a task, so that the scheduler can have it made again when every worker
+that held it has died; a larger one is scattered to all workers, and if all die it is sent again.
 
 A reduction is a tree (`tabfeed.execute.tree`): ``partial`` of each item, runs of eight merged and
 cut into slots, and for each slot a tree of merges, whose root alone reaches the client, one after
 the other. Tasks carry names that people understand in the dashboard.
 
 A task that fails is tried three times in all; then the run ends with an error that names it. Tasks
-of a worker that dies are done again elsewhere. If the scheduler itself is lost, or all results
+of a worker that dies are done again elsewhere, by Dask while few workers died under a task, and by
+submitting the task anew after that. If the scheduler itself is lost, or all results
 with it, the run starts again once it is back, and ends with an error if it stays away.
 """
 
@@ -23,12 +24,13 @@ from __future__ import annotations
 import time
 import uuid
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from itertools import count, islice
 from typing import Any, TypeVar
 
+import dask
 import distributed
 from distributed import Client, Future
 from distributed.comm.core import CommClosedError
@@ -47,7 +49,7 @@ __all__ = ["DaskExecutor", "connect", "disconnect", "executor_of", "start_local"
 T = TypeVar("T")
 R = TypeVar("R")
 
-_IN_GRAPH = 4 * 2**20  # a parcel up to this size can wait on the scheduler
+_IN_GRAPH = 2**29  # bytes of a parcel that may wait on the scheduler
 _LOOK_EVERY = 5.0  # seconds between two looks at whether anybody is still working
 _MOST_SHARES = 256
 _AHEAD = 8  # tasks in flight for each thread of the cluster
@@ -55,6 +57,10 @@ _AHEAD = 8  # tasks in flight for each thread of the cluster
 
 class _Lost(Exception):
     """Results are gone, through nobody's fault: the run must start again."""
+
+
+class _Killed(_Lost):
+    """Every worker that was given a task died: the task must be given out again."""
 
 
 class DaskExecutor:
@@ -96,15 +102,20 @@ class DaskExecutor:
         waiting: deque[tuple[str, bytes, Future[Any]]] = deque()
         try:
             while True:
-                for number, item in islice(numbered, self._window() - len(waiting)):
+                for number, item in islice(numbered, max(0, self._window() - len(waiting))):
                     waiting.append(run.call(task_name(fn, item, number), pack(item)))
                 if not waiting:
                     return
+                name, packed, future = waiting[0]
                 try:
-                    data = run.result(waiting[0][2])
-                except _Lost:
-                    run.start_again(waiting[0][0])
-                    waiting = deque(run.call(name, item) for name, item, _ in waiting)
+                    data = run.result(future)
+                except _Killed as e:
+                    run.count_death(name, e)
+                    waiting[0] = run.call(name, packed)
+                    continue
+                except _Lost as e:
+                    run.start_again(name, e)
+                    waiting = deque(run.call(n, p) for n, p, _ in waiting)
                     continue
                 waiting.popleft()
                 yield unpack(data)
@@ -125,27 +136,11 @@ class DaskExecutor:
         leaves = list(zip(names, every, strict=True))
         while True:
             try:
-                roots = self._roots(run, work, self._merged_runs(run, work, leaves))
+                roots = self._roots(run, work, _FirstLevel(run, work, leaves).merged())
                 result: R = work.assemble(self._fetched(run, roots))
                 return result
-            except _Lost:
-                run.start_again(names[0])
-
-    def _merged_runs(
-        self, run: _Run, work: Reduction, leaves: Sequence[tuple[str, Any]]
-    ) -> list[Future[Any]]:
-        """Summaries of eight neighbours each, done, in slots; waits for all of them."""
-        done = getattr(work.partial, "finished", lambda item: None)
-        runs, items = [], {}
-        for number, group in enumerate(runs_of(leaves)):
-            futures = [run.submit(tasks.summarise, name, pack(item)) for name, item in group]
-            items.update({f.key: item for f, (_, item) in zip(futures, group, strict=True)})
-            runs.append(run.submit(tasks.merge_run, f"merge/run_{number}", *futures))
-            run.watch([*futures, runs[-1]])
-        for key in run.finished():
-            if key in items:
-                done(items[key])
-        return runs
+            except _Lost as e:
+                run.start_again(names[0], e)
 
     def _roots(
         self, run: _Run, work: Reduction, runs: list[Future[Any]]
@@ -224,6 +219,69 @@ class DaskExecutor:
         return f"DaskExecutor({self.client!r})"
 
 
+class _FirstLevel:
+    """The first level of a reduction's tree: a summary of each item, merged eight at a time.
+
+    When workers die under a task Dask suspects all tasks they had, so the whole run of eight is
+    submitted again; if that goes on, one after the other, which shows the one to blame.
+    """
+
+    def __init__(self, run: _Run, work: Reduction, leaves: Sequence[tuple[str, Any]]) -> None:
+        self._run = run
+        self._done = getattr(work.partial, "finished", lambda item: None)
+        self._groups = runs_of(leaves)
+        self._merged: dict[int, Future[Any]] = {}
+        self._runs: dict[Any, int] = {}
+        self._items: dict[Any, Any] = {}
+        self._deaths: Counter[int] = Counter()
+
+    def merged(self) -> list[Future[Any]]:
+        """What was merged, in slots; waits for all of it."""
+        for number in range(len(self._groups)):
+            self._submit(number)
+        for future in self._run.finished():
+            if future.key not in self._runs:
+                continue  # of a run that was submitted again
+            try:
+                self._run.raise_for(future)
+            except _Killed:
+                self._submit_again(self._runs[future.key])
+                continue
+            if future.key in self._items:
+                self._done(self._items.pop(future.key))
+        return [self._merged[number] for number in range(len(self._groups))]
+
+    def _submit(self, number: int) -> None:
+        group = self._groups[number]
+        futures = [self._summary(*leaf) for leaf in group]
+        self._items.update({f.key: item for f, (_, item) in zip(futures, group, strict=True)})
+        self._merge(number, futures)
+
+    def _summary(self, name: str, item: Any) -> Future[Any]:
+        return self._run.submit(tasks.summarise, name, pack(item))
+
+    def _merge(self, number: int, futures: list[Future[Any]]) -> None:
+        merged = self._run.submit(tasks.merge_run, f"merge/run_{number}", *futures)
+        self._merged[number] = merged
+        self._runs.update({f.key: number for f in (*futures, merged)})
+        self._run.watch([*futures, merged])
+
+    def _submit_again(self, number: int) -> None:
+        self._runs = {key: n for key, n in self._runs.items() if n != number}
+        self._deaths[number] += 1
+        if self._deaths[number] < max(1, self._run.executor.tries - 1):
+            self._submit(number)
+            return
+        futures = []
+        for name, item in self._groups[number]:
+            futures.append(self._summary(name, item))
+            try:
+                self._run.result(futures[-1])
+            except _Killed as e:
+                raise _deadly(name) from e
+        self._merge(number, futures)
+
+
 class _Run:
     """One map or reduce: its parcel on the cluster, its tasks, and what becomes of them."""
 
@@ -232,6 +290,7 @@ class _Run:
         self.parcel = Parcel.of(work)
         executor.check()
         self._again = 0
+        self._deaths: Counter[str] = Counter()
         self._send()
 
     def _send(self) -> None:
@@ -240,7 +299,8 @@ class _Run:
         self._watched = distributed.as_completed(loop=self.client.loop)
         key = f"send/{self.token}"
         if len(self.parcel) <= _IN_GRAPH:
-            self.sent = self.client.submit(Parcel, self.parcel.data, key=key, pure=False)
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
+                self.sent = self.client.submit(Parcel, self.parcel.data, key=key, pure=False)
         else:
             self.sent = self.client.scatter({key: self.parcel}, broadcast=True)[key]
 
@@ -285,16 +345,18 @@ class _Run:
         """Have `finished` report these."""
         self._watched.update(futures)
 
-    def finished(self) -> Iterator[str]:
-        """Keys of the watched tasks as they are done; raises for the first that failed."""
+    def raise_for(self, future: Future[Any]) -> None:
+        """Raise what went wrong with a task that is done, if anything did."""
+        if future.status != "finished":
+            self.result(future)
+
+    def finished(self) -> Iterator[Future[Any]]:
+        """The watched tasks as they are done, well or not."""
         alone_since: float | None = None
         looked = time.monotonic()
         while self._watched.count():
             batch = self._watched.next_batch(block=False)
-            for future in batch:
-                if future.status != "finished":
-                    self.result(future)
-                yield future.key
+            yield from batch
             if batch:
                 alone_since, looked = None, time.monotonic()
                 continue
@@ -318,11 +380,7 @@ class _Run:
     def _explain(self, error: Exception, key: Any) -> Exception:
         """What a task's failure means."""
         if isinstance(error, KilledWorker):
-            return ClusterError(
-                f"{_name(error.task)}: each of the {error.allowed_failures + 1} workers that tried "
-                "it died; most often a task needs more memory than a worker has: give workers "
-                "more, or the dataset a smaller part_size"
-            )
+            return _Killed(_name(error.task))
         if isinstance(error, CancelledError | CommClosedError | OSError) and not isinstance(
             error, TabfeedError
         ):
@@ -331,9 +389,15 @@ class _Run:
             return _tried(error, self.executor.tries)
         return ClusterError(f"{_name(key)} failed: {type(error).__name__}: {error}")
 
+    def count_death(self, name: str, killed: _Killed) -> None:
+        """Raise if workers died under a task again and again, and not by bad luck."""
+        self._deaths[name] += 1
+        if self._deaths[name] >= max(2, self.executor.tries):
+            raise _deadly(name) from killed
+
     # -- starting again -----------------------------------------------------------
 
-    def start_again(self, name: str) -> None:
+    def start_again(self, name: str, why: _Lost) -> None:
         """Wait until there is a cluster again, and send the parcel anew."""
         self._again += 1
         end = time.monotonic() + self.executor.patience
@@ -348,9 +412,9 @@ class _Run:
                     pass
             time.sleep(0.2)
         raise ClusterError(
-            f"{name}: the cluster lost this run's tasks and did not come back within "
-            f"{self.executor.patience:.0f} s; nothing was changed. Run it again once it is up"
-        )
+            f"{name}: the cluster lost this run's tasks ({why}), {self._again} times now, and is "
+            f"{self.client.status}; nothing was changed. Run it again once the cluster is well"
+        ) from why
 
     def cancel(self, futures: list[Future[Any]]) -> None:
         """Tell the cluster that nobody waits for these."""
@@ -361,6 +425,13 @@ class _Run:
 def _name(key: Any) -> str:
     """The name in a task's key."""
     return str(key).rsplit("-", 2)[0]
+
+
+def _deadly(name: str) -> ClusterError:
+    return ClusterError(
+        f"{name}: every worker that tried it died; most often a task needs more memory than a "
+        "worker has: give workers more, or the dataset a smaller part_size"
+    )
 
 
 def _tried(error: TabfeedError, tries: int) -> TabfeedError:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tabfeed.io.fetch import Fetch
+    from tabfeed.io.fileset import FileSet
+    from tabfeed.io.filters import Filter
     from tabfeed.io.validate import Report
     from tabfeed.io.writer import Shuffle
 
@@ -171,6 +173,21 @@ class Dataset:
         return list(self._files.names)
 
     @property
+    def fileset(self) -> FileSet:
+        """The files as one table; for the packages of tabfeed rather than for users."""
+        return self._files
+
+    @property
+    def condition(self) -> Filter | None:
+        """The filter, if there is one; for the packages of tabfeed rather than for users."""
+        return self._filter
+
+    @property
+    def mapped(self) -> bool:
+        """Whether functions are applied to what the files hold, as `map` or a workflow does."""
+        return bool(self._maps)
+
+    @property
     def skipped(self) -> list[Skipped]:
         """What could not be read and was left out, so far."""
         return list(self._files.skips.items)
@@ -222,6 +239,17 @@ class Dataset:
         return int((self._filter.apply(table) if self._filter else table).num_rows)
 
     @property
+    def is_plain_parquet(self) -> bool:
+        """Whether its columns lie in local Parquet files just as they are given.
+
+        No filter, no map, no column from folder names or of another type than in some file, and
+        nothing to be left out: then any reader of Parquet may read them.
+        """
+        if self._maps or self._filter is not None or self._files.skips.allowed:
+            return False
+        return self._files.are_plain_parquet
+
+    @property
     def num_rows(self) -> int:
         """Rows in all."""
         return sum(self.partition_lens)
@@ -259,6 +287,7 @@ class Dataset:
         columns: Sequence[str] | None = None,
         *,
         at_once: int = 2**20,
+        threads: bool = False,
     ) -> Iterator[pa.Table]:
         """One partition as tables of a few columns each, together those that were asked for.
 
@@ -273,6 +302,8 @@ class Dataset:
             Only these, in this order; all by default.
         at_once
             About how many decoded bytes a table may have; one column at least.
+        threads
+            Whether Arrow may decode columns side by side on threads of its own.
 
         Examples
         --------
@@ -285,7 +316,7 @@ class Dataset:
         if self._maps or self._filter is not None or not wanted:
             yield self.read(part, wanted)
             return
-        yield from self._files.read_by_column(part, wanted, at_once)
+        yield from self._files.read_by_column(part, wanted, at_once, threads=threads)
 
     def begin_read(
         self, partition: int | Partition, columns: Sequence[str] | None = None

@@ -29,7 +29,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
-from tabfeed.io.ranges import Range, requests_for
+from tabfeed.io.ranges import Range, largest_request, requests_for
 from tabfeed.io.remote import Final, RemoteOptions, Version, remote_of
 from tabfeed.io.source import Location
 from tabfeed.trace import span
@@ -207,14 +207,15 @@ class Fetch:
     """Ranges of one object, on their way or here."""
 
     def __init__(self, location: Location, ranges: Iterable[Range]) -> None:
-        self._progress = _Progress(location, requests_for(ranges))
+        options = location.remote or RemoteOptions()
+        requests = requests_for(ranges, largest_request(options.connections))
+        self._progress = _Progress(location, requests)
         self.nbytes = sum(r.size for r in self._progress.requests)
         weakref.finalize(self, _drop, self._progress).atexit = False
-        if not self._progress.requests:
+        if not requests:
             self._progress.done.set()
-        options = location.remote or RemoteOptions()
         pool = _connections(options.connections)
-        for number in range(len(self._progress.requests)):
+        for number in range(len(requests)):
             pool.submit(_Job(self._progress, number))
 
     def wait(self) -> Fetch:

@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -110,10 +111,11 @@ def _location(place: Place, info: pafs.FileInfo) -> Location:
 
 def _say_missing(place: Place) -> str:
     parent, name = posixpath.split(place.path.rstrip("/"))
-    siblings = [
-        posixpath.basename(i.path)
-        for i in place.filesystem.get_file_info(pafs.FileSelector(parent, allow_not_found=True))
-    ]
+    siblings: list[str] = []
+    with suppress(OSError):  # a server may forbid to list what is beside
+        selector = pafs.FileSelector(parent, allow_not_found=True)
+        infos = place.filesystem.get_file_info(selector) if parent else []
+        siblings = [posixpath.basename(i.path) for i in infos]
     near = difflib.get_close_matches(name, siblings, n=1)
     hint = f"; did you mean {posixpath.join(parent, near[0])}?" if near else "; check the path"
     return f"there is no file or folder {place.name}{hint}"

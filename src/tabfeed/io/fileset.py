@@ -212,7 +212,7 @@ class FileSet:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def read_by_column(
-        self, partition: Partition, columns: Sequence[str], at_once: int
+        self, partition: Partition, columns: Sequence[str], at_once: int, *, threads: bool = False
     ) -> Iterator[pa.Table]:
         """The same in tables of a few columns, where that is cheaper: Parquet files.
 
@@ -226,7 +226,9 @@ class FileSet:
         index = partition.files[0]
         own = self._own_columns(index, columns)
         others = [c for c in columns if c not in own]
-        for table in file.read_by_column([p.unit for p in partition.pieces], own, at_once):
+        units = [p.unit for p in partition.pieces]
+        tables = file.read_by_column(units, own, at_once, threads=threads)
+        for table in _recorded(tables, partition.rows):
             given = [*table.column_names, *others]
             others = []
             yield self._add_keys(table, index, given)
@@ -237,6 +239,14 @@ class FileSet:
             return None
         file = self.files[partition.files[0]]
         return file if isinstance(file, ParquetFile) else None
+
+    @cached_property
+    def are_plain_parquet(self) -> bool:
+        """Whether all files are local Parquet files of exactly the columns of the whole."""
+        return all(
+            isinstance(f, ParquetFile) and f.location.remote is None and f.schema == self.schema
+            for f in self.files
+        )
 
     @cached_property
     def remote(self) -> bool:
@@ -471,3 +481,14 @@ def _key_type(values: list[Any]) -> pa.DataType:
     """Integers or text; text if every folder says null."""
     dtype = pa.array(values).type
     return pa.string() if pa.types.is_null(dtype) else dtype
+
+
+def _recorded(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+    """Tables as they come, each decoded inside a span; the rows count once."""
+    while True:
+        with span("read", rows=rows):
+            table = next(tables, None)
+        if table is None:
+            return
+        yield table
+        rows = None

@@ -2,9 +2,9 @@
 
 A request costs a round trip before its first byte comes: 50 ms, say, in which a connection of
 100 MB/s could have carried 5 MB. So ranges that lie close together are asked for as one, holes and
-all, as long as what is read in vain stays a small part of the whole; and a request is large, up to
-32 MiB, of which the round trip is an eighth. Larger ones would keep fewer connections busy with the
-same memory.
+all, as long as what is read in vain stays a small part of the whole; and requests are large: of
+one of 32 MiB the round trip is an eighth. The more connections share the memory that what is on its
+way may take, the smaller they must be.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["LARGEST", "Range", "requests_for"]
+__all__ = ["LARGEST", "Range", "largest_request", "requests_for"]
 
-LARGEST = 32 * 2**20
+LARGEST = 64 * 2**20
+_SMALLEST = 8 * 2**20
+_ON_THE_WAY = 256 * 2**20
 _LARGEST_HOLE = 4 * 2**20
 _SHARE = 10  # a hole may be a tenth of what is wanted around it
 
@@ -29,6 +31,17 @@ class Range(NamedTuple):
     def size(self) -> int:
         """How many bytes."""
         return self.stop - self.start
+
+
+def largest_request(connections: int) -> int:
+    """How large a request may be, so that all connections together hold 256 MiB.
+
+    Examples
+    --------
+    >>> [largest_request(n) // 2**20 for n in (1, 4, 8, 16, 64)]
+    [64, 64, 32, 16, 8]
+    """
+    return max(_SMALLEST, min(LARGEST, _ON_THE_WAY // connections))
 
 
 def requests_for(wanted: Iterable[Range], largest: int = LARGEST) -> list[Range]:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
-from tabfeed.loader.chunk import Chunk, ChunkMaker
-from tabfeed.loader.lots import Lot, LotReader
+from tabfeed.loader.chunk import Chunk, MakesChunks
+from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.read_ahead import reading_ahead
-from tabfeed.loader.readers import SharedLots
+from tabfeed.loader.shared_lots import Ahead, SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.trace import span
 
@@ -46,17 +46,17 @@ class Recipe(Generic[B]):
         Applied to a chunk before it is finished.
     finish
         Cuts a chunk into the framework's batches.
-    early
-        How many lots may be read before a chunk needs them.
+    ahead
+        How lots are read before chunks need them.
     """
 
-    reader: LotReader
-    maker: ChunkMaker
+    reader: ReadsLots
+    maker: MakesChunks
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
-    early: int = 1
+    ahead: Ahead = Ahead()  # noqa: RUF009 - frozen
 
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Lot], number: int) -> list[B]:
+    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
@@ -69,6 +69,11 @@ class Recipe(Generic[B]):
                     op(chunk)
             with span("finish", rows=chunk.rows):
                 batches.extend(self.finish(chunk))
+        return batches
+
+    def arrive(self, made: Any) -> list[B]:
+        """What `make` gave, on the training thread, when it takes the first of the batches."""
+        batches: list[B] = made
         return batches
 
 
@@ -126,12 +131,12 @@ class EpochIterator(Generic[B]):
             (part for lot in coming for part in epoch.partitions(lot)),
             self._options.budget,
         )
-        reader = replace(recipe.reader, parts=parts)
+        reader = recipe.reader.reading(parts)
         lots = SharedLots(
-            lambda number: reader.read(epoch, number),
+            lambda numbers: reader.read(epoch, numbers),
             last_use,
             first,
-            early=recipe.early,
+            ahead=recipe.ahead,
             on_close=getattr(parts, "close", None),
         )
         self._skip = self._step - first * plan.chunk
@@ -170,7 +175,7 @@ class EpochIterator(Generic[B]):
         return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
 
     def _refill(self) -> B:
-        batches = next(self._prefetch)
+        batches = self._recipe.arrive(next(self._prefetch))
         self._ready = iter(batches[self._skip :])
         self._skip = 0
         return next(self._ready)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ class BufferPool:
     ----------
     keep
         Most bytes of free buffers to hold on to.
+    allocate
+        Gives so many bytes; ordinary memory by default.
 
     Examples
     --------
@@ -61,9 +64,10 @@ class BufferPool:
     True
     """
 
-    def __init__(self, keep: int = 2**30) -> None:
+    def __init__(self, keep: int = 2**30, allocate: Callable[[int], Array] | None = None) -> None:
         self._free: dict[int, deque[Array]] = {}
         self._keep = keep
+        self._allocate = allocate or _ordinary
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """An array with undefined content."""
@@ -77,13 +81,13 @@ class BufferPool:
             owner = free.pop()
         except IndexError:
             self._trim(size)
-            owner = np.empty(size + _ALIGN, np.uint8)
+            owner = self._allocate(size + _ALIGN)
         address = -(-owner.ctypes.data // _ALIGN) * _ALIGN
         interface = {"data": (address, False), "typestr": kind.str, "shape": shape, "version": 3}
         return np.asarray(_Lease(owner, interface, free))
 
-    def __reduce__(self) -> tuple[type[BufferPool], tuple[int]]:
-        return BufferPool, (self._keep,)  # a copy begins empty
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[Any, ...]]:
+        return BufferPool, (self._keep, self._allocate)  # a copy begins empty
 
     def _trim(self, size: int) -> None:
         """Let free buffers of other sizes go if too much is kept."""
@@ -97,6 +101,10 @@ class BufferPool:
     def free_bytes(self) -> int:
         """Bytes waiting to be used again."""
         return sum(size * len(free) for size, free in list(self._free.items()))
+
+
+def _ordinary(nbytes: int) -> Array:
+    return np.empty(nbytes, np.uint8)
 
 
 def _size_class(nbytes: int) -> int:

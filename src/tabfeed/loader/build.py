@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.partition import Partition
+from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.partition import Partition, Piece
 from tabfeed.loader.base import Feed, Recipe
 from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.buffers import BufferPool
@@ -21,6 +22,7 @@ from tabfeed.loader.columns import Group, Layout, numpy_dtype
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan
 from tabfeed.loader.readers import PartReader, TableFunction, cut_fine
+from tabfeed.loader.shared_lots import Ahead
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = [
@@ -35,7 +37,8 @@ __all__ = [
 ]
 
 B = TypeVar("B")
-_STREAM_BYTES = 4 * 2**20
+_COLUMN_BYTES = 4 * 2**20  # of a column that is streamed, where the file does not tell
+_BATCH_BYTES = 12 * 2**20  # of rows that are decoded at a time, and put together
 
 
 @dataclass(frozen=True)
@@ -183,13 +186,13 @@ def build_feed(
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
     row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
     partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
-    if any(not piece.whole for part in partitions for piece in part.pieces):
-        # A slice of a row group is decoded as a stream, which keeps some pages of each column.
-        options = options.leaving(_STREAM_BYTES * len(layout.columns))
+    slices = [piece for part in partitions for piece in part.pieces if not piece.whole]
+    if slices:
+        options = options.streaming(_held_bytes(dataset, slices, layout))
         partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
     reader = PartReader(dataset, partitions, lens, layout, steps.tables)
     cached = with_cache(reader, options.cache, options.budget)
-    dtypes = lot_dtypes(layout, None if steps.tables or dataset._maps else dataset.schema)
+    dtypes = lot_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
     pool = BufferPool(keep=options.budget * 2 // 3)
     plan = make_plan(lens, row, options)
     recipe = Recipe(
@@ -197,9 +200,20 @@ def build_feed(
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
-        early=lots_ahead(plan, row, options),
+        ahead=Ahead(lots_ahead(plan, row, options)),
     )
     return Feed(recipe, plan, options)
+
+
+def _held_bytes(dataset: Dataset, slices: Iterable[Piece], layout: Layout) -> int:
+    """What a thread holds while it reads a slice of a row group: some pages of each column."""
+    columns = [c for c in layout.columns if c in dataset.fileset.schema.names]
+    most = 0
+    for file, unit in {(piece.file, piece.unit) for piece in slices}:
+        source = dataset.fileset.files[file]
+        if isinstance(source, ParquetFile):
+            most = max(most, sum(source.held(unit, columns)))
+    return (most or _COLUMN_BYTES * len(columns)) + _BATCH_BYTES
 
 
 def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:

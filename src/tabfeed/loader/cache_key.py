@@ -32,13 +32,13 @@ class PartNames:
     def _common(self) -> Any:
         """What all partitions share; None if they cannot be named."""
         reader = self._reader
-        if not isinstance(reader, PartReader) or reader.transforms or reader.dataset._maps:
+        if not isinstance(reader, PartReader) or reader.transforms or reader.dataset.mapped:
             return None
-        if reader.dataset._files.skips.allowed:
+        if reader.dataset.fileset.skips.allowed:
             return None
         layout, schema = reader.layout, reader.dataset.schema
         types = {name: str(schema[name].dtype) for name in layout.columns}
-        condition = reader.dataset._filter
+        condition = reader.dataset.condition
         # As text an expression may be shortened; its serialised form is only hashed, never loaded.
         exact = "" if condition is None else pickle.dumps(condition.expression).hex()
         return [_FORMAT, repr(layout), types, exact]
@@ -47,7 +47,7 @@ class PartNames:
         """The name of a partition; None if it has none."""
         if self._common is None:
             return None
-        files, contents = self._reader.dataset._files, []
+        files, contents = self._reader.dataset.fileset, []
         for piece in self._reader.partitions[number].pieces:
             content = _content(files.files[piece.file])
             if content is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from tabfeed.loader.plan import ChunkPlan, Strip
 from tabfeed.loader.ragged import gather_lists, join_lists, slice_lists
 from tabfeed.trace import span
 
-__all__ = ["Chunk", "ChunkMaker"]
+__all__ = ["Chunk", "ChunkMaker", "MakesChunks"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -65,6 +65,14 @@ class Chunk:
         return len(self.bounds) - 1
 
 
+class MakesChunks(Protocol):
+    """Anything that puts the rows of lots together."""
+
+    def make(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> list[Chunk]:
+        """The rows of `plan`."""
+        ...
+
+
 @dataclass
 class ChunkMaker:
     """Makes chunks of one layout; threads may share it.
@@ -89,6 +97,11 @@ class ChunkMaker:
                 self._view(p, lots[p.strips[0].lot]) if _is_run(p) else self._copy(p, lots)
                 for p in _split_at_lots(plan)
             ]
+
+    def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
+        """The same as one chunk, everything copied."""
+        with span("gather", rows=plan.rows):
+            return self._copy(plan, lots)
 
     def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> bool:
         """Whether lots have the columns as batches are to have them."""

@@ -58,8 +58,7 @@ def cut_columns(matrix: Array, bounds: tuple[int, ...]) -> Sequence[Sequence[Any
     >>> [column.tolist() for column in first], [column.tolist() for column in second]
     ([[[1], [2]], [[4], [5]]], [[[3]], [[6]]])
     """
-    whole = jax.block_until_ready(jax.device_put(matrix))
-    found: Sequence[Sequence[Any]] = _cut(whole, bounds)
+    found: Sequence[Sequence[Any]] = _cut(jax.device_put(matrix).block_until_ready(), bounds)
     return found
 
 

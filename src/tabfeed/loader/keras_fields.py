@@ -11,7 +11,7 @@ garbage embedding on a GPU, and says which column and which id here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -159,18 +159,31 @@ class Cutter:
 
     def __call__(self, chunk: Chunk) -> list[list[Array]]:
         """The batches of a chunk."""
-        for group in self.groups:
-            chunk.columns.update(zip(group.columns, chunk.matrices[group.name], strict=True))
         self._check_ids(chunk)
+        if any(entry.form == "scalar" for entry in self.fields):
+            for group in self.groups:
+                chunk.columns.update(zip(group.columns, chunk.matrices[group.name], strict=True))
         columns = [list(self._column(entry, chunk)) for entry in self.fields]
+        if not columns:
+            return [[] for _ in range(chunk.steps)]
         return [[a for parts in row for a in parts] for row in zip(*columns, strict=True)]
 
+    def without_buffers(self) -> Cutter:
+        """The same for those fields alone that lie in no buffer of a group; all ids are checked."""
+        return replace(self, fields=tuple(f for f in self.fields if f.form != "scalar"))
+
     def _check_ids(self, chunk: Chunk) -> None:
+        tops: dict[str, int] = {}
+        for group in self.groups:
+            if chunk.rows and not self.limits.keys().isdisjoint(group.columns):
+                tops.update(zip(group.columns, _row_tops(chunk.matrices[group.name]), strict=True))
         for name, limit in self.limits.items():
-            ids = chunk.lists[name].values if name in chunk.lists else chunk.columns[name]
-            if ids.size and int(ids.max()) >= limit:
+            if name not in tops:
+                ids = chunk.lists[name].values if name in chunk.lists else chunk.columns[name]
+                tops[name] = int(ids.max()) if ids.size else -1
+            if tops[name] >= limit:
                 raise LoaderError(
-                    f"column {name!r} has the id {int(ids.max())}; its feature column has "
+                    f"column {name!r} has the id {tops[name]}; its feature column has "
                     f"num_buckets={limit}, ids from 0 to {limit - 1}: give it more buckets, or "
                     "write the data with the workflow that the model was sized by"
                 )
@@ -187,6 +200,13 @@ class Cutter:
             rows = pad_lists(lists, entry.width)
             return ([rows[low:high]] for low, high in pairwise(bounds))
         return (_LIST_FORMS[entry.form](lists, low, high, entry) for low, high in pairwise(bounds))
+
+
+def _row_tops(matrix: Any) -> list[int]:
+    """The largest id of each row; the matrix may lie on a GPU, which is asked once."""
+    found = matrix.max(1)
+    tops: list[int] = getattr(found, "values", found).tolist()
+    return tops
 
 
 def _check_lengths(lists: Lists, entry: Field) -> None:

@@ -13,8 +13,8 @@ hold: half the memory, and the cast comes for free with the copy into a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from tabfeed.loader.readers import ReadsParts
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
-__all__ = ["Lot", "LotReader", "lot_dtypes"]
+__all__ = ["Lot", "LotReader", "ReadsLots", "lot_dtypes"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -87,6 +87,20 @@ def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
     return None if leaf is None else numpy_dtype(leaf, column.name)
 
 
+class ReadsLots(Protocol):
+    """Anything that gives lots of an epoch, made of the partitions that `parts` reads."""
+
+    parts: ReadsParts
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> Sequence[Any]:
+        """Some lots of an epoch."""
+        ...
+
+    def reading(self, parts: ReadsParts) -> ReadsLots:
+        """The same for another reader of the same partitions."""
+        ...
+
+
 @dataclass
 class LotReader:
     """Makes lots of one layout; threads may share it.
@@ -107,12 +121,21 @@ class LotReader:
     pool: BufferPool = field(default_factory=BufferPool)
     scratch: Scratch = field(default_factory=Scratch)
 
-    def read(self, epoch: Epoch, number: int) -> Lot:
-        """Lot `number` of an epoch."""
-        partitions = epoch.partitions(number)
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Lot]:
+        """Some lots of an epoch."""
+        return [self._read(epoch, number) for number in numbers]
+
+    def _read(self, epoch: Epoch, number: int) -> Lot:
         with span("plan"):
             index = epoch.permutation(number)
-        rows = int(epoch.starts[number + 1] - epoch.starts[number])
+        return self.fill(epoch.partitions(number), epoch.lot_rows(number), index)
+
+    def reading(self, parts: ReadsParts) -> LotReader:
+        """The same for another reader of the same partitions."""
+        return replace(self, parts=parts)
+
+    def fill(self, partitions: Sequence[int], rows: int, index: Index | None) -> Lot:
+        """These partitions, end to end and then in the order of `index`."""
         lot = Lot(rows, {g.name: self._matrix(g, rows) for g in self.layout.groups})
         if len(partitions) == 1:
             for part in self.parts.pieces(partitions[0]):

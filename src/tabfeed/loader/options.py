@@ -54,7 +54,8 @@ class LoaderOptions:
         How many partitions all ranks together read side by side; chosen when not given.
     host_memory
         Most memory for partitions and batches on their way: bytes, "2GB", or a share of the
-        free memory, which makes the order depend on the machine; 1 GiB by default.
+        free memory, which makes the order depend on the machine; 1 GiB by default. Batches that a
+        user keeps do not count. With ``cache="memory"`` as much again for what is kept.
     buffer_size
         Most memory for one chunk: bytes, "200MB" or a share of what is free.
     cache
@@ -128,14 +129,17 @@ class LoaderOptions:
             return _HOST_MEMORY
         return parse_bytes(self.host_memory, name="host_memory")
 
-    def leaving(self, overhead: int) -> LoaderOptions:
-        """The same with `overhead` bytes for each thread that reads taken from the budget.
+    def streaming(self, overhead: int) -> LoaderOptions:
+        """The same, where row groups are read in slices and each thread holds `overhead` bytes.
 
-        With a small budget this leaves one thread. What is left for data does not depend on how
-        many threads there are, so the order does not either.
+        Of the budget given back, partitions that are open, that come next and that are being read
+        take five to seven sixths and chunks a third: that, and the overhead of one thread or two,
+        is what must fit. It does not depend on how many threads there are, nor does the order.
+        A budget too small for one thread's overhead cannot be kept: the files' pages are too large.
         """
-        threads = min(self.workers, max(1, self.budget // 2 // overhead))
-        left = max(self.budget - overhead, self.budget // 4)
+        left = max(min(self.budget * 2 // 5, (self.budget - overhead) * 3 // 5), self.budget // 8)
+        room = self.budget - left * 7 // 4  # a little is what allocators keep to themselves
+        threads = min(self.workers, 2 if 2 * overhead <= room else 1)
         return replace(self, threads=threads, host_memory=left)
 
     @property

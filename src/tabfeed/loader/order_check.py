@@ -27,8 +27,8 @@ _GOOD_ENOUGH = 0.95
 
 def sorted_columns(dataset: Dataset, columns: Sequence[str]) -> list[str]:
     """The columns whose values rise (or fall) from row group to row group, through all files."""
-    files = [f for f in dataset._files.files if isinstance(f, ParquetFile)]
-    if len(files) < len(dataset._files.files):
+    files = [f for f in dataset.fileset.files if isinstance(f, ParquetFile)]
+    if len(files) < len(dataset.fileset.files):
         return []
     return [c for c in columns if _is_sorted(_ranges(files, c))]
 
@@ -65,7 +65,7 @@ def _is_sorted(ranges: list[tuple[Any, Any]]) -> bool:
 
 def warn_if_sorted(dataset: Dataset, targets: Sequence[str], plan: Plan) -> None:
     """Warn if shuffling will not make up for the order the files have."""
-    if not plan.shuffle or dataset._maps:
+    if not plan.shuffle or dataset.mapped:
         return
     found = sorted_columns(dataset, [t for t in targets if t in dataset.schema])
     if not found:

@@ -308,7 +308,11 @@ class Epoch:
         """Row ``i`` of a lot is row ``permutation[i]`` of its partitions; None if not shuffled."""
         if not self.plan.shuffle:
             return None
-        return self._random(1, lot).permutation(int(self.starts[lot + 1] - self.starts[lot]))
+        return self._random(1, lot).permutation(self.lot_rows(lot))
+
+    def lot_rows(self, lot: int) -> int:
+        """Rows of a lot."""
+        return int(self.starts[lot + 1] - self.starts[lot])
 
     def _runs(self, low: int, high: int) -> Iterator[Run]:
         """The rows ``[low, high)`` of the line."""

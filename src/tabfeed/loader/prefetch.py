@@ -94,7 +94,8 @@ class _Work(Generic[T]):
                 if not spare:
                     with span("full"):
                         self.changed.wait(_TICK)
-            spare = self.spare()
+            with span("ahead"):
+                spare = self.spare()
         return None
 
     def _failed(self) -> bool:

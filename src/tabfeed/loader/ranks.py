@@ -1,8 +1,13 @@
-"""Which of how many: from the arguments, or from what started this process."""
+"""Which of how many: from the arguments, or from what started this process.
+
+A loader asks when it is made. Under Lightning, make it in ``train_dataloader``: only then do the
+ranks know which they are.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,7 +15,7 @@ from tabfeed.errors import ArgumentError
 
 __all__ = ["Place", "find_place"]
 
-# torchrun, Accelerate and Lightning set the first pair; srun the second, for job steps only
+# torchrun and Accelerate set the first pair; srun the second, for job steps only
 # (SLURM_NTASKS is also set in a batch script that runs one process).
 _ENVIRONMENTS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
 
@@ -56,7 +61,15 @@ def _from_environment(environment: Mapping[str, str]) -> Place:
         rank, world = environment.get(rank_name, ""), environment.get(world_name, "")
         if rank.isdigit() and world.isdigit():
             return _checked(int(rank), int(world))
-    return Place(0, 1)
+    return _from_torch() or Place(0, 1)
+
+
+def _from_torch() -> Place | None:
+    """What a process group says, if the program has one: Lightning starts ranks without RANK."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is None or not (torch.is_available() and torch.is_initialized()):
+        return None
+    return _checked(torch.get_rank(), torch.get_world_size())
 
 
 def _checked(rank: int, world: int) -> Place:

@@ -18,6 +18,7 @@ the summary of new data is merged into the kept one.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import polars as pl
 import pyarrow as pa
 
+from tabfeed.arguments import refuse_unknown
 from tabfeed.errors import NotFittedError, OperatorError
 from tabfeed.ops.memory import Memory
 from tabfeed.schema import ColumnSchema, Schema
@@ -96,6 +98,11 @@ class Operator(metaclass=_Arrow):
     {'a': [2, 4]}
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_known_arguments(cls.__init__)  # type: ignore[method-assign]
+
     eager: ClassVar[bool] = False
     reads_dictionaries: ClassVar[bool] = False
     dependencies_only_for_fit: ClassVar[bool] = False
@@ -126,6 +133,11 @@ class Operator(metaclass=_Arrow):
     def changes_rows(self) -> bool:
         """Whether rows are dropped, added or moved."""
         return False
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How many rows before and behind a row its result depends on."""
+        return 0, 0
 
     @property
     def shuffle_keys(self) -> list[str] | None:
@@ -161,6 +173,10 @@ class Operator(metaclass=_Arrow):
         from tabfeed.ops.node import Node
 
         return None if parent is None else Node(self, [parent])
+
+    def placed(self, parents: tuple[Node, ...]) -> Operator:
+        """The operator as it stands behind `parents`; itself, unless that matters to it."""
+        return self
 
     def __rrshift__(self, other: Any) -> Node:
         from tabfeed.ops.node import Node
@@ -279,6 +295,20 @@ def require_numeric(op: Operator, inputs: Inputs) -> None:
                 f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
                 "Convert it first, for instance with LambdaOp, or leave it out"
             )
+
+
+def _with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that refuses arguments it does not have by naming the nearest ones."""
+    known = inspect.signature(init).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return init
+
+    @functools.wraps(init)
+    def checked(self: Operator, *args: Any, **kwargs: Any) -> None:
+        refuse_unknown(kwargs, known, type(self).__name__)
+        init(self, *args, **kwargs)
+
+    return checked
 
 
 def _changed(op: Operator) -> dict[str, Any]:

@@ -130,6 +130,9 @@ class Categorify(StatOperator):
     def output_schema(self, inputs: Inputs) -> Schema:
         """Ids, tagged categorical; once fitted with their range and embedding size."""
         self._check_columns(inputs)
+        groups = self._groups(inputs)
+        if not self.is_fitted and groups and all(self._known(g) is not None for g in groups):
+            self.learn({}, inputs)  # every vocabulary was given: there is nothing to wait for
         columns = []
         for group in self._groups(inputs):
             for name, source in self._outputs(group):

@@ -50,7 +50,8 @@ class Clip(Operator):
     def _dtype(self, column: ColumnSchema) -> pa.DataType:
         limits = [v for v in (self.min_value, self.max_value) if v is not None]
         whole = all(float(v).is_integer() for v in limits)
-        if whole or pa.types.is_floating(column.leaf_dtype):
+        leaf = column.leaf_dtype
+        if whole or pa.types.is_floating(leaf) or pa.types.is_null(leaf):
             return column.dtype
         return like(column.dtype, pa.float64())
 
@@ -60,6 +61,8 @@ class Clip(Operator):
 
     def _clip(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
         leaf = column.with_dtype(self._dtype(column)).leaf_dtype
+        if pa.types.is_null(leaf):
+            return value
         kind = polars_type(leaf)
         low, high = _within(self.min_value, leaf), _within(self.max_value, leaf)
         return value.cast(kind).clip(

@@ -44,12 +44,7 @@ def get_embedding_sizes(source: Any) -> Sizes | tuple[Sizes, Sizes]:
     """
     schema = source if isinstance(source, Schema) else getattr(source, "output_schema", None)
     if schema is None:
-        from tabfeed.ops.node import Node
-        from tabfeed.ops.plan import Plan
-
-        if not isinstance(source, Node):
-            raise ArgumentError(f"give a workflow, a node or a schema, not {source!r}")
-        schema = Plan.without_data(source).output_schema
+        raise ArgumentError(f"give a workflow, a node or a schema, not {source!r}")
     single: Sizes = {}
     multi: Sizes = {}
     for column in sorted(schema, key=lambda c: c.name):

@@ -32,6 +32,7 @@ SUMS = ("sum", "low", "squares", "rest")  # the sum and what rounding took; like
 _OF_VALUE = ("n", *SUMS, "min", "max")
 _ROW = "__row__"
 SHARES = 256
+_LEAST_ROOM = 4 << 20
 _OLD = pl.CompatLevel.oldest()
 
 
@@ -184,7 +185,7 @@ class GroupStats:
         empty = [pl.DataFrame(pl.from_arrow(f.schema.empty_table())) for f in files]
         schema = pl.concat(empty, how="vertical_relaxed").schema
         held = 4 * sum(run.stat().st_size for run in self._runs)  # they are compressed
-        room = held if self.memory.limit is None else self.memory.limit // 16
+        room = held if self.memory.limit is None else max(_LEAST_ROOM, self.memory.limit // 16)
         step = max(1, min(SHARES, SHARES * room // max(1, held)))
         for start in range(0, SHARES, step):
             shares = range(start, min(SHARES, start + step))

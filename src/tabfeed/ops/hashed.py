@@ -229,6 +229,8 @@ def _bucket(array: pa.Array, buckets: int) -> pa.Array:
 
 
 def _interval(array: pa.Array, bounds: npt.NDArray[np.float64]) -> pa.Array:
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.int32())
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     found = np.searchsorted(bounds, pc.fill_null(array, 0).to_numpy(zero_copy_only=False), "right")

@@ -17,7 +17,7 @@ from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.exact_groups import spread_of
 from tabfeed.ops.groupstats import ROWS, SUMS, key_names
 from tabfeed.ops.keyed import GroupLookup, KeyedOperator
-from tabfeed.ops.node import Node, to_polars
+from tabfeed.ops.node import to_polars
 from tabfeed.ops.plan import kind_of
 from tabfeed.ops.rows import as_list
 from tabfeed.ops.stored import Stored
@@ -284,7 +284,7 @@ class JoinExternal(Operator):
     @property
     def dependencies(self) -> list[Any]:
         """The keys, where they are not among the selected columns."""
-        return [Node.of(self.on)]
+        return [self.on]
 
     @property
     def changes_rows(self) -> bool:

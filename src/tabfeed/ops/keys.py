@@ -86,6 +86,8 @@ def pack(values: pa.Array) -> tuple[Keys, Mask | None]:
     (True, [True, True, False])
     """
     kind = values.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(values), np.uint64), None
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _pack_text(values.cast(pa.large_binary()))
     if pa.types.is_uint64(kind):

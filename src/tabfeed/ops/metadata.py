@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import polars as pl
+
 from tabfeed.ops.base import Inputs
+from tabfeed.ops.loop import Entrance, Loop
 from tabfeed.ops.node import Node, Structural
 from tabfeed.ops.prune import replant
 from tabfeed.schema import Schema, Tags
@@ -100,17 +103,29 @@ class Subgraph(Structural):
         The name.
     output_node
         The part's last node.
+    loop_until
+        From a Polars frame, the part's result on one partition, to whether that is enough; until
+        then the part is applied to its own result again. It must make the columns it takes in.
 
     Examples
     --------
-    >>> from tabfeed import ops
+    >>> from tabfeed import Workflow, ops
+    >>> halve = ops.Subgraph("halve", ["x"] >> ops.LambdaOp(lambda col: col / 2),
+    ...                      loop_until=lambda df: df["x"].max() < 1)
+    >>> Workflow(halve).transform({"x": [8.0, 1.0]})
+    {'x': array([0.5   , 0.0625])}
     >>> node = Node.of(Subgraph("numbers", ["x"] >> ops.FillMissing())) + ["y"]
     >>> node
     <[numbers of [FillMissing of [x]], y]>
     """
 
-    def __init__(self, name: str, output_node: Any = None) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        output_node: Any = None,
+        loop_until: Callable[[pl.DataFrame], Any] | None = None,
+    ) -> None:
+        self.name, self.loop_until = name, loop_until
         self._output_node = None if output_node is None else Node.of(output_node)
 
     @property
@@ -126,5 +141,9 @@ class Subgraph(Structural):
         """The part, its end marked with the name."""
         if self._output_node is None:
             return None if parent is None else Node(self, [parent])
+        if parent is not None and self.loop_until is not None:
+            parent = Node(Entrance(), [parent])
         end = self._output_node if parent is None else replant(self._output_node, parent)
+        if self.loop_until is not None:
+            return Node(Loop(self.name, self.loop_until), [end])
         return Node(Subgraph(self.name), [end])

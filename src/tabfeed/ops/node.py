@@ -17,12 +17,12 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import GraphError
+from tabfeed.errors import GraphError, TabfeedError
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.selector import ColumnSelector
 
-__all__ = ["Concat", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
+__all__ = ["Asked", "Concat", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
 
 
 class Node:
@@ -53,10 +53,11 @@ class Node:
         dependencies: Iterable[Node] | None = None,
     ) -> None:
         put = object.__setattr__
-        put(self, "op", op)
         put(self, "parents", tuple(parents))
-        asked = [Node.of(d) for d in op.dependencies] if dependencies is None else dependencies
-        put(self, "dependencies", tuple(asked))
+        put(self, "op", op.placed(self.parents))
+        if dependencies is None:
+            dependencies = [_ask(d, self.parents) for d in op.dependencies]
+        put(self, "dependencies", tuple(dependencies))
         put(self, "rows", _row_set(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -106,6 +107,31 @@ class Node:
     def sources(self) -> tuple[Node, ...]:
         """Parents and dependencies."""
         return self.parents + self.dependencies
+
+    @property
+    def input_schema(self) -> Schema:
+        """The columns that go in, as far as they are known: fitted, with types; else by name."""
+        from tabfeed.ops.plan import Plan
+
+        inputs = Plan.without_data(self).inputs[self]
+        return inputs.schema.select(inputs.names)
+
+    @property
+    def output_schema(self) -> Schema:
+        """The columns that come out, as far as they are known."""
+        from tabfeed.ops.plan import Plan
+
+        return Plan.without_data(self).output_schema
+
+    @property
+    def input_columns(self) -> list[str]:
+        """Names of the columns that go in."""
+        return self.input_schema.column_names
+
+    @property
+    def output_columns(self) -> list[str]:
+        """Names of the columns that come out."""
+        return self.output_schema.column_names
 
     @property
     def graph(self) -> Any:
@@ -166,6 +192,13 @@ class Selection(Structural):
         return whole.select(n for n in self.selector.resolve(whole) if n not in self.without)
 
     @property
+    def is_open(self) -> bool:
+        """Whether which columns it finds depends on the data."""
+        selector = self.selector
+        patterns = any(set("*?[") & set(n) for n in selector.names)
+        return bool(selector.tags or selector.dtypes or patterns)
+
+    @property
     def text(self) -> str:
         """The selection as one would write it."""
         named = [*self.selector.names, *(f"({', '.join(g)})" for g in self.selector.subgroups)]
@@ -192,6 +225,14 @@ class Subset(Structural):
         """The columns chosen from the parent's."""
         names = self.selector.resolve(inputs.schema.select(inputs.names), where="the node")
         return inputs.schema.select(names)
+
+
+class Asked(Subset):
+    """Columns that an operator asks for by name behind one that changed the rows.
+
+    Its parents are those of the operator, and then the node that changed the rows: the data as it
+    came does not line up any more, so a name means a column of theirs, the first that has it.
+    """
 
 
 class Exclude(Structural):
@@ -274,6 +315,35 @@ def _inside(node: Node) -> str:
         return node.op.text
     parts = ", ".join(_inside(p) for p in node.parents)
     return parts if isinstance(node.op, Concat) else f"{node.op.label} of [{parts}]"
+
+
+def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
+    """The columns an operator needs beside its own; by name, from the rows it works on."""
+    changed = next((p.rows for p in parents if p.rows is not None), None)
+    if changed is None or isinstance(what, Node):
+        return Node.of(what)
+    node = Node.of(what)
+    if not isinstance(node.op, Selection):
+        return node
+    known = [_names(p) for p in (*parents, changed)]
+    if all(k is not None for k in known):
+        names = node.op.selector.names
+        if not set(names) <= {n for k in known if k is not None for n in k}:
+            return node  # a column of the data as it came: it will be refused
+    return Node(Asked(node.op.selector), [*parents, changed])
+
+
+def _names(node: Node) -> list[str] | None:
+    """Names of a node's columns; None where they depend on the data."""
+    from tabfeed.ops.plan import Plan
+
+    for found in iter_nodes(node):
+        if isinstance(found.op, Selection) and found.op.is_open:
+            return None
+    try:
+        return Plan.without_data(node).output_schema.column_names
+    except TabfeedError:
+        return None
 
 
 def _row_set(node: Node) -> Node | None:

@@ -1,12 +1,13 @@
 """A picture of a graph: Mermaid text, and SVG where a notebook can show it.
 
 The SVG is drawn here rather than by graphviz, which many machines do not have: nodes in
-rows by depth, straight lines between them.
+rows, each just above what takes its columns, and lines that leave room for one another.
 """
 
 from __future__ import annotations
 
 from html import escape
+from typing import TypeAlias
 
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
@@ -14,6 +15,9 @@ from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
 __all__ = ["Picture"]
 
 _HIGH, _GAP, _CHAR = 34, 46, 7.2
+
+_Point: TypeAlias = tuple[float, float]
+_Spot: TypeAlias = tuple[Node, Node, int]  # a node twice, or a line's two ends; and the row
 
 
 class Picture:
@@ -52,44 +56,56 @@ class Picture:
 
     def to_svg(self) -> str:
         """As SVG text."""
-        depth: dict[Node, int] = {}
-        for node in self.nodes:
-            depth[node] = max((depth[s] + 1 for s in node.sources), default=0)
-        ranks: list[list[Node]] = [[] for _ in range(max(depth.values()) + 1)]
-        for node in self.nodes:
-            ranks[depth[node]].append(node)
-        wide = {n: len(self._text(n)) * _CHAR + 24 for n in self.nodes}
-        rows = [sum(wide[n] + 20 for n in rank) for rank in ranks]
-        width, height = max(rows) + 20, len(ranks) * (_HIGH + _GAP) + 10
-        place: dict[Node, tuple[float, float]] = {}
-        for y, (rank, row) in enumerate(zip(ranks, rows, strict=True)):
-            x = (width - row) / 2 + 10
-            for node in rank:
-                place[node] = (x, y * (_HIGH + _GAP) + 5)
-                x += wide[node] + 20
-        shapes = [self._line(s, n, place, wide) for n in self.nodes for s in n.sources]
-        shapes += [self._box(n, place[n], wide[n]) for n in self.nodes]
+        row = self._rows()
+        paths = {(a, b): _path(a, b, row) for b in self.nodes for a in b.sources}
+        spots = {(n, n, row[n]) for n in self.nodes}.union(*paths.values())
+        place, width = self._places(spots)
+        shapes = [
+            _line([place[spot] for spot in path], dashed=a in b.dependencies)
+            for (a, b), path in paths.items()
+        ]
+        shapes += [self._box(n, place[n, n, row[n]]) for n in self.nodes]
+        height = (max(row.values()) + 1) * (_HIGH + _GAP) + 10
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'font-family="sans-serif" font-size="12">{"".join(shapes)}</svg>'
         )
 
-    def _line(
-        self, a: Node, b: Node, place: dict[Node, tuple[float, float]], wide: dict[Node, float]
-    ) -> str:
-        (xa, ya), (xb, yb) = place[a], place[b]
-        dash = ' stroke-dasharray="4 3"' if a in b.dependencies else ""
-        return (
-            f'<line x1="{xa + wide[a] / 2:.0f}" y1="{ya + _HIGH:.0f}" x2="{xb + wide[b] / 2:.0f}" '
-            f'y2="{yb:.0f}" stroke="#888"{dash}/>'
-        )
+    def _rows(self) -> dict[Node, int]:
+        """The row of each node, as near to what takes its columns as can be."""
+        above: dict[Node, int] = {self.nodes[-1]: 0}
+        for node in reversed(self.nodes):
+            for source in node.sources:
+                above[source] = max(above.get(source, 0), above[node] + 1)
+        lowest = max(above.values())
+        return {node: lowest - n for node, n in above.items()}
 
-    def _box(self, node: Node, at: tuple[float, float], wide: float) -> str:
-        x, y = at
+    def _places(self, spots: set[_Spot]) -> tuple[dict[_Spot, _Point], float]:
+        """The middle of each spot, rows centred, and the width of it all."""
+        rows: dict[int, list[_Spot]] = {}
+        for spot in sorted(spots, key=lambda s: (s[2], self.number[s[0]], self.number[s[1]])):
+            rows.setdefault(spot[2], []).append(spot)
+        used = {y: sum(self._wide(s) + 20 for s in row) for y, row in rows.items()}
+        width = max(used.values()) + 20
+        place: dict[_Spot, _Point] = {}
+        for y, row in rows.items():
+            x = (width - used[y]) / 2 + 10
+            for spot in row:
+                place[spot] = (x + self._wide(spot) / 2, y * (_HIGH + _GAP) + 5 + _HIGH / 2)
+                x += self._wide(spot) + 20
+        return place, width
+
+    def _wide(self, spot: _Spot) -> float:
+        a, b, _ = spot
+        return len(self._text(a)) * _CHAR + 24 if a is b else 0
+
+    def _box(self, node: Node, middle: _Point) -> str:
+        wide = self._wide((node, node, 0))
+        x, y = middle[0] - wide / 2, middle[1] - _HIGH / 2
         fill = "#fde9c9" if isinstance(node.op, StatOperator) else "#e8eef7"
         return (
             f'<rect x="{x:.0f}" y="{y:.0f}" width="{wide:.0f}" height="{_HIGH}" rx="6" '
-            f'fill="{fill}" stroke="#888"/><text x="{x + wide / 2:.0f}" y="{y + 21:.0f}" '
+            f'fill="{fill}" stroke="#888"/><text x="{middle[0]:.0f}" y="{y + 21:.0f}" '
             f'text-anchor="middle">{escape(self._text(node))}</text>'
         )
 
@@ -100,3 +116,15 @@ class Picture:
         return self.to_mermaid()
 
     __repr__ = __str__
+
+
+def _path(a: Node, b: Node, row: dict[Node, int]) -> list[_Spot]:
+    """Where a line goes: from node to node, by a free spot in each row between them."""
+    between = [(a, b, y) for y in range(row[a] + 1, row[b])]
+    return [(a, a, row[a]), *between, (b, b, row[b])]
+
+
+def _line(points: list[_Point], *, dashed: bool) -> str:
+    text = " ".join(f"{x:.0f},{y:.0f}" for x, y in points)
+    dash = ' stroke-dasharray="4 3"' if dashed else ""
+    return f'<polyline points="{text}" fill="none" stroke="#888"{dash}/>'

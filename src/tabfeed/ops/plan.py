@@ -23,7 +23,7 @@ from tabfeed.errors import (
     WorkflowError,
 )
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.node import Concat, Exclude, Node, Selection, Structural, iter_nodes
+from tabfeed.ops.node import Asked, Concat, Exclude, Node, Selection, Structural, iter_nodes
 from tabfeed.schema import ColumnSchema, Schema
 
 __all__ = ["Phase", "Plan"]
@@ -109,7 +109,8 @@ class Plan:
         except WorkflowError as e:
             raise OperatorError(f"{node!r}: {e}") from e
         except TabfeedError as e:
-            e.add_note(f"in {node!r}") if hasattr(e, "add_note") else None
+            users = [n for n in self.nodes if node in n.sources] if raw else []
+            e.args = (f"{e}; it is asked for in {next(iter(users), node)!r}", *e.args[1:])
             raise
         self.schemas[node] = schema
         self.groups[node] = self._output_groups(node, schema, inputs)
@@ -123,6 +124,8 @@ class Plan:
             gone, parents = set(self.schemas[parents[1]].column_names), parents[:1]
         for parent in parents:
             for column in self.schemas[parent]:
+                if isinstance(node.op, Asked) and column.name in columns:
+                    continue
                 if owner.setdefault(column.name, parent) is not parent:
                     self._refuse_twice(column.name, owner[column.name], parent, node)
                 if column.name not in gone:
@@ -178,9 +181,7 @@ class Plan:
 
     # -- what to read and what to run ---------------------------------------------
 
-    def required(
-        self, targets: Iterable[Node], *, fitting: bool = False
-    ) -> tuple[dict[Node, list[str]], list[str]]:
+    def required(self, targets: Iterable[Node]) -> tuple[dict[Node, list[str]], list[str]]:
         """Columns needed of each node, and of the data, to compute `targets` whole."""
         need: dict[Node, set[str]] = {t: set(self.schemas[t].column_names) for t in targets}
         read: set[str] = set()
@@ -190,7 +191,7 @@ class Plan:
             if isinstance(node.op, Selection):
                 read |= need[node]
                 continue
-            for source, names in self.sources(node, need[node], fitting=fitting):
+            for source, names in self.sources(node, need[node]):
                 need.setdefault(source, set()).update(names)
         ordered = {
             n: [c for c in self.schemas[n].column_names if c in cols] for n, cols in need.items()
@@ -200,7 +201,10 @@ class Plan:
     def sources(
         self, node: Node, wanted: Iterable[str], *, fitting: bool = False
     ) -> list[tuple[Node, list[str]]]:
-        """Which columns a node takes from which node, each column once."""
+        """Which columns a node takes from which node, each column once.
+
+        While `fitting` the node itself, those too that it needs only to learn.
+        """
         structural = isinstance(node.op, Structural)
         left = set(wanted) if structural else set(self.inputs[node].schema.column_names)
         parents = node.parents[:1] if isinstance(node.op, Exclude) else node.parents
@@ -230,7 +234,7 @@ class Plan:
         for number, level in enumerate(sorted({self.levels[n] for n in learners})):
             nodes = tuple(n for n in learners if self.levels[n] == level)
             sources = {s for n in nodes for s in n.sources}
-            columns = self.required(sources, fitting=True)[1]
+            columns = self.required(sources)[1]
             found.append(Phase(number + 1, nodes, tuple(columns)))
         return found
 
@@ -256,8 +260,19 @@ class Plan:
                 continue
             raise SchemaError(
                 f"column {name!r} is {given} here and was {planned} when the workflow was fitted; "
-                "convert it, or fit again"
+                f"convert it, or fit again ({self._needed_by(name)})"
             )
+
+    def _needed_by(self, name: str) -> str:
+        """Which nodes take a raw column in, in words."""
+        nodes = [
+            n
+            for n in self.nodes
+            for p in n.sources
+            if isinstance(p.op, Selection) and p in self.schemas and name in self.schemas[p]
+        ]
+        shown = [f"{n!r}" for n in dict.fromkeys(nodes) if not isinstance(n.op, Structural)]
+        return f"it goes into {', '.join(shown)}" if shown else "it goes through as it is"
 
 
 def kind_of(dtype: pa.DataType) -> str:

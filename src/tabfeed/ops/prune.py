@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tabfeed.errors import GraphError
 from tabfeed.ops.base import Operator
-from tabfeed.ops.node import Concat, Exclude, Node, Selection, Subset, iter_nodes
+from tabfeed.ops.node import Asked, Concat, Exclude, Node, Selection, Subset, iter_nodes
 from tabfeed.selector import ColumnSelector
 
 __all__ = ["remove_inputs", "replant"]
@@ -28,7 +28,7 @@ def _without(node: Node, names: list[str], new: dict[Node, Node | None]) -> Node
     if isinstance(node.op, Selection):
         return _shrink(node.op, names)
     parents = [p for p in (new[q] for q in node.parents) if p is not None]
-    if not parents:
+    if not parents or (isinstance(node.op, Asked) and set(node.op.selector.names) <= set(names)):
         return None
     if isinstance(node.op, Exclude) and len(parents) < len(node.parents):
         return parents[0]
@@ -56,12 +56,9 @@ def _narrowed(node: Node, names: list[str]) -> Operator:
 def _shrink(op: Selection, names: list[str]) -> Node | None:
     """The selection without `names`; None if it named nothing else."""
     selector = op.selector
-    open_ended = (
-        selector.tags or selector.dtypes or any(set("*?[") & set(n) for n in selector.names)
-    )
     left = [n for n in selector.names if n not in names]
     groups = [g for g in selector.subgroups if not set(g) & set(names)]
-    if open_ended:
+    if op.is_open:
         return Node(Selection(selector, [*op.without, *names]))
     if not left and not groups:
         return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,10 +242,11 @@ def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
 
 
 def _tables(path: Path, counter: Counter) -> Iterator[pa.Table]:
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=500_000):
-        frame = pl.from_arrow(pa.Table.from_batches([batch]))
-        assert isinstance(frame, pl.DataFrame)
-        yield counter.as_table(frame)
+    """The file in pieces, at least one, which may be empty."""
+    file = pq.ParquetFile(path)
+    batches = (pa.Table.from_batches([b]) for b in file.iter_batches(batch_size=500_000))
+    for table in chain([file.schema_arrow.empty_table()], batches):
+        yield counter.as_table(pl.DataFrame(pl.from_arrow(table)))
 
 
 class _Pieces:

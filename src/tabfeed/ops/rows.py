@@ -14,7 +14,6 @@ from tabfeed.dtypes import as_arrow_type
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, require_numeric
 from tabfeed.ops.continuous import missing_to_null
-from tabfeed.ops.node import Node
 from tabfeed.ops.types import polars_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
@@ -265,9 +264,10 @@ class Dropna(Operator):
 class DifferenceLag(Operator):
     """Difference to an earlier row of the same group.
 
-    Rows of a group must follow each other, in order, within one partition: use
-    ``Dataset.shuffle_by_keys`` and sort, or write files that way. Where the earlier row is of
-    another group, or of another partition, the result is null.
+    Rows of a group must follow each other, in order, in the data: `x` minus the `x` of the row
+    `shift` rows before, null where that row is of another group. Of a Dataset the rows before
+    are found across partitions and files; of a table, a batch or one row, within that alone.
+    An operator that drops or moves rows may stand in front of it where there is one partition.
 
     Parameters
     ----------
@@ -289,9 +289,14 @@ class DifferenceLag(Operator):
         self.shift = [shift] if isinstance(shift, int) else list(shift)
 
     @property
+    def reach(self) -> tuple[int, int]:
+        """The furthest shifts."""
+        return max([0, *self.shift]), max([0, *(-s for s in self.shift)])
+
+    @property
     def dependencies(self) -> list[Any]:
         """The group's columns."""
-        return [Node.of(self.partition_cols)]
+        return [self.partition_cols]
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """A float32 column for each column and shift."""

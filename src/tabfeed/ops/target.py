@@ -163,12 +163,18 @@ class TargetEncoding(KeyedOperator):
 
     def _find_means(self, stored: Stored) -> dict[str, float]:
         given = self.target_mean
-        if isinstance(given, int | float):
-            return dict.fromkeys(self.targets_, float(given))
         totals = np.zeros((2, len(self.targets_)))
         for piece in stored.pieces() if stored.num_rows else ():
             for i in range(len(self.targets_)):
                 totals[:, i] += [_floats(piece[f"{k}{i}"]).sum() for k in ("sum", "n")]
+        for target, total in zip(self.targets_, totals[0], strict=True):
+            if not np.isfinite(total):
+                raise OperatorError(
+                    f"TargetEncoding: the target {target!r} holds infinite values, so it has no "
+                    "mean; limit it first, for instance with Clip"
+                )
+        if isinstance(given, int | float):
+            return dict.fromkeys(self.targets_, float(given))
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.where(totals[1] > 0, totals[0] / totals[1], 0.0).tolist()
         return {**dict(zip(self.targets_, means, strict=True)), **(given or {})}

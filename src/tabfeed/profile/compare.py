@@ -46,6 +46,8 @@ class Comparison:
             "to the first batch": [seconds(r.times.startup) for r in self.runs],
             "verdict": [cause_of(r, judge(r)) for r in self.runs],
             "loader": [r.loader.name for r in self.runs],
+            "rows in a batch": [_count(_batch(r)) for r in self.runs],
+            "what changed": ["", *(", ".join(changes(first, r)) for r in self.runs[1:])],
         }
         return [(name, *cells) for name, cells in figures.items() if any(cells)]
 
@@ -62,6 +64,7 @@ class Comparison:
                 "rows_per_second": r.rows_per_second,
                 "efficiency": r.efficiency,
                 "cause": judge(r).cause,
+                "changed": changes(self.runs[0], r),
             }
             for r in self.runs
         ]
@@ -70,7 +73,7 @@ class Comparison:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
         table.add_column("")
         for run in self.runs:
-            table.add_column(run.name, justify="right")
+            table.add_column(run.name, justify="right", max_width=34)
         for row in self.rows():
             table.add_row(*(Text(cell) for cell in row))
         file = io.StringIO()
@@ -92,7 +95,7 @@ class Comparison:
             f"were.</p>{self._bars()}</section>"
             '<section><h2>The numbers</h2><p class="what">The first is what the others are held'
             " against.</p>"
-            f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead>'
+            f'<div class="scroll"><table class="words"><thead><tr><th></th>{heads}</tr></thead>'
             f"<tbody>{body}</tbody></table></div></section>",
         )
 
@@ -124,6 +127,30 @@ class Comparison:
             raise ArgumentError(f"{path} must end in .html")
         path.write_text(self.to_html(), "utf-8")
         return path
+
+
+def changes(first: Run, run: Run) -> list[str]:
+    """What was done otherwise than in the first run, as far as a run tells.
+
+    A saved run knows its loader, the size of its batches and the machine; not the model.
+    """
+    told = []
+    if run.loader.name != first.loader.name:
+        told.append(f"{first.loader.name} became {run.loader.name}")
+    for what in ("threads", "processes"):
+        old, new = getattr(first.loader, what), getattr(run.loader, what)
+        if old and new and old != new:
+            told.append(f"{new} {what} instead of {old}")
+    batches = _batch(first), _batch(run)
+    if None not in batches and _count(batches[0]) != _count(batches[1]):
+        told.append(f"batches of {_count(batches[1])} rows instead of {_count(batches[0])}")
+    if run.machine.gpus != first.machine.gpus or run.machine.cores != first.machine.cores:
+        told.append("another machine")
+    return told
+
+
+def _batch(run: Run) -> float | None:
+    return None if run.steps.rows is None else run.steps.rows / max(1, run.steps.count)
 
 
 def _spread(run: Run, longest: float) -> list[tuple[str, str, float, float, float]]:

@@ -9,6 +9,7 @@ from tabfeed.profile.words import percent, times
 
 __all__ = [
     "CAUSES",
+    "LITTLE",
     "Advice",
     "Verdict",
     "cause_of",
@@ -18,6 +19,7 @@ __all__ = [
     "waited",
 ]
 
+LITTLE = 1.05  # a gain not worth a word
 CAUSES = {
     "short": "too little to say",
     "unseen": "waits not visible",
@@ -45,7 +47,9 @@ class Advice:
     gain: float | None = None
 
     def __str__(self) -> str:
-        return self.text if self.gain is None else f"{self.text} (up to {times(self.gain)})"
+        if self.gain is None or self.gain < LITTLE:
+            return self.text
+        return f"{self.text} (up to {times(self.gain)})"
 
 
 @dataclass(frozen=True)

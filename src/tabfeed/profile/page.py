@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from tabfeed.profile import charts
 from tabfeed.profile.figures import Row, headline, stage_rows, thread_rows, time_rows
-from tabfeed.profile.findings import Verdict, cause_of
+from tabfeed.profile.findings import LITTLE, Verdict, cause_of
 from tabfeed.profile.run import Run, Series
 from tabfeed.profile.stages import LABELS
 from tabfeed.profile.verdict import judge
@@ -24,7 +24,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 _TIMES = {"startup": "start-up", "wait": "waiting", "copy": "copying", "compute": "computing"}
 _DRAWN: tuple[str, ...] = ("compute", "wait", "startup")
 _ORDER = (
-    *("read", "transform", "convert", "plan", "gather", "finish", "copy", "chunk"),
+    *("fetch", "read", "transform", "convert", "plan", "gather", "finish", "copy", "chunk"),
+    "ahead",
     *("share", "full"),
 )
 
@@ -76,7 +77,7 @@ def _verdict(run: Run, verdict: Verdict) -> str:
 
 
 def _gain(gain: float | None) -> str:
-    if gain is None or gain < 1.05:
+    if gain is None or gain < LITTLE:
         return ""
     shown = "over 100" if gain > 100 else f"{gain:.1f}"
     return f' <span class="gain">up to {shown} times as fast</span>'

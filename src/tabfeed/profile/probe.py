@@ -227,7 +227,8 @@ def _by_kind(log: StackLog, seconds: float) -> list[Part]:
 def probe_workflow(loader: Any) -> list[Part]:
     """What each operator of the loader's workflow costs, on the first rows of the data."""
     feed = feed_of(loader)
-    reader = getattr(feed.recipe.reader, "reader", feed.recipe.reader)
+    parts = feed.recipe.reader.parts
+    reader = getattr(parts, "_reader", parts)  # a cache lies around it
     programs = [_program(t) for t in getattr(reader, "transforms", ())]
     if len(programs) != 1 or programs[0] is None:
         return []
@@ -236,8 +237,9 @@ def probe_workflow(loader: Any) -> list[Part]:
 
 
 def _program(transform: Any) -> Any:
+    """The graph a transform runs, if it is a workflow's; a loader may hold either."""
     owner = getattr(transform, "__self__", transform)
-    return getattr(owner, "program", None)
+    return owner if hasattr(owner, "nodes") else getattr(owner, "program", None)
 
 
 def _by_node(program: Any, table: Any) -> list[Part]:

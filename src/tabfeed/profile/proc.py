@@ -99,9 +99,13 @@ def thread_names() -> dict[int, str]:
 
 
 def system_name(number: int, proc: Path = _PROC) -> str:
-    """The system's name of a thread Python does not know."""
-    comm = _read(f"{proc}/self/task/{number}/comm")
-    return comm.decode(errors="replace").strip() or "thread"
+    """The system's name of a thread Python does not know.
+
+    Libraries' threads mostly bear the name of the process, which would say nothing.
+    """
+    comm = _read(f"{proc}/self/task/{number}/comm").decode(errors="replace").strip()
+    own = _read(f"{proc}/self/comm").decode(errors="replace").strip()
+    return "threads of libraries" if comm == own else comm or "thread"
 
 
 def child_times(proc: Path = _PROC) -> ThreadTimes:

@@ -13,6 +13,7 @@ __all__ = ["LABELS", "WAITING", "StageSums", "Sums", "describe"]
 
 LABELS = {
     "read": "reading and decoding",
+    "fetch": "fetching from storage",
     "transform": "transforming",
     "convert": "making arrays",
     "plan": "planning the order",
@@ -20,6 +21,7 @@ LABELS = {
     "finish": "making batches",
     "copy": "copying to the device",
     "chunk": "work in between",
+    "ahead": "work in between, ahead",
     "share": "waiting for another thread",
     "full": "queue full",
     "wait": "waiting for data",

@@ -26,6 +26,7 @@ from tabfeed.profile.words import count, percent, rate, seconds
 __all__ = ["judge_starved", "judge_unseen"]
 
 _OF_STAGE = {
+    "fetch": "read",
     "read": "decode",
     "transform": "transform",
     "gather": "gather",
@@ -33,6 +34,7 @@ _OF_STAGE = {
     "convert": "batches",
     "finish": "batches",
     "chunk": "batches",
+    "ahead": "batches",
     "copy": "copy",
 }
 
@@ -97,8 +99,15 @@ def _slowest_transform(run: Run) -> str:
 
 
 def _supply(run: Run, work: float, threads: int) -> float:
-    """Seconds a step if the loader's threads did `work` seconds in the run and nothing else."""
-    return work / threads / run.steps.count
+    """Seconds a step if the loader's threads did `work` seconds in the run and nothing else.
+
+    All that they did, some of it before the first batch or for batches nobody took, cannot have
+    taken longer than the steps that waited for it.
+    """
+    total = sum(s.seconds for s in run.stages if s.name not in WAITING)
+    now = total / (run.loader.threads or 1) / run.steps.count
+    known = min(1.0, run.step_seconds / now) if now > 0 else 1.0
+    return known * work / threads / run.steps.count
 
 
 def _gain(run: Run, supply: float) -> float | None:
@@ -124,7 +133,8 @@ def _stage_advice(run: Run, cause: str, top: Stage, total: float) -> tuple[Advic
     fixes = {
         "read": Advice('keep what was read: cache="memory" or cache="disk"', without),
         "decode": Advice(
-            "write the files once for reading often: Dataset.to_parquet, uncompressed and plain",
+            "write the files once for reading often: tabfeed rewrite DATA OUT; tabfeed doctor DATA "
+            "says what costs most",
             without,
         ),
         "transform": Advice("transform once and save: ds.map(...).to_parquet(...)", without),

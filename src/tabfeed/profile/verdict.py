@@ -15,7 +15,7 @@ from tabfeed.profile.findings import (
     top_places,
     waited,
 )
-from tabfeed.profile.run import Run
+from tabfeed.profile.run import Interpreter, Run
 from tabfeed.profile.starved import judge_starved, judge_unseen
 from tabfeed.profile.words import count, percent, seconds
 
@@ -105,9 +105,7 @@ def _larger_batch_gain(run: Run, factor: int = 8) -> float | None:
 def _largest(run: Run) -> Verdict | None:
     """Waiting, copying in the loop, or Python in the loop: the largest of those that matter."""
     computing = 1.0 - run.wait_share
-    python = run.interpreter.compute_share
-    if run.interpreter.compute_looks < _FEWEST_LOOKS or python < _HELD or not run.model:
-        python = 0.0
+    python = _held(run.interpreter) if run.model else 0.0
     shares = {
         "wait": run.wait_share,
         "copy": max(run.times.copy / run.times.steady, computing * _seen_copying(run)),
@@ -121,6 +119,16 @@ def _largest(run: Run) -> Verdict | None:
     if cause == "python":
         return _python(run)
     return judge_starved(run)
+
+
+def _held(found: Interpreter) -> float:
+    """How much of the loop's computing took the interpreter; 0 if that is little, or unsure.
+
+    A crowded machine leaves few looks: three are enough if they all found the same.
+    """
+    share = found.compute_share
+    unsure = found.compute_looks < (_FEWEST_LOOKS if share < 1 else _FEWEST_LOOKS - 2)
+    return 0.0 if unsure or share < _HELD else share
 
 
 def _seen_copying(run: Run) -> float:

@@ -7,8 +7,7 @@ comes before them is computed and regrouped on disk, what comes after starts fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -27,10 +26,13 @@ from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
 from tabfeed.ops.plan import Phase, Plan
 from tabfeed.progress import Bar, progress
 from tabfeed.selector import ColumnSelector
-from tabfeed.workflow.program import Program
+from tabfeed.workflow.neighbours import Neighbours, need_neighbours
+from tabfeed.workflow.program import Inner, Program
 from tabfeed.workflow.slots import Slots
 
-__all__ = ["first_shuffle", "fit_graph", "shuffled", "small_partitions"]
+__all__ = [
+    "first_shuffle", "fit_graph", "shuffled", "small_partitions", "unchanged_on_failure",
+]  # fmt: skip
 
 
 _ROOMY = 2 << 30
@@ -81,11 +83,15 @@ class _Partial:
         self.nodes = phase.nodes
         self.plan, self.dataset, self.memory = plan, dataset, memory
         sources = list(dict.fromkeys(s for n in phase.nodes for s in n.sources))
-        self.program = Program(plan, sources, fitting=True)
+        self.program = Program(plan, sources)
         # Where a file has no dictionary, the reader makes one, and that takes much memory.
         roomy = memory.limit is None or memory.limit >= _ROOMY
         self.dictionary = self.program.dictionary if roomy else []
+        self.neighbours: Neighbours | None = None
+        if need_neighbours(self.program, dataset):
+            self.neighbours = Neighbours(dataset, self.program.columns, self.program.reach)
         numbered = any(n.op.uses_row_numbers for n in phase.nodes) or self.program.numbered
+        numbered = numbered or self.neighbours is not None
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
@@ -95,9 +101,14 @@ class _Partial:
         program = self.program
         table = self.dataset.read(index, program.columns, dictionary=self.dictionary)
         offset = 0 if self.starts is None else self.starts[index]
-        values = dict(
-            zip(program.targets, program.run(table, offset=offset, memory=self.memory), strict=True)
-        )
+        inner, whole = Inner(0, table.num_rows), table
+        if self.neighbours is not None:
+            whole, inner = self.neighbours.around(table, offset)
+        made = program.run(
+            whole, offset=offset - inner.start, memory=self.memory,
+            inner=None if self.neighbours is None else inner,
+        )  # fmt: skip
+        values = dict(zip(program.targets, made, strict=True))
         found = [self._summarise(node, values, offset) for node in self.nodes]
         if self.bar is not None:
             self.bar.advance(table.num_rows)
@@ -194,11 +205,13 @@ class _Named:
 @contextmanager
 def unchanged_on_failure(output: Node, memory: Memory) -> Iterator[None]:
     """A fit that fails, or is interrupted, leaves no files, and operators as they were."""
-    learners = {n.op: dict(vars(n.op)) for n in iter_nodes(output) if isinstance(n.op, StatOperator)}
+    learners = [
+        (n.op, dict(vars(n.op))) for n in iter_nodes(output) if isinstance(n.op, StatOperator)
+    ]
     try:
         yield
     except BaseException:
-        for op, known in learners.items():
+        for op, known in learners:
             vars(op).clear()
             vars(op).update(known)
         memory.close()

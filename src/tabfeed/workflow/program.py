@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,9 +32,16 @@ from tabfeed.ops.node import Node, Selection, Structural
 from tabfeed.ops.plan import Plan, kind_of
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["Program"]
+__all__ = ["Inner", "Program"]
 
 Row = dict[str, Any]
+
+
+class Inner(NamedTuple):
+    """Which rows of a table are meant; the others are there to be looked at."""
+
+    start: int
+    rows: int
 
 
 class Program:
@@ -46,22 +53,15 @@ class Program:
         The graph and its schemas.
     targets
         The nodes wanted; the plan's output by default.
-    fitting
-        Whether columns that operators need only while learning are computed too.
     """
 
-    def __init__(
-        self, plan: Plan, targets: Sequence[Node] | None = None, *, fitting: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, targets: Sequence[Node] | None = None) -> None:
         self.plan = plan
         self.targets = [plan.output] if targets is None else list(targets)
-        self.fitting = fitting
-        self.need, self.columns = plan.required(self.targets, fitting=fitting)
+        self.need, self.columns = plan.required(self.targets)
         self.nodes = [n for n in plan.nodes if n in self.need]
         self.sources = {
-            n: plan.sources(n, self.need[n], fitting=fitting)
-            for n in self.nodes
-            if not isinstance(n.op, Selection)
+            n: plan.sources(n, self.need[n]) for n in self.nodes if not isinstance(n.op, Selection)
         }
         used = Counter(s for taken in self.sources.values() for s, _ in taken)
         self.shared = {n for n in self.nodes if used[n] + self.targets.count(n) > 1}
@@ -78,9 +78,26 @@ class Program:
 
     # -- tables -------------------------------------------------------------------
 
-    def __call__(self, table: pa.Table, offset: int = 0, *, training: bool = False) -> pa.Table:
-        """The output, exactly as the plan declares it."""
-        (value,) = self.run(table, offset=offset, training=training, whole=True)
+    @cached_property
+    def reach(self) -> tuple[int, int]:
+        """How many rows before and behind a row its result depends on."""
+        found: dict[Node, tuple[int, int]] = {}
+        for node in self.nodes:
+            below = [found[source] for source, _ in self.sources.get(node, ())] or [(0, 0)]
+            before, after = node.op.reach
+            found[node] = (max(b for b, _ in below) + before, max(a for _, a in below) + after)
+        return max(b for b, _ in found.values()), max(a for _, a in found.values())
+
+    def __call__(
+        self,
+        table: pa.Table,
+        offset: int = 0,
+        *,
+        training: bool = False,
+        inner: Inner | None = None,
+    ) -> pa.Table:
+        """The output, exactly as the plan declares it; for the `inner` rows alone if given."""
+        (value,) = self.run(table, offset=offset, training=training, whole=True, inner=inner)
         schema = self.plan.schemas[self.targets[0]]
         return conform(as_table(value), schema)
 
@@ -92,6 +109,7 @@ class Program:
         training: bool = False,
         memory: Memory | None = None,
         whole: bool = False,
+        inner: Inner | None = None,
     ) -> list[Value]:
         """The targets' values, as tables if `whole`, else computed as far as they are shared."""
         refuse_forked()
@@ -100,14 +118,14 @@ class Program:
             extra["memory"] = memory  # type: ignore[assignment]
         self._check(table)
         try:
-            values = self._evaluate(table, extra, eager=False)
-            found = _collected([values[t] for t in self.targets])
+            values = self._evaluate(table, extra, inner, eager=False)
+            found = _collected([_cut(values[t], inner, t.rows is None) for t in self.targets])
             return [as_table(v) for v in found] if whole else found
         except TabfeedError:
             raise
         except Exception:
             # Some lazy plan failed, and a plan does not say which node it was: find out.
-            self._evaluate(table, extra, eager=True)
+            self._evaluate(table, extra, inner, eager=True)
             raise
 
     def _check(self, table: pa.Table) -> None:
@@ -118,7 +136,7 @@ class Program:
         self.plan.check_data(given, self.columns)
 
     def _evaluate(
-        self, table: pa.Table, extra: dict[str, Any], *, eager: bool
+        self, table: pa.Table, extra: dict[str, Any], inner: Inner | None, *, eager: bool
     ) -> dict[Node, Value]:
         values: dict[Node, Value] = {}
         table = self._typed(table.select(self.columns))
@@ -130,6 +148,9 @@ class Program:
             if isinstance(node.op, Structural):
                 value = value.select(self.need[node])
             else:
+                # The rows around are for those before it: what drops rows could not tell them.
+                first = node.op.changes_rows and all(s.rows is None for s in node.sources)
+                value = _cut(value, inner, first)
                 value = _apply(node, value, replace(self.plan.inputs[node], **extra), eager)
             if node in self.shared and isinstance(value, pl.LazyFrame):
                 value = value.collect().lazy()
@@ -262,6 +283,11 @@ def _one(value: Any, column: ColumnSchema) -> pa.Array:
     """An array of one value; NaN stays NaN where the column can hold it."""
     floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
     return pa.array([value], column.dtype, from_pandas=not floating)
+
+
+def _cut(value: Value, inner: Inner | None, wanted: bool) -> Value:
+    """The inner rows alone."""
+    return value if inner is None or not wanted else value.slice(inner.start, inner.rows)
 
 
 def _apply(node: Node, value: Value, inputs: Inputs, eager: bool) -> Value:

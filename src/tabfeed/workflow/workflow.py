@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
-from tabfeed.errors import ArgumentError, GraphError, NotFittedError
+from tabfeed.errors import ArgumentError, GraphError, NotFittedError, TabfeedError
 from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
 from tabfeed.io.elsewhere import is_remote
 from tabfeed.ops.apply import open_frame
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.categorify import Categorify
+from tabfeed.ops.loop import Loop
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.metadata import Subgraph
 from tabfeed.ops.node import Node, Selection, iter_nodes
@@ -30,6 +32,7 @@ from tabfeed.workflow.fitting import (
     small_partitions,
     unchanged_on_failure,
 )
+from tabfeed.workflow.neighbours import WithNeighbours, need_neighbours
 from tabfeed.workflow.program import Program
 
 __all__ = ["Workflow"]
@@ -217,6 +220,11 @@ class Workflow:
     def _meet(self, schema: Schema) -> None:
         """A graph that learns nothing needs no fit: any data tells it its columns."""
         if self._program is None:
+            try:
+                Plan(self.output_node, schema)  # some need no fit, which their columns tell
+            except TabfeedError:
+                self._require_nothing_to_learn()
+                raise
             self._require_nothing_to_learn()
             self._set_source(schema)
 
@@ -242,11 +250,14 @@ class Workflow:
             program.plan.check_data(data.schema.select(program.columns), program.columns)
         else:
             program = Program(Plan(output, data.schema))
-        fn = partial(program, training=True) if training else program
+        fn: Any = partial(program, training=True) if training else program
+        around = need_neighbours(program, data)
+        if around:
+            fn = WithNeighbours(program, data, training=training)
         return data._on(_unless_local(self.executor)).map(
             fn, schema=program.plan.output_schema, columns=program.columns,
             keeps_rows=output.rows is None, dictionary=program.dictionary,
-            numbered=training and program.numbered,
+            numbered=around or (training and program.numbered),
         )  # fmt: skip
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -309,13 +320,14 @@ class Workflow:
     def subworkflows(self) -> list[str]:
         """Names of the named parts."""
         marks = (n.op for n in iter_nodes(self.output_node))
-        return [op.name for op in marks if isinstance(op, Subgraph)]
+        return [op.name for op in marks if isinstance(op, Subgraph | Loop)]
 
     def get_subworkflow(self, name: str) -> Workflow:
         """A named part as a workflow of its own; it shares what was learned."""
         for node in iter_nodes(self.output_node):
-            if isinstance(node.op, Subgraph) and node.op.name == name:
-                new = Workflow(node.parents[0], executor=self._chosen)
+            if isinstance(node.op, Subgraph | Loop) and node.op.name == name:
+                end = node if isinstance(node.op, Loop) else node.parents[0]
+                new = Workflow(end, executor=self._chosen)
                 if self._source is not None:
                     new._set_source(self._source)
                 return new
@@ -350,6 +362,13 @@ class Workflow:
         if self._program is None:
             return "<Workflow, not fitted>"
         return f"<Workflow of {len(self.output_schema)} columns, fitted>"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what it is, its graph, and the columns that come out."""
+        parts = [f"<p><code>{escape(repr(self))}</code></p>", self.graph.to_svg()]
+        if self._program is not None:
+            parts.append(f"<pre>{escape(repr(self.output_schema))}</pre>")
+        return f"<div>{''.join(parts)}</div>"
 
     # -- saving -------------------------------------------------------------------
 

@@ -8,6 +8,11 @@ batches in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffl
 that of ``fit`` changes nothing. What was given up: Keras does not tell an adapter of
 ``class_weight``; give it to the loader instead.
 
+What a training step costs in the training thread is taking a finished batch from a list. Tensors
+are made in the background: in place where the backend can use the array's memory, and on a GPU from
+buffers copied whole; see `backends`. JAX compiles a step for each size of batch: ``drop_last=True``
+or ``last="wrap"`` spares it a second time for a short last one.
+
 A pass begins with its first batch, not when an iterator is made: Keras makes one more iterator at
 the end of each epoch than it uses.
 """

@@ -19,9 +19,9 @@ import keras
 
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.base import EpochIterator, Feed, Recipe
+from tabfeed.loader.door import Door
 from tabfeed.loader.keras_fields import Array, Field
 from tabfeed.loader.keras_roles import Roles
-from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -34,7 +34,7 @@ except ImportError:
 __all__ = ["KerasFeed"]
 
 
-class KerasFeed(keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
+class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
     """A feed as Keras takes it.
 
     Parameters
@@ -60,10 +60,6 @@ class KerasFeed(keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused
         self._failure: BaseException | None = None
 
     # -- a sequence of batches ------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Batches in an epoch; the same on every rank."""
-        return len(self.feed)
 
     def __iter__(self) -> EpochIterator[Any]:
         """The next pass over the data."""
@@ -204,35 +200,11 @@ class KerasFeed(keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused
         """
         return self.feed.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: the next pass begins with the batch that would have come next."""
-        self.feed.load_state_dict(state_dict)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
-        self.feed.set_epoch(epoch)
-
-    def shuffle_quality(self) -> ShuffleQuality:
-        """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
-        return shuffle_quality(self.feed.plan)
-
-    def peek(self) -> Any:
-        """The first batch of the next pass, without moving on."""
-        return self.feed.peek()
-
     def close(self) -> None:
         """End the background threads of all passes."""
         with self._walk_lock:
             self._end_walk()
-        self.feed.close()
-
-    stop = close
-
-    def __enter__(self) -> KerasFeed:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        super().close()
 
 
 def _as_numpy(tensor: Any) -> Any:

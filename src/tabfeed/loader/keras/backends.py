@@ -3,8 +3,9 @@
 In the computer's own memory a tensor takes over the array's, column by column: that costs a few
 microseconds each, and `JAX` takes a whole batch in one call. On another device each buffer of a
 chunk is copied whole, and columns are cut from it there: forty small copies a batch would take
-longer than the model's step. torch cuts by views; for JAX the cut of a chunk is one compiled call,
-which is compiled once for each size of chunk.
+longer than the model's step. torch cuts by views, from chunks that were put together on the GPU
+if they can be; for JAX the cut of a chunk is one compiled call, which is compiled once for each
+size of chunk.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tabfeed.loader.base import Feed
 from tabfeed.loader.keras_fields import Array, Field
 
 __all__ = ["Tensors", "device_scope", "find_tensors"]
@@ -40,11 +42,14 @@ class Tensors:
     columns
         Where buffers travel whole: from one, ``(columns, rows)``, and the bounds of its batches,
         for each batch its columns ``(rows, 1)``.
+    place
+        Gives a feed whose chunks are made on the device, where that is possible.
     """
 
     put: Callable[[Sequence[Array]], Sequence[Any]]
     entry: Callable[[Field, Sequence[Any]], Any] = as_entry
     columns: Callable[[Array, tuple[int, ...]], Sequence[Sequence[Any]]] | None = None
+    place: Callable[[Feed[Any]], Feed[Any]] = lambda feed: feed
 
 
 def device_scope(device: str | None) -> Any:
@@ -79,7 +84,16 @@ def _torch(device: str | None) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [carry(array) for array in arrays]
 
-    return Tensors(put, columns=None if carry.device.type == "cpu" else carry.columns)
+    def place(feed: Feed[Any]) -> Feed[Any]:
+        from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+
+        return on_gpu(feed, carry.device, GpuOptions())
+
+    if carry.device.type == "cpu":
+        return Tensors(put)
+    if carry.device.type != "cuda":
+        return Tensors(put, columns=carry.columns)
+    return Tensors(put, columns=carry.columns, place=place)
 
 
 def _jax(device: str | None) -> Tensors:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.keras.backends import Tensors, device_scope
-from tabfeed.loader.keras_fields import PARTS, Array, Cutter
+from tabfeed.loader.keras_fields import PARTS, Array, Cutter, Field
 
 __all__ = ["Finish", "weights_of"]
 
@@ -21,18 +22,21 @@ class Finish:
 
     Attributes
     ----------
+    fields
+        The entries of a batch, labels last.
     cutter
-        Gives the arrays of each batch.
+        Gives the arrays of those entries that are not cut from whole buffers on the device.
     tensors
         Makes entries from them.
     labels
-        How many of the entries, from the last, are labels.
+        How many of the entries are labels.
     device
         Where tensors shall be; None lets Keras decide.
     weights
         Of rows, by their label.
     """
 
+    fields: tuple[Field, ...]
     cutter: Cutter
     tensors: Tensors
     labels: int
@@ -58,31 +62,25 @@ class Finish:
         return found
 
     def _batch(self, arrays: Sequence[Array], ready: dict[str, Any]) -> Any:
-        """One batch from all its arrays and the entries there are already."""
-        todo, at = [], 0
-        for field in self.cutter.fields:
-            parts = PARTS[field.form]
-            if field.name not in ready:
-                todo += arrays[at : at + parts]
-            at += parts
-        if self.weights is not None:
-            todo.append(weights_of(arrays[-1], self.weights))
-        made = self.tensors.put(todo)
-        batch = self._assemble(made, ready)
-        return batch if self.weights is None else (*batch, made[-1])
-
-    def _assemble(self, made: Sequence[Any], ready: dict[str, Any]) -> tuple[Any, Any]:
-        entries, at = {}, 0
-        for field in self.cutter.fields:
+        """One batch from the arrays that are left and the entries there are already."""
+        made, at = self.tensors.put(arrays), 0
+        entries = {}
+        for field in self.fields:
             if field.name in ready:
                 entries[field.name] = ready[field.name]
             else:
                 parts = PARTS[field.form]
                 entries[field.name] = self.tensors.entry(field, made[at : at + parts])
                 at += parts
-        names = [field.name for field in self.cutter.fields]
-        labels = [entries.pop(name) for name in names[len(names) - self.labels :]]
-        return entries, _one_or_all(labels)
+        names = [field.name for field in self.fields[len(self.fields) - self.labels :]]
+        labels = [entries.pop(name) for name in names]
+        batch = (entries, _one_or_all(labels))
+        return batch if self.weights is None else (*batch, self._weights(labels[-1]))
+
+    def _weights(self, label: Any) -> Any:
+        assert self.weights is not None  # asked for only where there are some
+        found = weights_of(keras.ops.convert_to_numpy(label), self.weights)
+        return self.tensors.put([found])[0]
 
 
 def _one_or_all(labels: list[Any]) -> Any:

@@ -123,23 +123,7 @@ class KerasSequenceLoader(KerasFeed):
         depth: int | None = None,
     ) -> None:
         dataset = _as_dataset(paths_or_dataset, engine, reader_kwargs)
-        options = LoaderOptions(
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            seed_fn=seed_fn,
-            parts_per_chunk=parts_per_chunk,
-            global_size=global_size,
-            global_rank=global_rank,
-            drop_last=drop_last,
-            last=last,
-            streams=streams,
-            host_memory=host_memory,
-            buffer_size=_buffer_bytes(buffer_size),
-            cache=cache,
-            threads=threads,
-            depth=depth,
-        )
+        options = LoaderOptions.among(locals(), buffer_size=_buffer_bytes(buffer_size))
         steps = split_steps(transforms)
         known = _with_remarks(output_schema(dataset, transforms, steps), schema)
         self.roles = find_roles(known, feature_columns, cat_names, cont_names, label_names)
@@ -149,15 +133,19 @@ class KerasSequenceLoader(KerasFeed):
         if class_weight is not None and len(self.roles.labels) != 1:
             raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
         self.class_weight = None if class_weight is None else dict(class_weight)
-        cutter = Cutter(self.fields, self.roles.limits)
         where = _device(device)
         tensors = find_tensors(where)
+        cutter = raw = Cutter(self.fields, self.roles.limits)
         if tensors.columns is not None:
-            layout, cutter = replace(layout, matrices=True), replace(cutter, groups=layout.groups)
-        finish = Finish(cutter, tensors, len(self.roles.labels), where, self.class_weight)
+            layout = replace(layout, matrices=True)
+            raw = replace(raw, groups=layout.groups)
+            cutter = raw.without_buffers()
+        finish = Finish(
+            self.fields, cutter, tensors, len(self.roles.labels), where, self.class_weight
+        )
         feed: Feed[Any] = build_feed(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, feed.plan)
-        super().__init__(feed, replace(feed.recipe, finish=cutter))
+        super().__init__(tensors.place(feed), replace(feed.recipe, finish=raw))
 
 
 def _as_dataset(

@@ -45,7 +45,9 @@ class Carrier:
         self._streams = threading.local()
 
     def __call__(self, array: Any) -> Tensor:
-        """An array on the device."""
+        """An array on the device; a tensor is there already."""
+        if isinstance(array, Tensor):
+            return array
         tensor = torch.from_numpy(array)
         if self.device.type == "cpu":
             return tensor
@@ -64,13 +66,13 @@ class Carrier:
     def _stream(self) -> Any:
         """The stream of this thread."""
         if not hasattr(self._streams, "own"):
-            self._streams.own = torch.cuda.Stream(self.device)
+            self._streams.own = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return self._streams.own
 
     def columns(self, matrix: Any, bounds: Sequence[int]) -> list[tuple[Tensor, ...]]:
         """For each batch of a ``(columns, rows)`` buffer its columns, ``(rows, 1)``: views."""
         whole = self(matrix).unsqueeze(2)
-        parts = whole.split([high - low for low, high in pairwise(bounds)], dim=1)
+        parts = torch.split(whole, [high - low for low, high in pairwise(bounds)], dim=1)
         return [part.unbind(0) for part in parts]
 
     def __reduce__(self) -> tuple[type[Carrier], tuple[str]]:

@@ -20,18 +20,22 @@ Tensor = torch.Tensor
 
 
 def choose_device(device: Any) -> torch.device:
-    """What a user calls a device; a number is that of a GPU."""
+    """What a user calls a device; a number is that of a GPU. By default the GPU, if there is one."""
     if device is None:
-        return torch.device("cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def as_tensor(array: Any, device: torch.device) -> Tensor:
-    """The same memory as a tensor, or a copy of it on the device."""
+    """The same memory as a tensor, or a copy of it on the device, queued on the current stream."""
+    if isinstance(array, Tensor):
+        return array
     tensor = torch.from_numpy(array)
     if device.type == "cpu":
         return tensor
     with span("copy"):
+        if device.type == "cuda":
+            return tensor.pin_memory().to(device, non_blocking=True)
         return tensor.to(device)
 
 

@@ -26,6 +26,7 @@ from tabfeed.loader.torch.cut import (
     cut_rows,
 )
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
+from tabfeed.loader.torch.gpu import GpuOptions
 from tabfeed.loader.torch.lists import ListForm, list_form
 
 __all__ = ["Loader"]
@@ -98,7 +99,8 @@ class Loader(TorchFeed):
         Functions from Arrow table to Arrow table (a fitted workflow is one), then `Padding` and
         `EmbeddingOperator` if wanted.
     device
-        Where tensors shall be: ``"cpu"`` by default, ``"cuda"``, or a GPU's number.
+        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        there is one.
     columns
         Only these; all that are not `extras` by default.
     targets
@@ -111,6 +113,8 @@ class Loader(TorchFeed):
         KeyedJaggedTensor, ``inputs["jagged"]``.
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
+    reader, device_memory
+        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing.
 
     Examples
     --------
@@ -147,6 +151,8 @@ class Loader(TorchFeed):
         cache: str | None = None,
         threads: int | None = None,
         depth: int | None = None,
+        reader: str = "auto",
+        device_memory: int | float | str | None = None,
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
         options = LoaderOptions.among(locals())
@@ -154,7 +160,8 @@ class Loader(TorchFeed):
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
         finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
-        self.feed = build_feed(dataset, chosen.layout, options, finish, chosen.steps)
+        feed = build_feed(dataset, chosen.layout, options, finish, chosen.steps)
+        self._place(feed, GpuOptions(reader, device_memory))
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:

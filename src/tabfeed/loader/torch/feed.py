@@ -8,8 +8,9 @@ from torch import device as Device
 from torch import distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tabfeed.loader.base import EpochIterator
+from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
+from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
 
 __all__ = ["TorchFeed", "rank_and_world"]
 
@@ -31,8 +32,13 @@ class TorchFeed(Door, IterableDataset[Any]):
 
     device: Device
 
+    def _place(self, feed: Feed[Any], options: GpuOptions) -> None:
+        """Take a feed, on the GPU if the loader's device is one."""
+        self.feed = on_gpu(feed, self.device, options) if self.device.type == "cuda" else feed
+
     def __iter__(self) -> EpochIterator[Any]:
         info = get_worker_info()
         if info is None:
             return self.feed.iterate()
-        return self.feed.iterate(info.id, info.num_workers)
+        host = getattr(self.feed.recipe, "host", None)  # a worker has no GPU of its own
+        return self.feed.iterate(info.id, info.num_workers, recipe=host)

@@ -24,6 +24,7 @@ from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 from tabfeed.loader.torch.cut import as_tensor, choose_device, cut_lists, cut_rows
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
+from tabfeed.loader.torch.gpu import GpuOptions
 from tabfeed.schema import Schema, Tags
 
 __all__ = ["TorchAsyncItr"]
@@ -121,7 +122,8 @@ class TorchAsyncItr(TorchFeed):
     batch_size, shuffle, seed_fn, parts_per_chunk, global_size, global_rank, drop_last
         See `tabfeed.loader.options.LoaderOptions`.
     device
-        Where tensors shall be: ``"cpu"`` by default, ``"cuda"``, or a GPU's number.
+        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        there is one.
     sparse_names, sparse_max, sparse_as_dense
         Multi-hot columns to deliver as sparse matrices ``(N, sparse_max[name])``, or as dense ones
         filled with 0 on the right.
@@ -131,6 +133,8 @@ class TorchAsyncItr(TorchFeed):
         Functions from Arrow table to Arrow table, applied to each partition; a workflow is one.
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
+    reader, device_memory
+        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing.
 
     Examples
     --------
@@ -170,6 +174,8 @@ class TorchAsyncItr(TorchFeed):
         cache: str | None = None,
         threads: int | None = None,
         depth: int | None = None,
+        reader: str = "auto",
+        device_memory: int | float | str | None = None,
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
         options = LoaderOptions.among(locals())
@@ -194,7 +200,8 @@ class TorchAsyncItr(TorchFeed):
             device=self.device,
             row_major=row_major,
         )
-        self.feed = build_feed(dataset, layout, options, finish, steps)
+        feed = build_feed(dataset, layout, options, finish, steps)
+        self._place(feed, GpuOptions(reader, device_memory))
         warn_if_sorted(dataset, self.labels, self.feed.plan)
 
 

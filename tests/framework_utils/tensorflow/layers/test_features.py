@@ -204,7 +204,7 @@ def test_the_wide_part(combiner: str, form: str) -> None:
     close(out, expected)
     close(by_name["bias"][1], up.sum(axis=0))
     close(by_name["n_weights"][1], PAIRS.T @ up)
-    assert out.shape == (4, 1)
+    assert out.shape == (4, 1) == layer.compute_output_shape({name: (4, 1) for name in batch})
 
 
 def test_an_id_below_zero_is_none_and_a_default_stands_in() -> None:
@@ -244,6 +244,21 @@ def test_a_mask_of_an_earlier_layer_arrives() -> None:
     column = Embedding(Identity("t", 7), 2, "sum", initializer="ones")
     model = keras.Model(ids, DenseFeatures([column])({"t": Mask()(ids)}))
     close(model(tf.constant([[1, 5, 6], [1, 2, 3]])), [[1, 1], [3, 3]])
+
+
+@pytest.mark.parametrize("kind", [DenseFeatures, LinearFeatures])
+def test_a_table_is_not_read_whole(kind: Any) -> None:
+    layer = kind([Embedding(Identity("c", 7), 2)])
+    layer({"c": tf.constant([[0]])})
+    traced = tf.function(lambda ids: layer({"c": ids}))
+    graph = traced.get_concrete_function(tf.TensorSpec((None, 1), tf.int32)).graph
+    read = [op.inputs[0] for op in graph.get_operations() if op.type == "ReadVariableOp"]
+    tables = [graph.capture(w.value.handle) for w in layer.weights if "bias" not in w.path]
+    assert tables and not any(r is table for r in read for table in tables)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer({"c": tf.constant([[3], [3]])}))
+    (table,) = (w.value for w in layer.weights if "bias" not in w.path)
+    assert isinstance(tape.gradient(loss, table), tf.IndexedSlices)
 
 
 def test_vectors_are_clipped_to_a_norm() -> None:

@@ -9,7 +9,13 @@ import keras
 from keras import ops
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
-from tabfeed.framework_utils.tensorflow.layers.bags import Bag, combine, flat_numbers, make_bag
+from tabfeed.framework_utils.tensorflow.layers.bags import (
+    Bag,
+    combine,
+    flat_numbers,
+    look_up,
+    make_bag,
+)
 from tabfeed.framework_utils.tensorflow.layers.config import (
     columns_from_config,
     columns_to_config,
@@ -180,7 +186,7 @@ class DenseFeatures(FeatureLayer):
         if not isinstance(column, Embedding):
             ones = ops.one_hot(bag.ids, categories.num_buckets, dtype=self.variable_dtype)
             return combine(bag, ones, "sum")
-        vectors = ops.take(self.tables[column.name], bag.ids, axis=0)
+        vectors = look_up(self.tables[column.name], bag.ids)
         if column.max_norm is not None:
             vectors = _clip_norm(vectors, column.max_norm)
         return combine(bag, vectors, column.combiner)

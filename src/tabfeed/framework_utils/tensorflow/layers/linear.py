@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tabfeed.framework_utils.tensorflow.layers.bags import combine, flat_numbers
+from tabfeed.framework_utils.tensorflow.layers.bags import combine, flat_numbers, look_up
 from tabfeed.framework_utils.tensorflow.layers.dense import FeatureLayer, _rows
 from tabfeed.loader.keras_columns import Column, Embedding, Numeric, categories_of
 
@@ -81,7 +81,7 @@ class LinearFeatures(FeatureLayer):
         assert categories is not None  # numbers were the only ones without
         bag = self.bag(inputs, masks, categories)
         combiner = column.combiner if isinstance(column, Embedding) else "sum"
-        return combine(bag, ops.take(weights, bag.ids, axis=0), combiner)
+        return combine(bag, look_up(weights, bag.ids), combiner)
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
         """One number a row."""

@@ -1,0 +1,439 @@
+"""How fast batches reach a GPU, and whether a model there ever waits for them.
+
+Makes its own data (click logs, processed: 26 categories, 13 numbers, a label), measures, prints a
+table and writes JSON. Needs one NVIDIA GPU, torch, and for the GPU's own reader pylibcudf.
+
+- load: batches of 65,536, shuffled, delivered on the GPU, by each reader; beside it the decoders
+  alone, a loader written by hand with 8 worker processes, and torch's own, item by item.
+- train: two models over an epoch, against the same steps over many different batches that already
+  lie on the GPU (the ceiling), and fed by the other loaders.
+- bounded: the same rate within a limit on the process's memory below the data's size.
+
+    python benchmarks/gpu.py --data DIR --json OUT [--rows 64000000] [--sections load train bounded]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from gpu_models import loss_of, make_adam, make_sgd
+from loader import CARDINALITIES, CATS, COLUMNS, CONTS, make_file
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
+
+from tabfeed import Dataset
+from tabfeed.loader.torch import TorchAsyncItr
+
+FILE_ROWS = 1_000_000
+GROUP = 250_000
+CEILING_BYTES = 8 * 10**9
+SORTED_SIZES = [size for _, size in sorted(zip(CATS, CARDINALITIES, strict=True))]
+
+
+def make_data(folder: Path, rows: int) -> None:
+    """Files of a million rows, made side by side; read once, so that they are in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"part_{n:04}.parquet" for n in range(rows // FILE_ROWS)]
+    todo = [(f, FILE_ROWS, GROUP, n) for n, f in enumerate(files) if not f.exists()]
+    if todo:
+        with ProcessPoolExecutor(os.cpu_count()) as workers:
+            list(workers.map(make_file, *zip(*todo, strict=True)))
+    for file in files:
+        file.read_bytes()
+
+
+def hardware() -> dict[str, Any]:
+    """What it ran on."""
+    packages = [
+        "tabfeed",
+        "torch",
+        "pyarrow",
+        "numpy",
+        "pylibcudf-cu13",
+        "rmm-cu13",
+        "keras",
+        "jax",
+    ]
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    return {
+        "date": date.today().isoformat(),
+        "GPU": torch.cuda.get_device_name(0),
+        "GPU memory, GB": torch.cuda.get_device_properties(0).total_memory / 1e9,
+        "driver": driver,
+        "CUDA": torch.version.cuda,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "packages": found,
+    }
+
+
+# -- loaders -----------------------------------------------------------------------------------
+
+
+def ours(folder: Path, batch: int, **options: Any) -> TorchAsyncItr:
+    """Shuffled batches on the GPU."""
+    return TorchAsyncItr(
+        Dataset(str(folder)), CATS, CONTS, ["label"], batch_size=batch, shuffle=True,
+        device="cuda", **options,
+    )  # fmt: skip
+
+
+class ByHand(IterableDataset[Any]):
+    """What one writes by hand: row groups shared out to workers, shuffled within each batch."""
+
+    def __init__(self, folder: Path, batch: int) -> None:
+        self.files, self.batch = sorted(folder.glob("*.parquet")), batch
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        mine = self.files[info.id :: info.num_workers] if info else self.files
+        for file in mine:
+            for batch in pq.ParquetFile(file).iter_batches(self.batch, columns=COLUMNS):
+                order = np.random.permutation(batch.num_rows)
+                names = [sorted(CATS), CONTS]
+                cats, conts = (
+                    np.stack([batch.column(c).to_numpy() for c in group], axis=1)[order]
+                    for group in names
+                )
+                label = batch.column("label").to_numpy()[order]
+                yield (
+                    torch.from_numpy(cats).long(), torch.from_numpy(conts), torch.from_numpy(label)
+                )  # fmt: skip
+
+
+def to_gpu(batches: Iterable[Any]) -> Iterator[Any]:
+    """Pinned batches, moved as one does."""
+    for batch in batches:
+        yield tuple(t.to("cuda", non_blocking=True) for t in batch)
+
+
+def by_hand(folder: Path, batch: int) -> Iterator[Any]:
+    """The above with 8 workers."""
+    loader = DataLoader(ByHand(folder, batch), batch_size=None, num_workers=8, pin_memory=True)
+    return to_gpu(loader)
+
+
+def stock(folder: Path, batch: int, rows: int) -> Iterator[Any]:
+    """Torch's own, item by item, over some rows in memory."""
+    table = pq.ParquetFile(min(folder.glob("*.parquet"))).read_row_group(0).slice(0, rows)
+    cats, conts = (
+        torch.from_numpy(np.stack([table.column(c).to_numpy() for c in group], axis=1))
+        for group in (sorted(CATS), CONTS)
+    )
+    label = torch.from_numpy(table.column("label").to_numpy().copy())
+    data = TensorDataset(cats.long(), conts, label)
+    return to_gpu(DataLoader(data, batch_size=batch, shuffle=True, pin_memory=True))
+
+
+# -- decoders alone ----------------------------------------------------------------------------
+
+
+def pyarrow_alone(folder: Path) -> int:
+    """Row groups decoded by as many threads as there are cores; nothing kept."""
+    footers = {f: pq.read_metadata(f) for f in sorted(folder.glob("*.parquet"))}
+    units = [(f, m, g) for f, m in footers.items() for g in range(m.num_row_groups)]
+
+    def read(unit: tuple[Path, Any, int]) -> int:
+        file, footer, group = unit
+        with pq.ParquetFile(file, metadata=footer, pre_buffer=False) as reader:
+            return int(reader.read_row_group(group, columns=COLUMNS, use_threads=False).num_rows)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return sum(threads.map(read, units))
+
+
+def cudf_alone(folder: Path, threads: int = 4) -> int:
+    """Whole files decoded on the GPU, a stream a thread; nothing kept."""
+    import pylibcudf as plc
+    from rmm.pylibrmm.stream import Stream
+
+    own = threading.local()
+
+    def read(file: Path) -> int:
+        if not hasattr(own, "stream"):
+            own.stream = Stream()
+            _STREAMS.append(own.stream)
+        source = plc.io.SourceInfo([str(file)])
+        options = plc.io.parquet.ParquetReaderOptions.builder(source).build()
+        table = plc.io.parquet.read_parquet(options, stream=own.stream).tbl
+        own.stream.synchronize()
+        return int(table.num_rows())
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(read, sorted(folder.glob("*.parquet"))))
+
+
+_STREAMS: list[Any] = []
+
+
+# -- load --------------------------------------------------------------------------------------
+
+
+def drain(batches: Iterable[Any]) -> dict[str, float]:
+    """Take every batch; rows a second, and seconds to the first."""
+    torch.cuda.synchronize()
+    start, first, rows = time.perf_counter(), 0.0, 0
+    for batch in batches:
+        rows += len(batch[2])
+        if not first:
+            torch.cuda.synchronize()
+            first = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return {"rate": rows / (time.perf_counter() - start) / 1e6, "first": first, "rows": rows}
+
+
+def held_on_gpu(loader: TorchAsyncItr) -> float:
+    """Most MB the loader held: torch's, and the pool that pylibcudf decodes into."""
+    nbytes = torch.cuda.max_memory_allocated()
+    pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
+    return (nbytes + pool) / 1e6
+
+
+def load_section(folder: Path, rounds: int) -> dict[str, Any]:
+    """Batches of 65,536 on the GPU."""
+    settings: dict[str, dict[str, Any]] = {
+        "tabfeed, cudf": {"reader": "cudf"},
+        "tabfeed, arrow": {"reader": "arrow"},
+        "tabfeed, cudf, 1 GB": {"reader": "cudf", "device_memory": "1GB"},
+        "tabfeed, auto": {"reader": "auto"},
+    }
+    out: dict[str, Any] = {}
+    for name, options in settings.items():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        loader = ours(folder, 65_536, **options)
+        drain(loader)
+        runs = [drain(loader) for _ in range(rounds)]
+        out[name] = _median(runs) | {
+            "MB on the GPU": held_on_gpu(loader),
+            "reader": type(loader.feed.recipe.reader).__name__,
+        }
+        del loader
+        say(name, out[name])
+    alone: dict[str, Callable[[], int]] = {
+        "pyarrow alone": lambda: pyarrow_alone(folder),
+        "pylibcudf alone": lambda: cudf_alone(folder),
+    }
+    for name, function in alone.items():
+        function()
+        out[name] = {"rate": statistics.median(_rate(function) for _ in range(rounds))}
+        say(name, out[name])
+    out["by hand, 8 workers"] = drain(by_hand(folder, 65_536))
+    out["stock, item by item"] = drain(stock(folder, 65_536, 200_000))
+    for name in ("by hand, 8 workers", "stock, item by item"):
+        say(name, out[name])
+    return out
+
+
+def _rate(function: Callable[[], int]) -> float:
+    start = time.perf_counter()
+    return function() / (time.perf_counter() - start) / 1e6
+
+
+def _median(runs: list[dict[str, float]]) -> dict[str, Any]:
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+
+
+def say(name: str, figures: Any) -> None:
+    """One line, as it comes."""
+    print(f"{name}: {json.dumps(figures, default=str)}", file=sys.stderr, flush=True)
+
+
+# -- train -------------------------------------------------------------------------------------
+
+
+class Busy:
+    """How busy the GPU is, in the driver's own words, many times a second."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+        self.seen: list[int] = []
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Busy:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            self.seen.append(int(self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu))
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def mean(self) -> float:
+        """Percent, without the first look, which speaks of the time before."""
+        return statistics.fmean(self.seen[2:] or self.seen or [0])
+
+
+def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> dict[str, float]:
+    """Rows a second from the first batch on; the first batch's time apart."""
+    torch.cuda.synchronize()
+    begin, rows, first = time.perf_counter(), 0, 0.0
+    start = begin
+    with Busy() as busy:
+        for batch in batches:
+            if not first:
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                first = start - begin
+            step(batch)
+            rows += len(batch[2])
+            if time.perf_counter() - start > limit:
+                break
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    return {"rate": rows / seconds / 1e6, "first": first, "busy": busy.mean, "seconds": seconds}
+
+
+def stepper(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Callable[[Any], None]:
+    """One step."""
+
+    def step(batch: Any) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss_of(model, batch).backward()
+        optimiser.step()
+
+    return step
+
+
+MODELS: dict[str, tuple[int, Callable[[], Any]]] = {
+    "512-256, Adam, batch 400,000": (400_000, lambda: make_adam(SORTED_SIZES, "cuda")),
+    "three of 128, SGD, dense, batch 65,536": (
+        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=False),
+    ),
+    "three of 128, SGD, sparse, batch 65,536": (
+        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=True),
+    ),
+}  # fmt: skip
+
+
+def many_batches(folder: Path, batch: int) -> list[Any]:
+    """As many different batches as fit, on the GPU."""
+    each = batch * (26 * 8 + 13 * 4 + 4)
+    loader = ours(folder, batch, drop_last=True)
+    taken = list(itertools.islice(loader, max(1, CEILING_BYTES // each)))
+    loader.close()
+    return [tuple(t.clone() for t in b) for b in taken]
+
+
+def train_section(folder: Path, rounds: int) -> dict[str, Any]:
+    """Each model: its ceiling and what it gets from files, turn by turn."""
+    out: dict[str, Any] = {}
+    for name, (batch, make) in MODELS.items():
+        torch.cuda.empty_cache()
+        step = stepper(*make())
+        still = many_batches(folder, batch)
+        loaders = {r: ours(folder, batch, reader=r, drop_last=True) for r in ("arrow", "cudf")}
+        figures: dict[str, list[Any]] = {"ceiling": [], "arrow": [], "cudf": []}
+        train(still[:20], step, 5)
+        for _ in range(rounds):
+            figures["ceiling"].append(train(itertools.cycle(still), step, 6))
+            for reader, loader in loaders.items():
+                figures[reader].append(train(loader, step, 60))
+        found: dict[str, Any] = {key: _median(runs) for key, runs in figures.items()}
+        for reader in loaders:
+            found[f"{reader}, share of the ceiling"] = statistics.median(
+                got["rate"] / best["rate"]
+                for got, best in zip(figures[reader], figures["ceiling"], strict=True)
+            )
+        del loaders, still
+        found["by hand, 8 workers"] = train(by_hand(folder, batch), step, 6)
+        found["stock, item by item"] = train(stock(folder, min(batch, 65_536), 131_072), step, 6)
+        out[name] = found
+        say(name, found)
+    return out
+
+
+# -- bounded -----------------------------------------------------------------------------------
+
+
+def bounded_section(folder: Path, limit_gb: float) -> dict[str, Any]:
+    """The same loader in a process that may not hold the data, in `limit_gb` of its own memory."""
+    code = [sys.executable, __file__, "--data", str(folder), "--bounded-child", str(limit_gb)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr[-2000:]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    say("bounded", found)
+    return found
+
+
+def bounded_child(folder: Path, limit_gb: float) -> None:
+    """Runs within the limit."""
+    torch.cuda.init()
+    nbytes = int(limit_gb * 1e9)
+    resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+    out: dict[str, Any] = {"limit, GB": limit_gb, "decoded data, GB": 0.0}
+    for reader in ("arrow", "cudf"):
+        loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
+        out["decoded data, GB"] = loader.feed.plan.rows * 160 / 1e9
+        drain(loader)
+        out[reader] = drain(loader)
+        loader.close()
+    out["most resident, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(json.dumps(out))
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=64_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--sections", nargs="*", default=["load", "train", "bounded"])
+    parser.add_argument("--bounded-child", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.bounded_child:
+        bounded_child(args.data, args.bounded_child)
+        return
+    make_data(args.data, args.rows)
+    result: dict[str, Any] = {"hardware": hardware(), "rows": args.rows, "rounds": args.rounds}
+    sections: dict[str, Callable[[], Any]] = {
+        "load": lambda: load_section(args.data, args.rounds),
+        "train": lambda: train_section(args.data, args.rounds),
+        "bounded": lambda: bounded_section(args.data, 6.0),
+    }
+    for name in args.sections:
+        result[name] = sections[name]()
+        if args.json:
+            args.json.write_text(json.dumps(result, indent=2))
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

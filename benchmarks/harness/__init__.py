@@ -1,0 +1,17 @@
+"""What runs the contenders of `benchmarks/peers` and tells of it.
+
+    contender.py   what a contender is, and the case it is given
+    data.py        the one dataset maker
+    worker.py      the process a contender lives in
+    remote.py      that process seen from outside: commands, time limits, its end
+    heat.py        a few contenders in turn, round by round
+    suites.py      which contenders, on which data
+    store.py       heats already run, so that an interrupted run goes on
+    summary.py     medians and ratios
+    picture.py     the picture
+    page.py        docs/benchmarks.md
+
+A heat is the unit: its contenders and the reference run in turn, once a round, each in a process of
+its own, and every figure is a ratio to the reference in the same round. Running all contenders in
+one heat would need the memory of all of them at once.
+"""

@@ -1,0 +1,68 @@
+"""The machine and the versions a result belongs to."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["about", "code_version"]
+
+ROOT = Path(__file__).parents[2]
+_ALWAYS = ("tabfeed", "numpy", "pyarrow", "polars", "duckdb", "torch")
+
+
+def about() -> dict[str, Any]:
+    """Hardware, system, versions, date."""
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in _ALWAYS if _there(name)},
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def code_version() -> str:
+    """The commit, and whether tabfeed's own code differs from it."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", "src")
+    return f"{commit or 'unknown'}{' with changes' if changed else ''}"
+
+
+def _git(*arguments: str) -> str:
+    try:
+        found = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if os.path.exists(path) else []
+
+
+def _there(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,100 @@
+"""The one dataset maker: processed click logs of any length and width, in any codec.
+
+Categories are int32, drawn log-uniformly with the cardinalities of the Criteo click logs; numbers
+are float32; one label. With other widths the same kinds of columns are repeated in the same
+proportion (two categories to a number). Lists have 0 to 9 int32 values a row.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.criteo_raw import CARDINALITIES
+
+__all__ = ["Spec", "make"]
+
+FILES = 4
+_CODECS: dict[str, dict[str, Any]] = {
+    "plain": {"compression": "none", "use_dictionary": False},
+    "snappy": {"compression": "snappy"},
+    "zstd": {"compression": "zstd"},
+    "lz4": {"compression": "lz4"},
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Which data: as many columns as asked for, the label among them."""
+
+    rows: int
+    columns: int = 40
+    lists: int = 0
+    codec: str = "snappy"
+    group: int = 250_000
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        return f"{self.rows}x{self.columns}-{self.lists}lists-{self.codec}-{self.group}"
+
+    @property
+    def cats(self) -> tuple[str, ...]:
+        """Categories: two thirds of the features."""
+        return tuple(f"C{i}" for i in range(1, round((self.columns - 1) * 2 / 3) + 1))
+
+    @property
+    def conts(self) -> tuple[str, ...]:
+        """Numbers: the rest."""
+        return tuple(f"I{i}" for i in range(1, self.columns - len(self.cats)))
+
+    @property
+    def multi_hot(self) -> tuple[str, ...]:
+        """Lists."""
+        return tuple(f"L{i}" for i in range(1, self.lists + 1))
+
+
+def make(spec: Spec, folder: Path) -> Path:
+    """Write the files below `folder`, unless they are there, whole."""
+    out = folder / spec.name
+    if (out / "done").exists():
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for number in range(FILES):
+        low, high = spec.rows * number // FILES, spec.rows * (number + 1) // FILES
+        _write(spec, out / f"part_{number:04}.parquet", low, high)
+    (out / "done").touch()
+    return out
+
+
+def _write(spec: Spec, path: Path, low: int, high: int) -> None:
+    writer: pq.ParquetWriter | None = None
+    for start in range(low, high, spec.group):
+        table = _table(spec, min(spec.group, high - start), start)
+        writer = writer or pq.ParquetWriter(path, table.schema, **_CODECS[spec.codec])
+        writer.write_table(table, row_group_size=spec.group)
+    if writer is not None:
+        writer.close()
+
+
+def _table(spec: Spec, rows: int, start: int) -> pa.Table:
+    random = np.random.default_rng([0, start])
+    table: dict[str, Any] = {}
+    for i, name in enumerate(spec.cats):
+        size = CARDINALITIES[i % len(CARDINALITIES)]
+        table[name] = np.exp(random.random(rows) * np.log(size)).astype(np.int32)
+    for name in spec.conts:
+        table[name] = random.standard_normal(rows, dtype=np.float32)
+    table["label"] = (random.random(rows) < 0.03).astype(np.float32)
+    for name in spec.multi_hot:
+        offsets = np.append(0, np.cumsum(random.integers(0, 10, rows))).astype(np.int32)
+        values = random.integers(1, 100_000, offsets[-1]).astype(np.int32)
+        table[name] = pa.ListArray.from_arrays(offsets, values)
+    return pa.table(table)

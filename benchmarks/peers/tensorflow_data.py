@@ -1,0 +1,200 @@
+"""tf.data: tensor slices, a generator, TFRecord files, TFRecord files read side by side.
+
+After its performance guide: parallel calls and `prefetch` with AUTOTUNE, vectorised parsing (batch
+first, then parse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.contender import Case, Contender, Epoch
+
+RECORD_FILES = 4
+
+
+def _columns(case: Case) -> dict[str, Any]:
+    """The first rows of the files, an array a column."""
+    import pyarrow.dataset as ds
+
+    table = ds.dataset(case.files).head(case.rows, columns=case.columns).combine_chunks()
+    return {name: table.column(name).to_numpy() for name in case.columns}
+
+
+def slices(case: Case) -> Epoch:
+    """`from_tensor_slices`, shuffled over all rows."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(_columns(case))
+    if case.shuffle:
+        data = data.shuffle(case.rows)
+    return partial(_epoch, data.batch(case.batch).prefetch(tf.data.AUTOTUNE))
+
+
+def batched_slices(case: Case) -> Epoch:
+    """A permutation of all indices, cut into batches; a batch is one `tf.gather` a column."""
+    import tensorflow as tf
+
+    columns = {name: tf.constant(array) for name, array in _columns(case).items()}
+    steps = -(-case.rows // case.batch)
+    indices = tf.data.Dataset.from_tensors(tf.range(case.rows))
+    if case.shuffle:
+        indices = indices.map(tf.random.shuffle)
+    batches = indices.flat_map(
+        lambda order: tf.data.Dataset.range(steps).map(
+            lambda i: order[i * case.batch : (i + 1) * case.batch]
+        )
+    )
+    data = batches.map(
+        lambda i: {name: tf.gather(c, i) for name, c in columns.items()},
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    return partial(_epoch, data.prefetch(tf.data.AUTOTUNE))
+
+
+def generator(case: Case) -> Epoch:
+    """`from_generator` over pyarrow's `iter_batches`; shuffled within each row group."""
+    import tensorflow as tf
+
+    from benchmarks.peers._row_groups import RowGroups
+
+    groups = RowGroups(case, lambda arrays, _: arrays)
+
+    def numbers() -> Iterator[Any]:
+        for _, batch in groups:
+            yield {name: array if isinstance(array, _numpy()) else array.numpy()
+                   for name, array in batch.items()}
+
+    signature = {
+        name: tf.TensorSpec((None,), tf.int32 if name in case.cats else tf.float32)
+        for name in case.columns
+    }
+    data = tf.data.Dataset.from_generator(numbers, output_signature=signature)
+    return partial(_epoch, data.prefetch(tf.data.AUTOTUNE))
+
+
+def write_records(case: Case) -> None:
+    """A `tf.train.Example` a row, with one list of ids and one of numbers."""
+    import numpy as np
+    import tensorflow as tf
+
+    columns = _columns(case)
+    cats = np.stack([columns[c] for c in case.cats], axis=1)
+    conts = np.stack([columns[c] for c in case.conts], axis=1)
+    labels = columns["label"]
+    for number in range(RECORD_FILES):
+        with tf.io.TFRecordWriter(f"{case.scratch}/part_{number}.tfrecord") as writer:
+            for i in range(number, case.rows, RECORD_FILES):
+                writer.write(_example(tf, cats[i], conts[i], labels[i]))
+
+
+def _example(tf: Any, cats: Any, conts: Any, label: Any) -> Any:
+    feature = {
+        "cats": tf.train.Feature(int64_list=tf.train.Int64List(value=cats)),
+        "conts": tf.train.Feature(float_list=tf.train.FloatList(value=conts)),
+        "label": tf.train.Feature(float_list=tf.train.FloatList(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def records(case: Case, interleave: bool) -> Epoch:
+    """Read, shuffle records in a buffer, batch, parse whole batches."""
+    import tensorflow as tf
+
+    auto = tf.data.AUTOTUNE
+    files = sorted(str(p) for p in Path(case.scratch).glob("*.tfrecord"))
+    if interleave:
+        names = tf.data.Dataset.from_tensor_slices(files)
+        names = names.shuffle(len(files)) if case.shuffle else names
+        data = names.interleave(
+            tf.data.TFRecordDataset, num_parallel_calls=auto, deterministic=not case.shuffle
+        )
+    else:
+        data = tf.data.TFRecordDataset(files)
+    if case.shuffle:
+        data = data.shuffle(100_000)
+    spec = {
+        "cats": tf.io.FixedLenFeature([len(case.cats)], tf.int64),
+        "conts": tf.io.FixedLenFeature([len(case.conts)], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.float32),
+    }
+    data = data.batch(case.batch, num_parallel_calls=auto)
+    data = data.map(lambda b: tf.io.parse_example(b, spec), num_parallel_calls=auto)
+    return partial(_epoch, data.prefetch(auto))
+
+
+def _numpy() -> type:
+    import numpy as np
+
+    return np.ndarray
+
+
+def _epoch(data: Any) -> Iterator[tuple[int, Any]]:
+    for batch in data:
+        yield int(batch["label"].shape[0]), batch
+
+
+_MODULES = ("tensorflow", "numpy", "pyarrow.dataset")
+_COLUMNS = "TensorFlow, a tensor a column, the files' dtypes"
+_RECORDS = "TensorFlow, int64 and float32 matrices"
+
+CONTENDERS = (
+    Contender(
+        name="tf-slices",
+        title="tf.data `from_tensor_slices`, in memory",
+        open=slices,
+        suites=("loading",),
+        modules=_MODULES,
+        delivers=_COLUMNS,
+        shuffles="all rows, in memory",
+        why="Every row is an element of its own, sliced from each column and stacked again.",
+        most_rows=200_000,
+    ),
+    Contender(
+        name="tf-gather",
+        title="tf.data, shuffled indices and `tf.gather`, in memory",
+        open=batched_slices,
+        suites=("loading",),
+        modules=_MODULES,
+        delivers=_COLUMNS,
+        shuffles="all rows, in memory",
+        why="No row is handled by itself: a batch is one gather a column.",
+    ),
+    Contender(
+        name="tf-generator",
+        title="tf.data `from_generator` over Parquet",
+        open=generator,
+        suites=("loading",),
+        modules=("tensorflow", "torch", "numpy", "pyarrow.parquet"),
+        delivers=_COLUMNS,
+        shuffles="row groups, and rows within each",
+        why="pyarrow decodes; each array is copied on its way through the generator.",
+    ),
+    Contender(
+        name="tf-record",
+        title="tf.data over TFRecord",
+        open=partial(records, interleave=False),
+        suites=("loading",),
+        modules=_MODULES,
+        delivers=_RECORDS,
+        shuffles="a buffer of 100,000 records",
+        why="A row is a protocol buffer: parsing it costs more than decoding columns.",
+        convert=write_records,
+        most_rows=131_072,
+    ),
+    Contender(
+        name="tf-interleave",
+        title="tf.data over TFRecord, parallel interleave",
+        open=partial(records, interleave=True),
+        suites=("loading",),
+        modules=_MODULES,
+        delivers=_RECORDS,
+        shuffles="files, and a buffer of 100,000 records",
+        why="The same with files read side by side.",
+        convert=write_records,
+        most_rows=131_072,
+    ),
+)

@@ -1,0 +1,112 @@
+"""torch's own DataLoader over tensors in memory: item by item, and with whole batches as items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.harness.contender import Case, Contender, Epoch
+
+
+def tensors(case: Case) -> tuple[Any, Any, Any]:
+    """The first rows of the files: int64 categories, float32 numbers, labels."""
+    import pyarrow.dataset as ds
+    import torch
+
+    table = ds.dataset(case.files).head(case.rows, columns=case.columns).combine_chunks()
+
+    def matrix(names: tuple[str, ...], dtype: Any) -> Any:
+        out = torch.empty((case.rows, len(names)), dtype=dtype)
+        for i, name in enumerate(names):
+            out[:, i] = torch.tensor(table.column(name).to_numpy())
+        return out
+
+    labels = matrix(case.labels, torch.float32)[:, 0].contiguous()
+    return matrix(case.cats, torch.int64), matrix(case.conts, torch.float32), labels
+
+
+def item_by_item(case: Case) -> Epoch:
+    """`TensorDataset` in a `DataLoader`: what the tutorials show."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(*tensors(case))
+    loader = DataLoader(data, batch_size=case.batch, shuffle=case.shuffle, num_workers=case.workers)
+    return partial(_epoch, loader)
+
+
+def whole_batches(case: Case) -> Epoch:
+    """A batch sampler as the sampler, no automatic batching: one index of tensors a batch."""
+    from torch.utils.data import (
+        BatchSampler,
+        DataLoader,
+        RandomSampler,
+        SequentialSampler,
+        TensorDataset,
+    )
+
+    data = TensorDataset(*tensors(case))
+    order = RandomSampler(data) if case.shuffle else SequentialSampler(data)
+    sampler = BatchSampler(order, case.batch, drop_last=False)
+    return partial(_epoch, DataLoader(data, sampler=sampler, batch_size=None))
+
+
+def by_hand(case: Case) -> Epoch:
+    """No DataLoader at all: a permutation, and one `index_select` a batch."""
+    import torch
+
+    data = tensors(case)
+
+    def epoch() -> Iterator[tuple[int, Any]]:
+        if not case.shuffle:
+            for batch in zip(*(t.split(case.batch) for t in data), strict=True):
+                yield len(batch[2]), batch
+            return
+        for index in torch.randperm(case.rows).split(case.batch):
+            yield len(index), tuple(t.index_select(0, index) for t in data)
+
+    return epoch
+
+
+def _epoch(loader: Any) -> Iterator[tuple[int, Any]]:
+    for batch in loader:
+        yield len(batch[2]), batch
+
+
+_ALL = "all rows, in memory"
+_FORM = "torch, int64 and float32 matrices"
+
+CONTENDERS = (
+    Contender(
+        name="torch-items",
+        title="torch `DataLoader(TensorDataset)`, item by item",
+        open=item_by_item,
+        suites=("loading",),
+        modules=("torch", "pyarrow.dataset"),
+        delivers=_FORM,
+        shuffles=_ALL,
+        why="Every row is a Python call and a small tensor, stacked again into a batch.",
+        most_rows=200_000,
+    ),
+    Contender(
+        name="torch-batches",
+        title="torch `DataLoader` with a `BatchSampler` as sampler, in memory",
+        open=whole_batches,
+        suites=("loading", "batch"),
+        modules=("torch", "pyarrow.dataset"),
+        delivers=_FORM,
+        shuffles=_ALL,
+        why="One gather a batch, but the sampler makes a Python integer for each row.",
+    ),
+    Contender(
+        name="torch-by-hand",
+        title="torch by hand: `randperm` and `index_select`, in memory",
+        open=by_hand,
+        suites=("loading", "batch"),
+        modules=("torch", "pyarrow.dataset"),
+        delivers=_FORM,
+        shuffles=_ALL,
+        why="Nothing is decoded: all rows are in memory, decoded and widened before the first "
+        "epoch. Best where the data fits in memory and is gone over many times.",
+    ),
+)

@@ -1,0 +1,178 @@
+"""Object storage with a delay and a limit on each connection, against local disk. Prints JSON.
+
+A server on loopback adds `--latency` to each request and lets each connection have `--bandwidth`
+bytes a second. "share" is what the loader gets of connections times bandwidth, over whole epochs,
+the wait for the first bytes and the last decoding included. The server runs on the same cores as
+the loader: on a small or busy machine take so few connections, or so little bandwidth, that these
+limits and not the processors decide; "cpu_busy" says how much of the machine was in use meanwhile.
+
+    python benchmarks/remote.py --connections 2 --bandwidth 100e6 --latency 0.05
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow.fs as pafs
+import torch
+
+from tabfeed import Dataset
+from tabfeed.loader.torch import TorchAsyncItr
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.faulty_server import FaultyServer
+
+COLUMNS = [f"C{i}" for i in range(40)]
+PIECE = 8 * 2**20
+
+
+def write(folder: Path, rows: int, group: int) -> int:
+    """Plain int32 columns; the bytes of all files."""
+    random = np.random.default_rng(0)
+    for number in range(rows // (group * 4)):
+        table = {c: random.integers(0, 2**30, group * 4, dtype=np.int32) for c in COLUMNS}
+        target = folder / f"part_{number}"
+        Dataset(table).to_parquet(target, layout="fast", row_group_size=group, output_files=1)
+        (target / "part_0.parquet").rename(folder / f"part_{number}.parquet")
+        shutil.rmtree(target)
+    return sum(f.stat().st_size for f in folder.glob("*.parquet"))
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Busy and total seconds of all cores since they were started."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    return (sum(fields) - fields[3] - fields[4]) / 100, sum(fields) / 100
+
+
+def epochs(dataset: Dataset, count: int, **options: Any) -> dict[str, float]:
+    """Seconds, rows and processor use of some epochs of a loader that exists already."""
+    loader = TorchAsyncItr(dataset, COLUMNS, batch_size=65_536, shuffle=True, **options)
+    rows, begun, own = 0, time.perf_counter(), time.process_time()
+    busy, total = processor_seconds()
+    for _ in range(count):
+        for x, _, _ in loader:
+            rows += len(x)
+    seconds = time.perf_counter() - begun
+    busy_now, total_now = processor_seconds()
+    return {
+        "seconds": round(seconds, 2),
+        "rows": rows,
+        "own_cpu_seconds": round(time.process_time() - own, 2),
+        "cpu_busy": round((busy_now - busy) / max(0.01, total_now - total), 2),
+    }
+
+
+def through_loader(given: argparse.Namespace, folder: Path, nbytes: int) -> dict[str, Any]:
+    """The loader on the slow server."""
+    with FaultyServer(folder=folder, latency=given.latency, bandwidth=given.bandwidth) as server:
+        options = {**s3_options(server), "connections": given.connections}
+        begun = time.perf_counter()
+        dataset = Dataset("s3://bucket", storage_options=options)
+        opened = time.perf_counter() - begun
+        server.calm()
+        found: dict[str, Any] = epochs(dataset, given.epochs)
+        stats = server.stats()
+    speed = nbytes * given.epochs / found["seconds"]
+    return {
+        "open_seconds": round(opened, 2),
+        **found,
+        "mb_a_second": round(speed / 1e6, 1),
+        "share": round(speed / given.connections / given.bandwidth, 3),
+        "bytes_read_over_data": round(stats["bytes"] / nbytes / given.epochs, 4),
+        "requests": stats["requests"],
+    }
+
+
+def s3_options(server: FaultyServer) -> dict[str, Any]:
+    """How to reach the server."""
+    return {"key": "k", "secret": "s", "endpoint_url": server.url, "region_name": "us-east-1"}
+
+
+def raw(read: Callable[[int], Any], size: int, connections: int) -> dict[str, float]:
+    """Bytes a second of a library alone, nothing decoded."""
+    begun, own = time.perf_counter(), time.process_time()
+    with ThreadPoolExecutor(connections) as pool:
+        got = sum(len(data) for data in pool.map(read, range(0, size, PIECE)))
+    seconds = time.perf_counter() - begun
+    cpu = (time.process_time() - own) / got * 1e9
+    return {"mb_a_second": round(got / seconds / 1e6), "cpu_seconds_a_gb": round(cpu, 2)}
+
+
+def libraries(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Arrow's S3 against s3fs, on a server without limits."""
+    path = next(iter(sorted(folder.glob("bucket/*.parquet"))))
+    name, size = f"bucket/{path.name}", path.stat().st_size
+    with FaultyServer(folder=folder) as server:
+        arrow = pafs.S3FileSystem(
+            access_key="k", secret_key="s", endpoint_override=server.url, region="us-east-1"
+        ).open_input_file(name)
+        s3fs = fsspec.filesystem("s3", key="k", secret="s", endpoint_url=server.url)
+        readers: dict[str, Callable[[int], Any]] = {
+            "arrow": lambda at: arrow.read_at(PIECE, at),
+            "s3fs": lambda at: s3fs.cat_file(name, start=at, end=min(size, at + PIECE)),
+        }
+        return {k: raw(read, size, given.connections) for k, read in readers.items()}
+
+
+def cached(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """The disk cache: the run that fills it, and one that finds it."""
+    with (
+        tempfile.TemporaryDirectory(dir=given.folder) as place,
+        FaultyServer(folder=folder, latency=given.latency, bandwidth=given.bandwidth) as server,
+    ):
+        os.environ["TABFEED_CACHE_DIR"] = place
+        options = {**s3_options(server), "connections": given.connections}
+        dataset = Dataset("s3://bucket", storage_options=options)
+        filling = epochs(dataset, 1, cache="disk")
+        server.calm()
+        finding = epochs(Dataset("s3://bucket", storage_options=options), 1, cache="disk")
+        sent = server.stats()["bytes"]
+    return {"filling": filling, "finding": finding, "bytes_read_when_found": sent}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--group", type=int, default=400_000, help="rows in a row group")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--connections", type=int, default=2)
+    parser.add_argument("--bandwidth", type=float, default=100e6)
+    parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--folder", default=tempfile.gettempdir())
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir=given.folder) as place:
+        folder = Path(place)
+        (folder / "bucket").mkdir()
+        nbytes = write(folder / "bucket", given.rows, given.group)
+        local = epochs(Dataset(str(folder / "bucket")), given.epochs)
+        local["mb_a_second"] = round(nbytes * given.epochs / local["seconds"] / 1e6, 1)
+        result = {
+            "settings": {k: v for k, v in vars(given).items() if k != "folder"},
+            "data_mb": round(nbytes / 1e6, 1),
+            "remote": through_loader(given, folder, nbytes),
+            "local": local,
+            "disk_cache": cached(folder, given),
+            "libraries": libraries(given, folder),
+            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
+        }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

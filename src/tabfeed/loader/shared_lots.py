@@ -1,0 +1,171 @@
+"""Lots, read once for all chunks that need them, and ahead of them.
+
+`SharedLots` belongs to one pass over the data. Whatever chunk comes first reads a lot; threads that
+would have nothing to do read those that are needed next, as long as memory allows; and a lot goes
+when the last chunk that needs it is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tabfeed.errors import LoaderError
+from tabfeed.trace import span
+
+__all__ = ["Ahead", "SharedLots"]
+
+_TICK = 0.5
+L = TypeVar("L")
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How lots are read before chunks need them.
+
+    Attributes
+    ----------
+    lots
+        How many may be there before a chunk asks for them.
+    together
+        How many to read in one go, where a reader is faster so.
+    by_all
+        Whether a thread that makes a chunk, and finds that others are reading what it needs,
+        reads for later meanwhile. With few threads that keeps all of them busy; with many it
+        would only delay the chunk.
+    """
+
+    lots: int = 1
+    together: int = 1
+    by_all: bool = True
+
+
+class SharedLots(Generic[L]):
+    """Lots for the chunks of one pass over the data.
+
+    Parameters
+    ----------
+    read
+        Reads some lots.
+    last_use
+        The last chunk that needs each lot.
+    first_chunk
+        Where this pass begins.
+    ahead
+        How to read ahead.
+    on_close
+        Called when it is closed; must not wait.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[int]], Sequence[L]],
+        last_use: dict[int, int],
+        first_chunk: int = 0,
+        *,
+        ahead: Ahead | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._read_lots = read
+        self._last_use = last_use
+        self._ahead = ahead or Ahead()
+        self._changed = threading.Condition()
+        self._lots: dict[int, L | BaseException] = {}
+        self._reading: set[int] = set()
+        self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
+        self._early: set[int] = set()  # lots read before any chunk asked for them
+        self._low = first_chunk  # every chunk before this one is done
+        self._done: set[int] = set()
+        self._closed = False
+        self._on_close = on_close
+
+    def get(self, numbers: Iterable[int]) -> dict[int, L]:
+        """These lots, read here unless another thread has them or is reading them."""
+        wanted = list(dict.fromkeys(numbers))
+        found: dict[int, L] = {}
+        while len(found) < len(wanted):
+            missing = [n for n in wanted if n not in found]
+            claimed = self._collect_or_claim(missing, found)
+            if claimed:
+                self._read(claimed)
+        return found
+
+    def _collect_or_claim(self, missing: list[int], found: dict[int, L]) -> list[int]:
+        """Take what is there; name some to read, or wait if others are reading all of them."""
+        with self._changed:
+            if self._closed:
+                raise LoaderError("the loader was closed")
+            there = [n for n in missing if n in self._lots]
+            for number in there:
+                lot = self._lots[number]
+                if isinstance(lot, BaseException):
+                    raise lot
+                found[number] = lot
+                self._early.discard(number)
+            free = [n for n in missing if n not in found and n not in self._reading]
+            if free:
+                return self._claim(free[: self._ahead.together])
+            if len(there) == len(missing):
+                return []
+            if self._ahead.by_all and (early := self._claim_early()):
+                return early
+            with span("share"):
+                self._changed.wait(_TICK)
+        return []
+
+    def _claim(self, numbers: list[int]) -> list[int]:
+        self._reading.update(numbers)
+        return numbers
+
+    def read_ahead(self) -> bool:
+        """Read lots that later chunks need, if there is room for them; whether any were."""
+        with self._changed:
+            numbers = [] if self._closed else self._claim_early()
+        if numbers:
+            self._read(numbers)
+        return bool(numbers)
+
+    def _claim_early(self) -> list[int]:
+        """The next lots that nobody has begun to read: as many as are read together, or none."""
+        room = self._ahead.lots - len(self._early)
+        count = min(self._ahead.together, self._ahead.lots)
+        if room < count:
+            return []
+        numbers: list[int] = []
+        while self._upcoming and len(numbers) < count:
+            number = self._upcoming.popleft()
+            begun = number in self._lots or number in self._reading
+            if not begun and self._last_use[number] >= self._low:
+                numbers.append(number)
+        self._early.update(numbers)
+        return self._claim(numbers)
+
+    def _read(self, numbers: list[int]) -> None:
+        try:
+            lots: Sequence[L | BaseException] = self._read_lots(numbers)
+        except BaseException as e:
+            lots = [e] * len(numbers)
+        with self._changed:
+            self._lots.update(zip(numbers, lots, strict=True))
+            self._reading.difference_update(numbers)
+            self._changed.notify_all()
+
+    def done(self, chunk: int) -> None:
+        """A chunk has what it needs: lots that no later chunk needs may go."""
+        with self._changed:
+            self._done.add(chunk)
+            while self._low in self._done:
+                self._done.remove(self._low)
+                self._low += 1
+            low = self._low
+            for number in [n for n in self._lots if self._last_use.get(n, low - 1) < low]:
+                del self._lots[number]
+
+    def close(self) -> None:
+        """Read nothing more; a thread that asks gets an error. Waits for nothing."""
+        self._closed = True
+        if self._on_close is not None:
+            self._on_close()
