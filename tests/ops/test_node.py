@@ -206,3 +206,11 @@ def test_a_part_that_is_never_enough() -> None:
     other = ops.Subgraph("new", ["x"] >> ops.Rename(name="z"), loop_until=lambda df: False)
     with pytest.raises(OperatorError, match="must make the columns it takes in"):
         nvt.Workflow(other).transform({"x": [1]})
+
+
+def test_what_a_node_knows_of_its_columns() -> None:
+    node = ["a", "b"] >> ops.FillMissing(add_binary_cols=True)
+    assert node.input_columns == ["a", "b"]
+    assert node.output_columns == ["a", "b", "a_filled", "b_filled"]
+    nvt.Workflow(node).fit_schema(nvt.Dataset(DATA).schema)
+    assert node.output_schema["a"].dtype == pa.float64()

@@ -22,6 +22,7 @@ from tabfeed.errors import (
     UnknownArgumentError,
     WorkflowError,
 )
+from tabfeed.ops.node import iter_nodes
 
 DATA = {"c": ["b", "a", "b", None], "x": [1.0, None, 3.0, 5.0], "y": [0, 1, 1, 0]}
 
@@ -166,7 +167,7 @@ def test_an_infinite_target() -> None:
 
 
 def test_an_argument_that_is_not_there() -> None:
-    with pytest.raises(UnknownArgumentError, match="has no argument 'outdtype'.*'out_dtype'"):
+    with pytest.raises(UnknownArgumentError, match=r"has no argument 'outdtype'.*'out_dtype'"):
         ops.Normalize(outdtype="float32")  # type: ignore[call-arg]
 
 
@@ -244,6 +245,21 @@ def test_explain(workflow: nvt.Workflow) -> None:
         "  makes c, x, y",
     ]
     assert "reads c, x" in workflow.explain()
+
+
+def test_a_later_pass_does_not_read_what_an_earlier_one_learned_from() -> None:
+    encoded = ["c"] >> ops.TargetEncoding("y") >> ops.Normalize()
+    text = nvt.Workflow(encoded).explain()
+    assert "fit, pass 1 of 2: reads c, y" in text and "fit, pass 2 of 2: reads c\n" in text
+    nvt.Workflow(encoded).fit(pa.table(DATA))
+
+
+def test_in_a_notebook(workflow: nvt.Workflow) -> None:
+    shown = workflow._repr_html_()
+    assert "&lt;Workflow of 3 columns, fitted&gt;" in shown
+    assert shown.count("<rect") == len(list(iter_nodes(workflow.output_node)))
+    assert "Categorify</text>" in shown and "c: int64 not null" in shown
+    assert "<pre>" not in nvt.Workflow(features())._repr_html_()
 
 
 def test_schemas(workflow: nvt.Workflow) -> None:

@@ -1,0 +1,165 @@
+"""The loader on a GPU: the promises of every loader, equal readers, its budget, its streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tabfeed.loader.torch.gpu_buffers import GpuBlocks
+from tabfeed.testing.loader import check_loader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
+]
+CATS = [f"c{i}" for i in range(5)]
+CONTS = [f"x{i}" for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
+    random = np.random.default_rng(0)
+    for number in range(3):
+        rows = 40_000 + 1000 * number
+        table = {c: random.integers(0, 10**6, rows, dtype=np.int32) for c in CATS}
+        table |= {c: random.standard_normal(rows, dtype=np.float32) for c in CONTS}
+        table["y"] = random.integers(0, 2, rows).astype(np.float32)
+        pq.write_table(pa.table(table), folder / f"{number}.parquet", row_group_size=15_000)
+    return Dataset(str(folder))
+
+
+def batches(dataset, device, **options):
+    options = {"batch_size": 4096, "shuffle": True, **options}
+    return TorchAsyncItr(dataset, CATS, CONTS, ["y"], device=device, **options)
+
+
+def needs_cudf(reader):
+    if reader == "cudf":
+        pytest.importorskip("pylibcudf")
+
+
+def same(one, other):
+    return all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf", "auto"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_gpu_gives_what_the_cpu_gives(dataset, reader, shuffle):
+    needs_cudf(reader)
+    host = batches(dataset, "cpu", shuffle=shuffle)
+    gpu = batches(dataset, "cuda", shuffle=shuffle, reader=reader)
+    for _ in range(2):
+        pairs = list(zip(host, gpu, strict=True))
+        assert len(pairs) == len(host)
+        assert all(same(a, b) for a, b in pairs)
+        assert all(t.is_cuda for t in pairs[0][1])
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf"])
+def test_a_state_goes_from_the_gpu_to_the_cpu(dataset, reader):
+    needs_cudf(reader)
+    gpu, host = batches(dataset, "cuda", reader=reader), batches(dataset, "cpu")
+    stream = iter(gpu)
+    for _ in range(7):
+        next(stream)
+    host.load_state_dict(gpu.state_dict())
+    assert all(same(a, b) for a, b in zip(stream, host, strict=True))
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf"])
+def test_memory_that_is_given_back_is_never_seen_by_the_model(dataset, reader, monkeypatch):
+    """Each batch is dropped at once, and read only much later by a slow stream."""
+    needs_cudf(reader)
+    give = GpuBlocks.give
+
+    def poison(blocks, block, event):
+        side = torch.cuda.Stream()
+        side.wait_event(event)
+        with torch.cuda.stream(side):
+            block.fill_(255)
+        give(blocks, block, side.record_event())
+
+    monkeypatch.setattr(GpuBlocks, "give", poison)
+    got = []
+    for batch in batches(dataset, "cuda", reader=reader, batch_size=2048):
+        torch.cuda._sleep(20_000_000)
+        got.append(tuple(t.clone() for t in batch))
+        del batch
+        junk = [torch.full((2048, 5), -1, device="cuda") for _ in range(4)]
+        del junk
+    torch.cuda.synchronize()
+    wanted = list(batches(dataset, "cpu", batch_size=2048))
+    assert len(got) == len(wanted)
+    assert all(same(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf"])
+def test_the_budget_is_kept(dataset, reader):
+    needs_cudf(reader)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loader = batches(dataset, "cuda", reader=reader, device_memory="40MB")
+    for _ in range(2):
+        for batch in loader:
+            del batch
+    pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
+    assert torch.cuda.max_memory_allocated() - before + pool <= 40e6
+
+
+def test_too_little_memory_on_the_gpu_still_works(dataset):
+    small = batches(dataset, "cuda", device_memory="1MB")
+    assert all(same(a, b) for a, b in zip(batches(dataset, "cpu"), small, strict=True))
+
+
+def test_nulls_lists_and_text(tmp_path):
+    n = np.arange(5000)
+    table = pa.table(
+        {
+            "c": n,
+            "x": pa.array(n.astype(np.float32), mask=n % 7 == 0),
+            "words": [[int(k)] * (k % 4) for k in n],
+            "name": [f"n{k}" for k in n],
+            "y": n.astype(np.float32),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    ds = Dataset(str(tmp_path))
+
+    def load(device, lists):
+        return Loader(ds, 512, True, targets=["y"], extras=["name"], lists=lists, device=device)
+
+    for lists in ("ragged", "padded"):
+        for (a, ya), (b, yb) in zip(load("cpu", lists), load("cuda", lists), strict=True):
+            assert a.keys() == b.keys() and torch.equal(ya, yb.cpu())
+            assert a["name"] == b["name"]
+            for name in a.keys() - {"name"}:
+                assert b[name].is_cuda
+                assert torch.equal(a[name].nan_to_num(-1), b[name].cpu().nan_to_num(-1)), name
+
+
+def test_bad_devices_are_told(dataset):
+    with pytest.raises(LoaderError, match="there are 1 GPUs, from 0 on"):
+        batches(dataset, "cuda:9")
+    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto"):
+        batches(dataset, "cuda", reader="duck")
+
+
+@pytest.mark.timeout(300)
+def test_every_promise_of_a_loader_holds_on_the_gpu():
+    def make(dataset, **options):
+        return TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cuda", **options)
+
+    def read(batch):
+        cats, conts, y = (t.cpu().numpy() for t in batch)
+        return {"check": cats[:, 0], "key": cats[:, 1], "x": conts[:, 0], "y": y}
+
+    check_loader(make, read)
