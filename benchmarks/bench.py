@@ -85,8 +85,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for number, plan in enumerate(plans):
         path = store.path(plan, options, settings)
         kept = store.get(path)
-        _say(f"[{number + 1}/{len(plans)}] {plan.suite}: {', '.join(plan.names)}"
-             + (" (kept)" if kept else f" (about {_minutes(sum(left[number:]))} left)"))
+        _say(
+            f"[{number + 1}/{len(plans)}] {plan.suite}: {', '.join(plan.names)}"
+            + (" (kept)" if kept else f" (about {_minutes(sum(left[number:]))} left)")
+        )
         if kept is None:
             kept = run_heat(plan.make(options), settings)
             store.put(path, kept)

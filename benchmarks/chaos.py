@@ -123,7 +123,7 @@ def workers(count: int) -> Iterator[tuple[LocalCluster, Client]]:
             n_workers=count,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             memory_limit="4GB",
             silence_logs=50,
             env={"POLARS_MAX_THREADS": "1"},

@@ -46,7 +46,7 @@ class Frozen(KerasFeed):
         self.batches = list(itertools.islice(full, 8))
         loader.close()
 
-    def __iter__(self) -> Iterator[Any]:
+    def _lazily(self) -> Iterator[Any]:
         return itertools.islice(itertools.cycle(self.batches), len(self))
 
 

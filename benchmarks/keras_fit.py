@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +85,14 @@ def frozen(folder: Path, batch: int, steps: int) -> tf.data.Dataset:
     dataset = tf.data.Dataset.from_tensors(batches[0])
     for other in batches[1:]:
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(other))
-    return dataset.repeat().take(steps)
+    return untuned(dataset.repeat().take(steps))
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Without the tuning thread, for which `fit` at times waits seconds at its end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def row_groups(folder: Path) -> Iterator[dict[str, np.ndarray]]:
@@ -96,7 +104,7 @@ def row_groups(folder: Path) -> Iterator[dict[str, np.ndarray]]:
     ]
     np.random.default_rng().shuffle(units)
 
-    def read(unit: tuple[str, int]) -> dict[str, np.ndarray]:
+    def read(unit: tuple[Path, int]) -> dict[str, np.ndarray]:
         with pq.ParquetFile(unit[0]) as reader:
             table = reader.read_row_group(int(unit[1]), columns=COLUMNS, use_threads=False)
         return {n: table.column(n).to_numpy() for n in COLUMNS}
@@ -130,7 +138,7 @@ def by_hand(folder: Path, batch: int) -> tf.data.Dataset:
         x = {n: columns[n][start:stop, None] for n in (*CATS, *CONTS)}
         return x, columns["label"][start:stop, None].astype(np.float32)
 
-    return tf.data.Dataset.from_generator(batches, output_signature=SPEC).prefetch(2)
+    return untuned(tf.data.Dataset.from_generator(batches, output_signature=SPEC).prefetch(2))
 
 
 def read_rows(folder: Path, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -179,18 +187,33 @@ def records(path: Path, batch: int, rows: int) -> tf.data.Dataset:
 
 
 class Speed(NamedTuple):
-    """Rows a second, and what other work on the machine disturbs less: processor seconds."""
+    """Rows a second, and what other work on the machine disturbs less."""
 
     rate: float
-    spent: float
+    spent: float  # processor seconds a million rows
+    steps: list[float]  # seconds, without the first
+
+
+class StepTimes(keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
+    """How long each step took, waiting for its batch included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Note the time."""
+        self.ends.append(time.perf_counter())
 
 
 def fit_rate(model: keras.Model, data: Any, rows: int) -> Speed:
     """One epoch, start-up included."""
+    times = StepTimes()
     start, processor = time.perf_counter(), time.process_time()
-    model.fit(data, epochs=1, verbose=0, shuffle=False)
+    model.fit(data, epochs=1, verbose=0, shuffle=False, callbacks=[times])
     spent = time.process_time() - processor
-    return Speed(rows / (time.perf_counter() - start), spent / max(1, rows) * 1e6)
+    steps = [end - begin for begin, end in pairwise(times.ends)]
+    return Speed(rows / (time.perf_counter() - start), spent / max(1, rows) * 1e6, steps)
 
 
 def fits(folder: Path, batch: int, rows: int, small: int, rounds: int) -> dict[str, Any]:
@@ -238,6 +261,9 @@ def _summary(found: dict[str, list[Speed]]) -> dict[str, Any]:
         ],
         "processor seconds a million rows": _medians(
             {name: [speed.spent for speed in speeds] for name, speeds in found.items()}
+        ),
+        "seconds a step, start-up apart": _medians(
+            {n: [x for s in speeds for x in s.steps] or [0] for n, speeds in found.items()}
         ),
         "all rounds": {n: [round(x) for x in r] for n, r in rates.items()},
     }
@@ -305,7 +331,7 @@ def conversion(batch: int) -> dict[str, float]:
     flat = np.zeros(40 * batch + 16, np.int32)
     start = (-flat.ctypes.data % 64) // 4
     columns = flat[start : start + 40 * batch].reshape(40, batch, 1)
-    out = {}
+    out: dict[str, float] = {}
     for name, convert in (("shared", as_tensor), ("copied", tf.convert_to_tensor)):
         times = []
         for _ in range(20):

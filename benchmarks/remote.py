@@ -16,17 +16,21 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import torch
 
 from tabfeed import Dataset
@@ -144,6 +148,26 @@ def cached(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     return {"filling": filling, "finding": finding, "bytes_read_when_found": sent}
 
 
+def ranks(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What each rank reads of 200 row groups in an epoch, a process and a server for each rank."""
+    (folder / "ranks").mkdir()
+    rows = 200 * 16_384
+    key = np.arange(rows, dtype=np.int32)
+    table = pa.table({"key": key, "x": key * np.float32(0.5)})
+    path = folder / "ranks/part.parquet"
+    pq.write_table(table, path, row_group_size=16_384, compression="none", use_dictionary=False)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(FaultyServer(folder=folder)) for _ in range(given.ranks)]
+        storage = json.dumps([s3_options(server) for server in servers])
+        script = Path(__file__).parents[1] / "tests/integration/rank_process.py"
+        what = ["s3://ranks/part.parquet", str(folder / "log"), "8192", "0", storage]
+        subprocess.run([sys.executable, str(script), str(given.ranks), *what], check=True)
+        read = [server.stats()["bytes"] for server in servers]
+    whole = path.stat().st_size
+    return {"data_mb": round(whole / 1e6, 1), "mb_by_rank": [round(n / 1e6, 2) for n in read],
+            "all_over_data": round(sum(read) / whole, 4)}  # fmt: skip
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -153,6 +177,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=2)
     parser.add_argument("--bandwidth", type=float, default=100e6)
     parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--folder", default=tempfile.gettempdir())
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -169,6 +194,7 @@ def main() -> None:
             "local": local,
             "disk_cache": cached(folder, given),
             "libraries": libraries(given, folder),
+            "ranks": ranks(given, folder),
             "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
         }
     print(json.dumps(result, indent=1))

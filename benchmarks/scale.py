@@ -4,9 +4,9 @@
 
 The README's Criteo workflow on one and on two worker processes of one thread each (Polars and
 Arrow are held to one thread too), on the same data and with all files in the page cache. Each
-number of workers runs `--rounds` times, in turn, after one run that nobody times; the figures are
-the best of each, since on a shared machine the rest is other people's work. The bytes that tasks
-held and sent are those that Dask counted. Object storage is measured by `benchmarks/remote.py`.
+number of workers runs `--rounds` times, in turn, after a run on one file that nobody times; the
+figures are the best of each, since on a shared machine the rest is other people's work. The bytes
+moved are those that Dask counted. Object storage is measured by `benchmarks/remote.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import criteo_raw
 from criteo_raw import CATS, CONTS
 
+STEPS = ("fit", "transform", "full_shuffle")
 ONE = {"POLARS_MAX_THREADS": "1", "TABFEED_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -41,7 +42,7 @@ def cluster(workers: int) -> Iterator[Client]:
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             silence_logs=50,
             env=ONE,
         ) as local,
@@ -66,19 +67,22 @@ def moved(client: Client) -> int:
     return sum(client.run(sent).values())
 
 
-def measure(client: Client, raw: Path, out: Path) -> dict[str, float]:
+def measure(
+    client: Client, files: list[Path], out: Path, steps: Sequence[str] = STEPS
+) -> dict[str, float]:
     """Seconds of a fit, of a transform and of a full shuffle, and the bytes that moved."""
     shutil.rmtree(out, ignore_errors=True)
-    data = Dataset(f"{raw}/*.parquet", part_size="32MB")
+    data = Dataset(files, part_size="32MB")
     workflow = Workflow(graph(), client=client)
     found: dict[str, float] = {"partitions": data.npartitions}
-    for name, work in {
+    work = {
         "fit": lambda: workflow.fit(data),
         "transform": lambda: workflow.transform(data).to_parquet(out / "plain"),
         "full_shuffle": lambda: workflow.transform(data).to_parquet(out / "mixed", shuffle="FULL"),
-    }.items():
+    }
+    for name in steps:
         before, start = moved(client), time.perf_counter()
-        work()
+        work[name]()
         found[f"{name}_s"] = time.perf_counter() - start
         found[f"{name}_moved_mb"] = (moved(client) - before) / 1e6
     return found
@@ -94,21 +98,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
     parser.add_argument("--raw", type=Path, help="where the data is, or is to be kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, cluster(1) as one, cluster(2) as two:
         raw, out = options.raw or Path(folder) / "raw", Path(folder) / "out"
         criteo_raw.write(raw, options.rows)
+        files = sorted(raw.glob("*.parquet"))
+        clients = {1: one, 2: two}
+        for client in clients.values():
+            measure(client, files[:1], out, options.steps)
         runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
-        for round_number in range(options.rounds + 1):
-            for workers, client in ((1, one), (2, two)):
-                found = measure(client, raw, out)
-                if round_number:
-                    runs[workers].append(found)
+        for workers in [*clients] * options.rounds:
+            runs[workers].append(measure(clients[workers], files, out, options.steps))
     figures = {workers: best(found) for workers, found in runs.items()}
     speedup = {
-        name: round(figures[1][f"{name}_s"] / figures[2][f"{name}_s"], 2)
-        for name in ("fit", "transform", "full_shuffle")
+        name: round(figures[1][f"{name}_s"] / figures[2][f"{name}_s"], 2) for name in options.steps
     }
     print(json.dumps({"rows": options.rows, "workers": figures, "speedup": speedup}))
 

@@ -38,6 +38,7 @@ def make_weights(sizes: list[tuple[int, int]], seed: int = 0) -> Weights:
     return weights
 
 
+@jax.jit
 def forward(weights: Weights, inputs: dict[str, jax.Array]) -> jax.Array:
     """The log-odds of a click."""
     names = sorted(CATEGORICAL)

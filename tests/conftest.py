@@ -1,11 +1,16 @@
 """What holds for every test: quiet frameworks, repeatable properties, GPU tests only with a GPU."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # The frameworks read these when they are imported, so they come before every other import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no C++ log lines in a test's output
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same sums on every CPU
 os.environ.setdefault("TABFEED_PROGRESS", "0")
+os.environ["TABFEED_CACHE_DIR"] = tempfile.mkdtemp(prefix="tabfeed-test-cache-")
+atexit.register(shutil.rmtree, os.environ["TABFEED_CACHE_DIR"], ignore_errors=True)
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +51,7 @@ def dask_client() -> Iterator[Any]:
             n_workers=2,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
             memory_limit="2GB",
             silence_logs=50,
         ) as cluster,

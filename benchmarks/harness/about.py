@@ -33,8 +33,8 @@ def about() -> dict[str, Any]:
 
 
 def code_version() -> str:
-    """The commit, and whether tabfeed's own code differs from it."""
-    commit = _git("rev-parse", "--short", "HEAD")
+    """Of tabfeed's own code: the tree of the commit, and whether files differ from it."""
+    commit = _git("rev-parse", "--short", "HEAD:src")
     changed = _git("status", "--porcelain", "--", "src")
     return f"{commit or 'unknown'}{' with changes' if changed else ''}"
 

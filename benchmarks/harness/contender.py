@@ -61,8 +61,10 @@ class Case:
         return [*self.cats, *self.conts, *self.labels, *self.lists]
 
     def at_most(self, rows: int | None) -> Case:
-        """The same with fewer rows."""
-        return self if rows is None or rows >= self.rows else replace(self, rows=rows)
+        """The same with fewer rows, and no larger batches than that."""
+        if rows is None or rows >= self.rows:
+            return self
+        return replace(self, rows=rows, batch=min(self.batch, rows))
 
     def to_json(self) -> dict[str, Any]:
         """For another process."""
@@ -102,6 +104,12 @@ class Contender:
         More are not worth waiting for: the rate is known before.
     limit
         Reads Parquet but delivers nothing: shows what is possible, is no peer.
+    orders
+        Whether it takes part shuffled (True), in order (False), or both.
+    venv
+        The environment it needs.
+    peer
+        Its adapter file; filled in when that is read.
     """
 
     name: str
@@ -115,12 +123,13 @@ class Contender:
     convert: Callable[[Case], None] | None = None
     most_rows: int | None = None
     limit: bool = False
+    orders: tuple[bool, ...] = (True, False)
     venv: str = "bench"
     peer: str = ""
 
     def takes(self, case: Case) -> bool:
         """Whether it can do what the case asks."""
-        return bool(self.shuffles) or not case.shuffle
+        return case.shuffle in self.orders and (bool(self.shuffles) or not case.shuffle)
 
 
 @cache

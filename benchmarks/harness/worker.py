@@ -40,7 +40,7 @@ class Worker:
             importlib.import_module(name)
         return {
             "seconds": time.perf_counter() - start,
-            "versions": {name: version(name) for name in self.who.modules},
+            "versions": _versions(self.who.modules),
             "memory": peak_memory(os.getpid()),
         }
 
@@ -75,7 +75,12 @@ class Worker:
         if self.cases[number].batch == 0:
             found = dict(self.opened[number]())
         else:
-            found = go_over(self.opened[number](), self.cases[number], seconds_limit, check)
+            found = go_over(
+                self.opened[number](),
+                self.cases[number],
+                seconds_limit,
+                check and not self.who.limit,
+            )
         return {**found, "cpu": processor_seconds(os.getpid()) - before}
 
     def memory(self) -> dict[str, Any]:
@@ -94,9 +99,9 @@ def go_over(batches: Any, case: Case, limit: float, check: bool) -> dict[str, An
         end = time.perf_counter()
         if steps == 1:
             first = end
-        if check and steps == 1:
-            check_batch(batch, count, case)
-        if end - start > limit:
+            if check:
+                check_batch(batch, count, case)
+        if end - start > limit or rows >= case.rows:
             whole = rows >= case.rows
             break
     else:
@@ -104,7 +109,7 @@ def go_over(batches: Any, case: Case, limit: float, check: bool) -> dict[str, An
     close = getattr(batches, "close", None)
     if close is not None:
         close()
-    if check and whole and rows != case.rows:
+    if check and whole and rows < case.rows:
         raise ValueError(f"{rows} rows came instead of {case.rows}")
     found = {"rows": rows, "batches": steps, "seconds": end - start, "whole": whole}
     return {**found, "first_s": first - start}
@@ -138,6 +143,11 @@ def cells(batch: Any) -> int:
     for length in shape:
         total *= int(length)
     return total
+
+
+def _versions(modules: tuple[str, ...]) -> dict[str, str]:
+    tops = dict.fromkeys(m.partition(".")[0] for m in modules)
+    return {name: version(name) for name in tops if name != "benchmarks"}
 
 
 def version(module: str) -> str:

@@ -19,7 +19,7 @@ def rows(case: Case) -> Epoch:
         files.map(grain.experimental.ParquetIterDataset), cycle_length=len(case.files)
     )
     if case.shuffle:
-        data = grain.experimental.WindowShuffleIterDataset(data, window_size=100_000, seed=0)
+        data = grain.experimental.WindowShuffleIterDataset(data, window_size=10_000, seed=0)
     data = data.batch(case.batch)
 
     def epoch() -> Iterator[tuple[int, Any]]:
@@ -64,8 +64,9 @@ CONTENDERS = (
         suites=("loading",),
         modules=("grain", "numpy", "pyarrow"),
         delivers="NumPy, an array a column",
-        shuffles="files, and a window of 100,000 rows",
+        shuffles="files, and a window of 10,000 rows",
         why="Every row becomes a Python dict, and batches are stacked from them.",
+        most_rows=16_384,
     ),
     Contender(
         name="grain-batches",

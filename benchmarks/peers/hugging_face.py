@@ -25,7 +25,7 @@ def streamed(case: Case) -> Epoch:
     """`streaming=True`, a shuffle buffer, `batch`, torch format."""
     data = _load(case, streaming=True)
     if case.shuffle:
-        data = data.shuffle(seed=0, buffer_size=100_000)
+        data = data.shuffle(seed=0, buffer_size=10_000)
     data = data.with_format("torch").batch(case.batch)
 
     def epoch() -> Iterator[tuple[int, Any]]:
@@ -64,19 +64,32 @@ CONTENDERS = (
         suites=("loading",),
         modules=("datasets", "torch"),
         delivers=_FORM,
-        shuffles="files, and a buffer of 100,000 rows",
+        shuffles="files, and a buffer of 10,000 rows",
         why="The shuffle buffer holds rows as Python dicts.",
     ),
     Contender(
         name="hf-map",
         title="Hugging Face datasets, map-style",
         open=map_style,
-        suites=("loading", "batch"),
+        suites=("loading",),
         modules=("datasets", "torch"),
         delivers=_FORM,
         shuffles="all rows, by an index",
-        why="In order, Arrow files are mapped into memory and sliced. Shuffled, each batch is "
-        "gathered row by row from all over the files.",
+        why="Arrow files are mapped into memory and sliced, then copied into tensors.",
         convert=convert,
+        orders=(False,),
+    ),
+    Contender(
+        name="hf-map-shuffled",
+        title="Hugging Face datasets, map-style, shuffled",
+        open=map_style,
+        suites=("loading",),
+        modules=("datasets", "torch"),
+        delivers=_FORM,
+        shuffles="all rows, by an index",
+        why="Each batch is gathered row by row through the index.",
+        convert=convert,
+        most_rows=8_192,
+        orders=(True,),
     ),
 )

@@ -33,7 +33,10 @@ def samples(case: Case) -> Epoch:
 
     clean_stale_shared_memory()
     data = StreamingDataset(
-        local=f"{case.scratch}/mds", shuffle=case.shuffle, batch_size=case.batch, num_canonical_nodes=1
+        local=f"{case.scratch}/mds",
+        shuffle=case.shuffle,
+        batch_size=case.batch,
+        num_canonical_nodes=1,
     )
     loader = StreamingDataLoader(data, batch_size=case.batch, num_workers=case.workers)
 
@@ -50,7 +53,7 @@ CONTENDERS = (
         title="MosaicML streaming, own format",
         open=samples,
         suites=("loading",),
-        modules=("streaming", "torch", "numpy"),
+        modules=("benchmarks.peers._streaming", "streaming", "torch", "numpy"),
         delivers="torch, int64 and float32 matrices",
         shuffles="blocks of samples (py1e)",
         why="A sample is decoded by itself and stacked again: made for documents and images.",

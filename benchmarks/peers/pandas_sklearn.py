@@ -48,12 +48,13 @@ def _transformer(case: Case) -> Any:
         encoded_missing_value=-2,
     )
     logs = FunctionTransformer(lambda x: np.log1p(np.maximum(x, 0)), feature_names_out="one-to-one")
-    conts = make_pipeline(
-        SimpleImputer(strategy="constant", fill_value=0), logs, StandardScaler()
-    )
+    conts = make_pipeline(SimpleImputer(strategy="constant", fill_value=0), logs, StandardScaler())
     out = ColumnTransformer(
-        [("cats", cats, list(case.cats)), ("conts", conts, list(case.conts)),
-         ("label", "passthrough", list(case.labels))],
+        [
+            ("cats", cats, list(case.cats)),
+            ("conts", conts, list(case.conts)),
+            ("label", "passthrough", list(case.labels)),
+        ],
         verbose_feature_names_out=False,
     )
     return out.set_output(transform="pandas")

@@ -98,7 +98,7 @@ CONTENDERS = (
     ),
     Contender(
         name="tabfeed-cached",
-        title="tabfeed `TorchAsyncItr(cache=\"memory\")`",
+        title='tabfeed `TorchAsyncItr(cache="memory")`',
         open=partial(matrices, cache="memory"),
         suites=("loading",),
         modules=("tabfeed", "torch", "tabfeed.loader.torch"),

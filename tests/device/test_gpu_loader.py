@@ -11,7 +11,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tabfeed.loader.torch.gpu_buffers import GpuBlocks
+from tabfeed.loader.torch.gpu_buffers import Slabs
 from tabfeed.testing.loader import check_loader
 
 pytestmark = [
@@ -77,16 +77,17 @@ def test_a_state_goes_from_the_gpu_to_the_cpu(dataset, reader):
 def test_memory_that_is_given_back_is_never_seen_by_the_model(dataset, reader, monkeypatch):
     """Each batch is dropped at once, and read only much later by a slow stream."""
     needs_cudf(reader)
-    give = GpuBlocks.give
+    give = Slabs.give
 
-    def poison(blocks, block, event):
+    def poison(slabs, number, event):
         side = torch.cuda.Stream()
         side.wait_event(event)
         with torch.cuda.stream(side):
-            block.fill_(255)
-        give(blocks, block, side.record_event())
+            for whole in slabs.planes.values():
+                whole[number].fill_(-1)
+        give(slabs, number, side.record_event())
 
-    monkeypatch.setattr(GpuBlocks, "give", poison)
+    monkeypatch.setattr(Slabs, "give", poison)
     got = []
     for batch in batches(dataset, "cuda", reader=reader, batch_size=2048):
         torch.cuda._sleep(20_000_000)

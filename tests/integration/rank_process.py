@@ -43,7 +43,8 @@ def train(source: str, log: str, batch: str, steps: str, options: str = "{}") ->
     """What each rank does."""
     left, rank = int(steps), os.environ["RANK"]
     Path(f"{log}.pid.{rank}").write_text(str(os.getpid()))
-    feed = feed_of(source, int(batch), json.loads(options))
+    storage = json.loads(options)  # for all ranks, or a list of one for each
+    feed = feed_of(source, int(batch), storage[int(rank)] if isinstance(storage, list) else storage)
     if os.path.exists(f"{log}.state"):
         feed.load_state_dict(json.loads(Path(f"{log}.state").read_text()))
     with open(f"{log}.{rank}", "a") as out:

@@ -29,7 +29,11 @@ def run(names: str, *arguments: str, **environment: str) -> dict[str, str]:
     """What each example printed."""
     command = [sys.executable, "-W", "ignore", "-c", RUN, str(EXAMPLES), names, *arguments]
     done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=280
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     found = re.split(r"^== (\w+)\n", done.stdout, flags=re.M)[1:]
@@ -46,7 +50,7 @@ def check(text: str, rows: int) -> None:
     assert re.findall(speed, text) == [str(rows)], text
 
 
-SMALL = ("--rows", "6000", "--batch-size", "200")  # and 1,200 rows for validation
+SMALL = ("--rows", "4000", "--batch-size", "200")  # and 800 rows for validation
 
 
 @pytest.mark.timeout(300)
@@ -55,13 +59,13 @@ def test_torch_fastai_and_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     names = "criteo_torch,criteo_fastai,criteo_lightning"
     told = run(names, *SMALL, "--folder", str(tmp_path / "out"))
-    check(told["criteo_torch"], 2 * 6000)
-    check(told["criteo_fastai"], 2 * 7200)
+    check(told["criteo_torch"], 2 * 4000)
+    check(told["criteo_fastai"], 2 * 4800)
     assert "average precision" in told["criteo_fastai"]
     resumed = told["criteo_lightning"]
-    assert "stopped after 10 of 30 batches" in resumed
-    assert "60 batches in all: 2 epochs of 30, none twice" in resumed
-    check(resumed, 2 * 7200 - 10 * 200)  # what was trained on before the stop counts there
+    assert "stopped after 6 of 20 batches" in resumed
+    assert "40 batches in all: 2 epochs of 20, none twice" in resumed
+    check(resumed, 2 * 4800 - 6 * 200)  # what was trained on before the stop counts there
 
 
 @pytest.mark.timeout(300)
@@ -69,7 +73,7 @@ def test_jax_with_data_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from tabfeed import datagen
 
-    datagen.criteo(tmp_path / "raw", 7200, raw=True, seed=3).to_parquet(
+    datagen.criteo(tmp_path / "raw", 4800, raw=True, seed=3).to_parquet(
         tmp_path / "data", output_files=["a.parquet", "b.parquet", "c.parquet"]
     )
     own = ["--data", str(tmp_path / "data"), "--folder", str(tmp_path / "out")]

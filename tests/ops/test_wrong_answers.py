@@ -101,6 +101,16 @@ def test_folds_go_on_from_partition_to_partition() -> None:
     assert folds[:8] != folds[8:16]
 
 
+def test_folds_of_groups_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tabfeed.ops.groupstats._LEAST_ROOM", 0)
+    rng = np.random.default_rng(0)
+    data = nvt.Dataset({"c": rng.integers(0, 300, 4000), "y": rng.random(4000)}, npartitions=5)
+    node = lambda: ["c"] >> ops.TargetEncoding("y", out_dtype="float64")  # noqa: E731
+    held = nvt.Workflow(node()).fit_transform(data).to_arrow()
+    spilled = nvt.Workflow(node()).fit_transform(data, memory_limit="5kB").to_arrow()
+    assert np.allclose(spilled.column(0), held.column(0), rtol=1e-12)
+
+
 def test_variance_of_large_numbers() -> None:
     rng = np.random.default_rng(1)
     x = 1e9 + rng.random(200_000)

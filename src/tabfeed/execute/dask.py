@@ -21,12 +21,14 @@ with it, the run starts again once it is back, and ends with an error if it stay
 
 from __future__ import annotations
 
+import ast
 import time
 import uuid
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from itertools import count, islice
 from typing import Any, TypeVar
 
@@ -102,8 +104,8 @@ class DaskExecutor:
         waiting: deque[tuple[str, bytes, Future[Any]]] = deque()
         try:
             while True:
-                for number, item in islice(numbered, max(0, self._window() - len(waiting))):
-                    waiting.append(run.call(task_name(fn, item, number), pack(item)))
+                more = list(islice(numbered, max(0, self._window() - len(waiting))))
+                waiting += run.call([(task_name(fn, item, n), pack(item)) for n, item in more])
                 if not waiting:
                     return
                 name, packed, future = waiting[0]
@@ -111,11 +113,11 @@ class DaskExecutor:
                     data = run.result(future)
                 except _Killed as e:
                     run.count_death(name, e)
-                    waiting[0] = run.call(name, packed)
+                    waiting[0] = run.call([(name, packed)])[0]
                     continue
                 except _Lost as e:
                     run.start_again(name, e)
-                    waiting = deque(run.call(n, p) for n, p, _ in waiting)
+                    waiting = deque(run.call([(n, p) for n, p, _ in waiting]))
                     continue
                 waiting.popleft()
                 yield unpack(data)
@@ -237,8 +239,10 @@ class _FirstLevel:
 
     def merged(self) -> list[Future[Any]]:
         """What was merged, in slots; waits for all of it."""
-        for number in range(len(self._groups)):
-            self._submit(number)
+        leaves = [leaf for group in self._groups for leaf in group]
+        summaries = iter(self._summaries(leaves))
+        for number, group in enumerate(self._groups):
+            self._merge(number, list(islice(summaries, len(group))))
         for future in self._run.finished():
             if future.key not in self._runs:
                 continue  # of a run that was submitted again
@@ -251,14 +255,11 @@ class _FirstLevel:
                 self._done(self._items.pop(future.key))
         return [self._merged[number] for number in range(len(self._groups))]
 
-    def _submit(self, number: int) -> None:
-        group = self._groups[number]
-        futures = [self._summary(*leaf) for leaf in group]
-        self._items.update({f.key: item for f, (_, item) in zip(futures, group, strict=True)})
-        self._merge(number, futures)
-
-    def _summary(self, name: str, item: Any) -> Future[Any]:
-        return self._run.submit(tasks.summarise, name, pack(item))
+    def _summaries(self, leaves: Sequence[tuple[str, Any]]) -> list[Future[Any]]:
+        work = [(name, pack(item)) for name, item in leaves]
+        futures = self._run.submit_many(tasks.summarise, work)
+        self._items.update({f.key: item for f, (_, item) in zip(futures, leaves, strict=True)})
+        return futures
 
     def _merge(self, number: int, futures: list[Future[Any]]) -> None:
         merged = self._run.submit(tasks.merge_run, f"merge/run_{number}", *futures)
@@ -270,11 +271,11 @@ class _FirstLevel:
         self._runs = {key: n for key, n in self._runs.items() if n != number}
         self._deaths[number] += 1
         if self._deaths[number] < max(1, self._run.executor.tries - 1):
-            self._submit(number)
+            self._merge(number, self._summaries(self._groups[number]))
             return
-        futures = []
+        futures: list[Future[Any]] = []
         for name, item in self._groups[number]:
-            futures.append(self._summary(name, item))
+            futures += self._summaries([(name, item)])
             try:
                 self._run.result(futures[-1])
             except _Killed as e:
@@ -306,9 +307,30 @@ class _Run:
 
     # -- submitting ---------------------------------------------------------------
 
-    def call(self, name: str, item: bytes) -> tuple[str, bytes, Future[Any]]:
-        """A task of a map, and what is needed to submit it again."""
-        return name, item, self.submit(tasks.call, name, item)
+    def call(self, work: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes, Future[Any]]]:
+        """Tasks of a map, and what is needed to submit each again."""
+        futures = self.submit_many(tasks.call, work)
+        return [(name, item, f) for (name, item), f in zip(work, futures, strict=True)]
+
+    def submit_many(
+        self, fn: Callable[..., Any], work: Sequence[tuple[str, bytes]]
+    ) -> list[Future[Any]]:
+        """Tasks of one kind, each with its name and its item, which need each other for nothing.
+
+        They come as one group, so that the scheduler keeps them and gives each to whoever is free,
+        wherever the parcel lies: a slow worker gets few.
+        """
+        if not work:
+            return []
+        names, items = zip(*work, strict=True)
+        keys = [(f"{n.split('/')[0]}-{self.token}", n, next(self._numbers)) for n in names]
+        sent = [self.sent] * len(names)
+        with self._submitting():
+            return list(
+                self.client.map(
+                    fn, sent, names, items, key=keys, retries=self.executor.tries - 1, pure=False
+                )
+            )
 
     def submit(self, fn: Callable[..., Any], name: str, *args: Any) -> Future[Any]:
         """A task that takes the parcel and its own name."""
@@ -320,10 +342,15 @@ class _Run:
 
     def _submit(self, name: str, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         key = f"{name}-{self.token}-{next(self._numbers)}"
-        try:
+        with self._submitting():
             return self.client.submit(
                 fn, *args, key=key, retries=self.executor.tries - 1, pure=False
             )
+
+    @contextmanager
+    def _submitting(self) -> Iterator[None]:
+        try:
+            yield
         except CommClosedError as e:
             raise _Lost(str(e)) from e
 
@@ -423,8 +450,10 @@ class _Run:
 
 
 def _name(key: Any) -> str:
-    """The name in a task's key."""
-    return str(key).rsplit("-", 2)[0]
+    """The name in a task's key, whichever of the two kinds it is, or the text of it."""
+    if isinstance(key, str) and key.startswith("("):
+        key = ast.literal_eval(key)
+    return str(key[1]) if isinstance(key, tuple) else str(key).rsplit("-", 2)[0]
 
 
 def _deadly(name: str) -> ClusterError:

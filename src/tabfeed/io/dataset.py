@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -213,8 +213,11 @@ class Dataset:
         """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
         if all(m.keeps_rows for m in self._maps):
             return self._lens_in_files
-        count = Titled("count", lambda p: self.read(p).num_rows)
+        count = Titled("count", self._count_mapped)
         return list(self._work().map(self.partitions, count))
+
+    def _count_mapped(self, partition: Partition) -> int:
+        return int(self.read(partition).num_rows)
 
     @cached_property
     def _lens_in_files(self) -> list[int]:
@@ -402,7 +405,7 @@ class Dataset:
                 for run in group_runs:
                     yield from self._stream(run, wanted)
             else:
-                read = Titled("read", lambda p: self.read(p, wanted))
+                read = Titled("read", partial(self.read, columns=wanted))
                 yield from work.map([r[0] for r in group_runs], read)
 
     def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:

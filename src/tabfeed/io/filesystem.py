@@ -92,7 +92,7 @@ def place_of(
     remote, options = split_options(storage_options)
     if protocol in ("s3", "s3a"):
         inner = text.partition("://")[2].strip("/")
-        s3 = arrow_s3(inner.partition("/")[0], options)
+        s3 = arrow_s3(inner.partition("/")[0], options, remote.deadline)
         if s3 is not None:
             return Place(inner, s3, f"{protocol}://", remote)
     return _through_fsspec(text, remote, options)

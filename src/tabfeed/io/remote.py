@@ -222,8 +222,17 @@ def remote_of(filesystem: pafs.FileSystem) -> Remote:
         found = _remotes.get(key)
         if found is None:
             forked = any(pid != key[0] for pid, _ in _remotes)
-            found = _remotes[key] = _make(pickle.loads(key[1]) if forked else filesystem)
+            found = _remotes[key] = _make(_anew(filesystem, key[1]) if forked else filesystem)
         return found
+
+
+def _anew(filesystem: pafs.FileSystem, pickled: bytes) -> pafs.FileSystem:
+    """The same filesystem for a forked child."""
+    if filesystem.type_name != "s3":
+        return pickle.loads(pickled)
+    from tabfeed.io.s3 import after_fork
+
+    return after_fork(filesystem.__reduce__()[1][0])
 
 
 def _make(filesystem: pafs.FileSystem) -> Remote:

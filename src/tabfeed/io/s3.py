@@ -3,6 +3,9 @@
 The names are those of s3fs, which pandas and Dask users know, Arrow's own, and the ``aws_``
 names that Polars takes. Whatever else is asked for, s3fs does. Without options both find
 credentials in the usual places: the environment, the configuration files, the machine's role.
+
+A process forked from one that has used Arrow's S3 goes through s3fs too: a lock that a request of
+the parent held at the fork is held for ever in the child, and Arrow would wait for it.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-__all__ = ["arrow_s3"]
+from tabfeed.errors import MissingExtraError
 
-_CONNECT_TIMEOUT, _STALL_TIMEOUT = 10.0, 20.0
+__all__ = ["after_fork", "arrow_s3"]
+
+_LONGEST_STALL, _STALL_SHARE = 10.0, 30
 _NAMES = {
     "key": "access_key",
     "aws_access_key_id": "access_key",
@@ -46,28 +51,73 @@ _OWN = {
 }
 
 
-def arrow_s3(bucket: str, storage_options: Mapping[str, Any]) -> pafs.FileSystem | None:
+def arrow_s3(
+    bucket: str, storage_options: Mapping[str, Any], deadline: float
+) -> pafs.FileSystem | None:
     """Arrow's S3 with these options; None where Arrow lacks S3 or one of the options.
+
+    A request that stalls is left so early that the library's own three tries end before ours does.
 
     Examples
     --------
-    >>> arrow_s3("b", {"requester_pays": True}) is None
+    >>> arrow_s3("b", {"requester_pays": True}, 300.0) is None
     True
     """
     options = in_arrows_terms(storage_options)
-    try:
-        from pyarrow.fs import S3FileSystem
-    except ImportError:
-        return None
-    if options is None:
+    if options is None or not hasattr(pafs, "S3FileSystem"):
         return None
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:  # which Arrow itself does not look for
         options.setdefault("endpoint_override", endpoint)
     if "region" not in options and "endpoint_override" not in options:
         options["region"] = _region_of(bucket)
-    defaults = {"connect_timeout": _CONNECT_TIMEOUT, "request_timeout": _STALL_TIMEOUT}
-    return S3FileSystem(**{**defaults, **options})
+    if _users and os.getpid() not in _users:
+        return after_fork(options)
+    patience = min(_LONGEST_STALL, max(1.0, deadline / _STALL_SHARE))
+    defaults = {"connect_timeout": patience, "request_timeout": patience}
+    environment = tuple((n, v) for n, v in sorted(os.environ.items()) if n.startswith("AWS_"))
+    return _filesystem(tuple(sorted({**defaults, **options}.items())), environment)
+
+
+_users: set[int] = set()  # the process that uses Arrow's S3, or a parent that did
+
+
+@lru_cache(maxsize=16)
+def _filesystem(
+    options: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...]
+) -> pafs.FileSystem:
+    """One for all who ask alike: to make another, Arrow waits for every request on its way."""
+    _users.add(os.getpid())
+    return pafs.S3FileSystem(**dict(options))
+
+
+def after_fork(options: Mapping[str, Any]) -> pafs.FileSystem:
+    """The same store through s3fs, for a child of a process that uses Arrow's.
+
+    Parameters
+    ----------
+    options
+        In Arrow's terms.
+    """
+    import fsspec
+
+    given = {k: v for k, v in options.items() if v not in (None, "", False)}
+    endpoint = given.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{given.get('scheme', 'https')}://{endpoint}"
+    try:
+        system = fsspec.filesystem(
+            "s3",
+            key=given.get("access_key"),
+            secret=given.get("secret_key"),
+            token=given.get("session_token"),
+            anon=bool(given.get("anonymous")),
+            endpoint_url=endpoint,
+            client_kwargs={"region_name": given["region"]} if given.get("region") else None,
+        )
+    except ImportError as e:
+        raise MissingExtraError("s3", "s3:// files in forked processes") from e
+    return pafs.PyFileSystem(pafs.FSSpecHandler(system))
 
 
 def in_arrows_terms(storage_options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -229,7 +229,12 @@ class Feed(Generic[B]):
         return self.iterate()
 
     def iterate(
-        self, worker: int = 0, workers: int = 1, *, recipe: Recipe[Any] | None = None
+        self,
+        worker: int = 0,
+        workers: int = 1,
+        *,
+        recipe: Recipe[Any] | None = None,
+        threads: int | None = None,
     ) -> EpochIterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands.
 
@@ -239,8 +244,12 @@ class Feed(Generic[B]):
             Within a process that is one of several workers of a rank: which, of how many.
         recipe
             How to make these batches, if otherwise than the feed's own.
+        threads
+            How many threads make them, if otherwise than the options say.
         """
         begin, options = self._begin().in_worker(worker, workers), self.options
+        if threads is not None:
+            options = replace(options, threads=threads)
         if workers > 1:
             options = replace(options, threads=max(1, options.workers // workers))
         made = recipe or self.recipe

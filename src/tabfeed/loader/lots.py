@@ -134,9 +134,17 @@ class LotReader:
         """The same for another reader of the same partitions."""
         return replace(self, parts=parts)
 
-    def fill(self, partitions: Sequence[int], rows: int, index: Index | None) -> Lot:
-        """These partitions, end to end and then in the order of `index`."""
-        lot = Lot(rows, {g.name: self._matrix(g, rows) for g in self.layout.groups})
+    def fill(
+        self,
+        partitions: Sequence[int],
+        rows: int,
+        index: Index | None,
+        matrices: dict[str, Array] | None = None,
+    ) -> Lot:
+        """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
+        if matrices is None:
+            matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
+        lot = Lot(rows, matrices)
         if len(partitions) == 1:
             for part in self.parts.pieces(partitions[0]):
                 with span("gather", rows=rows):

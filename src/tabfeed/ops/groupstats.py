@@ -52,10 +52,14 @@ class GroupStats:
         How many value columns.
     memory
         The limit it shares with others.
+    apart
+        How many of the last keys only tell rows of a group apart, such as a fold: rows that agree
+        in the others lie next to each other in the end.
     """
 
-    def __init__(self, keys: int, values: int, memory: Memory) -> None:
+    def __init__(self, keys: int, values: int, memory: Memory, *, apart: int = 0) -> None:
         self.keys = [f"k{i}" for i in range(keys)]
+        self.apart = apart
         self.values = values
         self._columns = [*self.keys, ROWS, *(f"{k}{i}" for i in range(values) for k in _OF_VALUE)]
         self.memory = memory
@@ -141,7 +145,7 @@ class GroupStats:
         if table.num_rows:
             frame = pl.DataFrame(pl.from_arrow(table))
             parts = deal_rows(frame, hash_columns(table, self.keys), count)
-        stats = [GroupStats(len(self.keys), self.values, self.memory) for _ in parts]
+        stats = [self._like(self.memory) for _ in parts]
         for new, part in zip(stats, parts, strict=True):
             if len(part):
                 new._append(part)
@@ -155,12 +159,12 @@ class GroupStats:
         """Write what is held to a run on disk, share by share."""
         while self._parts:
             path = self.memory.new_file(".arrow")
-            _write_shares(self._parts.pop(0), self.keys, path)
+            _write_shares(self._parts.pop(0), self.keys[: len(self.keys) - self.apart], path)
             self._runs.append(path)
         self._grouped = 0
 
     def stored(self) -> Stored:
-        """All groups, those of equal keys but the last next to each other."""
+        """All groups, by key or by shares of the keys."""
         if not self._runs:
             self._group()
             return Stored.within(self._finished(self._parts), self.memory)
@@ -192,10 +196,12 @@ class GroupStats:
             parts = [_read_shares(f, shares) for f in files]
             yield self._finished([self._joined(parts).cast(schema)])
 
-    @classmethod
-    def from_stored(cls, stored: Stored, keys: int, values: int, memory: Memory) -> GroupStats:
-        """Groups that were kept."""
-        stats = cls(keys, values, memory)
+    def _like(self, memory: Memory) -> GroupStats:
+        return GroupStats(len(self.keys), self.values, memory, apart=self.apart)
+
+    def refilled(self, stored: Stored, memory: Memory) -> GroupStats:
+        """Statistics like these, of groups that were kept."""
+        stats = self._like(memory)
         for piece in stored.pieces():
             if piece.num_rows:
                 stats._append(pl.DataFrame(pl.from_arrow(piece)))
@@ -203,10 +209,12 @@ class GroupStats:
         return stats
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"stored": self.stored(), "keys": len(self.keys), "values": self.values}
+        known = {"keys": len(self.keys), "values": self.values, "apart": self.apart}
+        return {"stored": self.stored(), **known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        new = GroupStats.from_stored(state["stored"], state["keys"], state["values"], Memory())
+        stored = state.pop("stored")
+        new = GroupStats(**state, memory=Memory()).refilled(stored, Memory())
         vars(self).update(vars(new))
         self.memory.hold(self)
 

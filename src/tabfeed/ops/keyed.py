@@ -74,7 +74,8 @@ class KeyedOperator(StatOperator):
         extra = self.extra_keys(frame, inputs)
         found: dict[str, Any] = {}
         for group in inputs.groups:
-            stats = GroupStats(len(group) + len(extra), len(values), inputs.memory)
+            keys = len(group) + len(extra)
+            stats = GroupStats(keys, len(values), inputs.memory, apart=len(extra))
             stats.add([*(whole[n] for n in group), *extra], values)
             found[self.group_name(group)] = stats
         return found
@@ -93,8 +94,7 @@ class KeyedOperator(StatOperator):
         """Merge new groups into the kept tables."""
         old = {}
         for name, new in summary.items():
-            kept = self.summary_[name]
-            old[name] = GroupStats.from_stored(kept, len(new.keys), new.values, inputs.memory)
+            old[name] = new.refilled(self.summary_[name], inputs.memory)
         self.learn(self.merge(old, summary), inputs)
 
     def ready(self, name: str, make: Callable[[Stored], T], inputs: Inputs, kind: str = "") -> T:

@@ -367,7 +367,7 @@ class Workflow:
         """For a notebook: what it is, its graph, and the columns that come out."""
         parts = [f"<p><code>{escape(repr(self))}</code></p>", self.graph.to_svg()]
         if self._program is not None:
-            parts.append(f"<pre>{escape(repr(self.output_schema))}</pre>")
+            parts.append(self.output_schema._repr_html_())
         return f"<div>{''.join(parts)}</div>"
 
     # -- saving -------------------------------------------------------------------

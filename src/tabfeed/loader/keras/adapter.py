@@ -44,16 +44,22 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
     raw
         Makes the arrays themselves instead, for passes that TensorFlow runs: it takes them over
         without a copy.
+    fit_threads
+        How many threads prepare the passes of ``fit``, ``evaluate`` and ``predict``; as many as
+        other passes by default.
     """
 
     fields: tuple[Field, ...]
     roles: Roles
     class_weight: Mapping[int, float] | None
 
-    def __init__(self, feed: Feed[Any], raw: Recipe[list[Array]]) -> None:
+    def __init__(
+        self, feed: Feed[Any], raw: Recipe[list[Array]], fit_threads: int | None = None
+    ) -> None:
         super().__init__()
         self.feed = feed
         self._raw = raw
+        self._fit_threads = fit_threads
         self._before = 0
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
@@ -65,13 +71,13 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """The next pass over the data."""
         return self._begin(self.feed.recipe)
 
-    def _begin(self, recipe: Recipe[Any]) -> EpochIterator[Any]:
+    def _begin(self, recipe: Recipe[Any], threads: int | None = None) -> EpochIterator[Any]:
         self._before = self.feed.rows_given
-        return self.feed.iterate(recipe=recipe)
+        return self.feed.iterate(recipe=recipe, threads=threads)
 
     def _lazily(self) -> Iterator[Any]:
         """A pass that begins with its first batch."""
-        yield from iter(self)
+        yield from self._begin(self.feed.recipe, self._fit_threads)
 
     def __getitem__(self, index: int) -> Any:
         """Batch `index` of the epoch that comes next; asked in order, prepared ahead."""
@@ -163,7 +169,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """A pass as `tf.data`, for ``fit``: what ends it early is raised by `on_epoch_end`."""
         from tabfeed.loader.tensorflow.data import make_dataset
 
-        return make_dataset(self, self._raw_pass(self._keep_failure))
+        return make_dataset(self, self._raw_pass(self._keep_failure, self._fit_threads))
 
     def as_tf_dataset(self) -> Any:
         """A `tf.data.Dataset` of the batches; each pass over it is an epoch of the loader.
@@ -179,10 +185,12 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
     def _keep_failure(self, failure: BaseException) -> None:
         self._failure = failure
 
-    def _raw_pass(self, on_failure: Callable[[BaseException], None] | None) -> Callable[[], Any]:
+    def _raw_pass(
+        self, on_failure: Callable[[BaseException], None] | None, threads: int | None = None
+    ) -> Callable[[], Any]:
         def batches() -> Iterator[list[Array]]:
             try:
-                yield from self._begin(self._raw)
+                yield from self._begin(self._raw, threads)
             except Exception as e:
                 if on_failure is None:
                     raise

@@ -21,7 +21,7 @@ import numpy as np
 from tabfeed.loader.base import Feed
 from tabfeed.loader.keras_fields import Array, Field
 
-__all__ = ["Tensors", "device_scope", "find_tensors"]
+__all__ = ["Tensors", "device_scope", "find_tensors", "on_cpu"]
 
 
 def as_entry(field: Field, tensors: Sequence[Any]) -> Any:
@@ -64,6 +64,11 @@ def _lies_in(device: str | None) -> str:
     return str(getattr(tensor, "device", "cpu")).lower()
 
 
+def on_cpu(device: str | None) -> bool:
+    """Whether the model computes on the same cores that prepare its batches."""
+    return "cpu" in _lies_in(device)
+
+
 def find_tensors(device: str | None) -> Tensors:
     """How tensors are made on Keras's backend."""
     return _KINDS.get(keras.backend.backend(), _any)(device)
@@ -99,7 +104,7 @@ def _torch(device: str | None) -> Tensors:
 def _jax(device: str | None) -> Tensors:
     from tabfeed.loader.jax import cut_columns, put
 
-    return Tensors(put, columns=None if "cpu" in _lies_in(device) else cut_columns)
+    return Tensors(put, columns=None if on_cpu(device) else cut_columns)
 
 
 def _any(device: str | None) -> Tensors:

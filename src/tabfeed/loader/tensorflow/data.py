@@ -125,4 +125,7 @@ def _options(loader: KerasFeed) -> tf.data.Options:
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policy.OFF if shared else policy.DATA
     options.deterministic = True
+    # Nothing here is left to be tuned, and the thread that would do it is at times waited for when
+    # an iterator goes: `fit` then stood still for seconds at its end.
+    options.autotune.enabled = False
     return options

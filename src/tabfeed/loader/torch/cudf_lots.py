@@ -28,12 +28,14 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
+from tabfeed.loader.torch.gpu_buffers import Slab
 from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.trace import span
 
 __all__ = ["CudfLotReader", "why_not_cudf"]
 
 Tensor = torch.Tensor
+_POOLS: list[Any] = []  # the one of ours that is in use
 _STREAMS: dict[str, deque[tuple[Any, Any]]] = {}  # by device: pairs that nobody uses at the moment
 
 
@@ -76,11 +78,13 @@ class _Pool:
         self.device = device
         # What pylibcudf needs in passing comes from the device's current resource. Unpooled, each
         # allocation there would stop the whole GPU; one that the user has chosen stays.
-        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
+        current = rmm.mr.get_current_device_resource()
+        if type(current) is rmm.mr.CudaMemoryResource or current in _POOLS:
             size = nbytes // 256 * 256
             pool = rmm.mr.PoolMemoryResource(
                 rmm.mr.CudaMemoryResource(), initial_pool_size=size, maximum_pool_size=size
             )
+            _POOLS[:] = [pool]
             rmm.mr.set_current_device_resource(pool)
         self._streams = _STREAMS.setdefault(str(device), deque())
 
@@ -138,7 +142,7 @@ class CudfLotReader:
 
     @cached_property
     def _pool(self) -> _Pool:
-        return _Pool(self.arrow.blocks.device, self.pool_bytes)
+        return _Pool(self.arrow.slabs.device, self.pool_bytes)
 
     @cached_property
     def _turns(self) -> threading.Semaphore:
@@ -151,59 +155,44 @@ class CudfLotReader:
         partitions = [p for n in numbers for p in epoch.partitions(n)]
         rows = [epoch.lot_rows(n) for n in numbers]
         with self._turns, self._pool.stream() as (own, stream):
-            columns = self._columns(partitions, sum(rows), own)
-            if columns is not None:
-                return self._lots(columns, rows, orders, stream)
-        return self.arrow.read(epoch, numbers)
+            slab = self._filled(partitions, sum(rows), own, stream)
+        if slab is None:
+            return self.arrow.read(epoch, numbers)
+        starts = [end - count for end, count in zip(accumulate(rows), rows, strict=True)]
+        return [
+            GpuLot(slab, start, count, order)
+            for start, count, order in zip(starts, rows, orders, strict=True)
+        ]
 
-    def _columns(self, partitions: Sequence[int], rows: int, own: Any) -> list[Any] | None:
-        """The decoded columns; None if there are nulls in them, or no memory at the moment."""
+    def _filled(self, partitions: Sequence[int], rows: int, own: Any, stream: Any) -> Slab | None:
+        """A slab with these partitions; None if they have nulls, or memory is short."""
         try:
             with span("read", rows=rows):
                 columns: list[Any] = self._table(partitions, own).columns()
         except MemoryError:
             return None
-        fine = all(c.null_count() == 0 and c.size() == rows for c in columns)
-        return columns if fine else None
-
-    def _lots(
-        self, columns: list[Any], rows: Sequence[int], orders: Sequence[Any], stream: Any
-    ) -> list[GpuLot]:
-        device = self._pool.device
-        with span("gather", rows=sum(rows)), torch.cuda.stream(stream):
-            wholes = [torch.as_tensor(c.data(), device=device) for c in columns]
-            ends = list(accumulate(rows))
-            lots = [
-                self._lot(wholes, range(end - count, end), order, stream)
-                for end, count, order in zip(ends, rows, orders, strict=True)
-            ]
+        if any(c.null_count() or c.size() != rows for c in columns):
+            return None
+        slab = self.arrow.slabs.take(stream)
+        with span("gather", rows=rows), torch.cuda.stream(stream):
+            at = 0
+            for plane in self.arrow.planes:
+                out = slab.matrix(plane)
+                found = columns[at : at + plane.columns]
+                values = [torch.as_tensor(c.data(), device=out.device) for c in found]
+                torch.stack([v.view(out.dtype) for v in values], out=out[:, :rows])
+                at += plane.columns
+            slab.ready = stream.record_event()
             stream.synchronize()  # before the table's memory goes back to its pool
-        return lots
-
-    def _lot(self, wholes: Sequence[Tensor], rows: range, order: Any, stream: Any) -> GpuLot:
-        """One of the lots that were decoded together."""
-        lot = GpuLot(self.arrow.blocks, self.arrow.blocks.take(stream), len(rows))
-        lot.matrices, places = self.arrow.shape.carve(lot.block, len(rows))
-        if order is not None:
-            held = self.arrow.pinned.empty((len(rows),), np.int32)
-            held[:] = order
-            places.copy_(torch.from_numpy(held), non_blocking=True)
-            lot.held = held  # until the copy is done
-        outs = [row for g in self.arrow.shape.groups for row in lot.matrices[g.name]]
-        for out, whole in zip(outs, wholes, strict=True):
-            source = whole.view(out.dtype)[rows.start : rows.stop]
-            if order is None:
-                out.copy_(source)
-            else:
-                torch.index_select(source, 0, places, out=out)
-        lot.ready = stream.record_event()
-        return lot
+        return slab
 
     def _table(self, partitions: Sequence[int], stream: Any) -> Any:
         io = import_module("pylibcudf.io")
         paths, groups = self._row_groups(partitions)
         options = io.parquet.ParquetReaderOptions.builder(io.SourceInfo(paths)).build()
-        options.set_column_names([c for g in self.arrow.shape.groups for c in g.columns])
+        options.set_column_names(
+            [c for plane in self.arrow.planes for g, _ in plane.groups for c in g.columns]
+        )
         options.set_row_groups(groups)
         return io.parquet.read_parquet(options, stream=stream).tbl
 

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def choose_device(device: Any) -> torch.device:
-    """What a user calls a device; a number is that of a GPU. By default the GPU, if there is one."""
+    """What a user calls a device: a GPU by its number; by default the GPU, if there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)

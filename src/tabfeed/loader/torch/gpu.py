@@ -10,6 +10,7 @@ The order of rows is that of the CPU, since both follow the same plan.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,26 +22,26 @@ from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.base import Feed, Recipe
 from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.readers import PartReader
 from tabfeed.loader.shared_lots import Ahead, SharedLots
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
-from tabfeed.loader.torch.gpu_buffers import GpuBlocks, ThreadStreams
+from tabfeed.loader.torch.gpu_buffers import Slabs, ThreadStreams, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
-from tabfeed.loader.torch.gpu_lots import GpuLotReader, LotShape
+from tabfeed.loader.torch.gpu_lots import GpuLotReader
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
 
 B = TypeVar("B")
 READERS = ("auto", "arrow", "cudf")
 _DEFAULT_MEMORY = 10**9
-_DECODING = 3  # memory pylibcudf needs while it decodes, in decoded sizes
-_TOGETHER = 4  # lots that pylibcudf decodes in one go
+_DECODING = 4  # memory pylibcudf needs while it decodes, in decoded sizes; 3 was too little
 _MOST_READINGS = 4
 _MOST_LOTS = 24
-_MOST_THREADS = 8
+_MOST_THREADS = 12
 _FEW_CORES = 4
 
 
@@ -161,44 +162,62 @@ class Share:
 
     Attributes
     ----------
-    block
-        Bytes of a lot.
-    depth
-        Chunks ahead.
+    rows
+        Rows of a slab.
+    slabs
+        How many slabs.
+    together
+        Lots in a slab.
     lots
         Lots ahead.
+    depth
+        Chunks ahead.
+    readings
+        How many readings pylibcudf may do at a time.
     decoding
-        Bytes for what pylibcudf decodes at a time.
+        Bytes for what pylibcudf decodes.
     """
 
-    block: int
-    depth: int
+    rows: int
+    slabs: int
+    together: int
     lots: int
+    depth: int
+    readings: int = 0
     decoding: int = 0
 
-    @property
-    def readings(self) -> int:
-        """How many readings pylibcudf may do at a time."""
-        return max(1, min(_MOST_READINGS, self.decoding // (_DECODING * _TOGETHER * self.block)))
 
+def divide(plan: Plan, layout: Layout, lot_bytes: int, memory: int, *, cudf: bool) -> Share | None:
+    """How to divide the memory; None if not even the least fits.
 
-def divide(plan: Plan, shape: LotShape, row_bytes: int, memory: int, *, cudf: bool) -> Share | None:
-    """How to divide the memory; None if not even the least fits."""
-    block = shape.nbytes(_most_lot_rows(plan))
-    chunk = plan.chunk * plan.batch // plan.ranks * row_bytes
+    Parameters
+    ----------
+    plan, layout
+        What is loaded.
+    lot_bytes
+        What a row takes in a lot.
+    memory
+        Bytes in all.
+    cudf
+        Whether the GPU decodes.
+    """
+    rows = _most_lot_rows(plan)
+    block = rows * lot_bytes
+    chunk = plan.chunk * plan.batch // plan.ranks * (layout.row_bytes + lot_bytes + 4)
     streams = len(plan.rank_streams(0, plan.ranks))
-    together = _TOGETHER if cudf else 1
-    reading = _DECODING * together * block if cudf else 0
-    for depth in (3, 2):
-        # One chunk being made and one in use; a reading, and what it reads into.
-        least = (streams + together) * block + (depth + 2) * chunk + reading
-        left = memory - least
-        if left < 0:
+    for together, depth in itertools.product((4, 2, 1) if cudf else (1,), (3, 2)):
+        # Lots that end and lots that begin in one chunk, and those that are being read.
+        open_slabs = -(-2 * streams // together) + 1
+        reading = _DECODING * together * block if cudf else 0
+        left = memory - open_slabs * together * block - (depth + 2) * chunk - reading
+        ahead = left // (together * block)
+        if ahead < 0:
             continue
         more = min(_MOST_READINGS - 1, left // (reading + together * block)) if cudf else 0
-        decoding = (1 + more) * reading
-        lots = together + (left - more * reading) // block
-        return Share(block, depth, min(lots, _MOST_LOTS), decoding)
+        ahead = min((left - more * reading) // (together * block), _MOST_LOTS // together)
+        slabs, readings = open_slabs + ahead, 1 + more if cudf else 0
+        lots = max(1, ahead) * together
+        return Share(together * rows, slabs, together, lots, depth, readings, readings * reading)
     return None
 
 
@@ -227,22 +246,22 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     reader, maker, finish = recipe.reader, recipe.maker, cast(Any, recipe.finish)
     if recipe.ops or not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
         return feed
-    shape = LotShape(reader.layout.groups, reader.dtypes)
+    layout, planes = reader.layout, planes_of(reader.layout.groups, reader.dtypes)
     cudf = _uses_cudf(options, reader)
-    memory = options.memory(device)
-    share = divide(plan, shape, reader.layout.row_bytes, memory, cudf=cudf)
+    lot_bytes = sum(plane.columns * plane.width for plane in planes)
+    share = divide(plan, layout, lot_bytes, options.memory(device), cudf=cudf)
     if share is None:  # chunks are made in the computer's memory, and copied
         return feed
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    blocks = GpuBlocks(device, share.block, stream)
-    lots: Any = GpuLotReader(_with_arrow_threads(reader), blocks, ThreadStreams(device), shape)
+    slabs = Slabs(device, planes, share.rows, share.slabs, stream)
+    lots: Any = GpuLotReader(_in_large_steps(reader), slabs, planes, ThreadStreams(device))
     if cudf:
         lots = CudfLotReader(lots, share.decoding, share.readings)
     made = GpuRecipe(
         lots,
-        GpuChunkMaker(reader.layout, maker, stream, device),
+        GpuChunkMaker(layout, maker, slabs, planes, stream),
         recipe.finish,
-        ahead=Ahead(share.lots, together=_TOGETHER if cudf else 1, by_all=False),
+        ahead=Ahead(share.lots, share.together, by_all=False),
         stream=stream,
         device=device,
         host=replace(recipe, finish=replace(finish, device=torch.device("cpu"))),
@@ -260,17 +279,17 @@ def _uses_cudf(options: GpuOptions, reader: LotReader) -> bool:
     return options.reader == "cudf" and reason is None
 
 
-def _with_arrow_threads(reader: LotReader) -> LotReader:
+def _in_large_steps(reader: LotReader) -> LotReader:
     if not isinstance(reader.parts, PartReader) or cpu_count() <= _FEW_CORES:
         return reader
-    return reader.reading(replace(reader.parts, at_once=2**40, arrow_threads=True))
+    return reader.reading(replace(reader.parts, at_once=2**40))
 
 
 def _threads(share: Share, *, cudf: bool) -> int:
-    """Some read, two make chunks; Arrow has threads of its own besides."""
+    """Some read, two make chunks."""
     if cudf:
         return share.readings + 2
-    return max(2, min(_MOST_THREADS, cpu_count() // 2, share.lots))
+    return max(2, min(_MOST_THREADS, cpu_count() * 3 // 4, share.lots + 2))
 
 
 def _check_device(device: torch.device) -> None:

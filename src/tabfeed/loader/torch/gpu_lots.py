@@ -1,95 +1,53 @@
 """Lots on a GPU: decoded by Arrow into page-locked memory, copied whole, left in file order.
 
-The permutation travels along as 32-bit numbers and is applied when chunks are made: a GPU gathers
-rows much faster than they can be read. Columns without a matrix (lists, what rides along) stay in
-the computer's memory and are permuted there.
+The permutation stays in the computer's memory and is applied when chunks are made: a GPU gathers
+rows much faster than they can be read. Columns without a matrix (lists, what rides along) stay
+there as well, and are permuted there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tabfeed.loader.buffers import BufferPool
-from tabfeed.loader.columns import Group, Layout
+from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
-from tabfeed.loader.torch.gpu_buffers import GpuBlocks, ThreadStreams, pinned_bytes
+from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs, ThreadStreams, pinned_bytes
 from tabfeed.trace import span
 
-__all__ = ["GpuLot", "GpuLotReader", "torch_dtype"]
+__all__ = ["GpuLot", "GpuLotReader"]
 
-Tensor = torch.Tensor
-_ALIGN = 256
-
-
-def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """The same in torch's terms."""
-    return torch.from_numpy(np.empty(0, dtype)).dtype
+Index = npt.NDArray[np.int64]
 
 
+@dataclass
 class GpuLot:
     """Rows on a GPU, and the rest of their columns in the computer's memory.
 
     Attributes
     ----------
-    matrices
-        ``(columns, rows)`` by group: views of one block.
+    slab, offset
+        Where its rows lie, in file order.
+    rows
+        How many.
     index
-        Row ``i`` of the lot is column ``index[i]`` of the matrices; None if they lie in order.
-    ready
-        The event after which the GPU has all of it.
+        Row ``i`` of the lot is row ``index[i]`` there; None if they are in order.
     host
-        The columns without a matrix.
+        The columns without a matrix, permuted.
     """
 
-    def __init__(self, blocks: GpuBlocks, block: Tensor, rows: int) -> None:
-        self._blocks, self.block = blocks, block
-        self.rows = rows
-        self.matrices: dict[str, Tensor] = {}
-        self.index: Tensor | None = None
-        self.ready: Any = None
-        self.host: Lot | None = None
-        self.used: Any = None  # the event after the latest use
-        self.held: Any = None  # memory of the computer's that must live until `ready`
-
-    def __del__(self) -> None:
-        event = self.used or self.ready
-        if event is not None:  # else it was never filled: something went wrong on the way
-            self._blocks.give(self.block, event)
-
-
-@dataclass
-class LotShape:
-    """How the groups of a lot, and its permutation, lie in a block."""
-
-    groups: tuple[Group, ...]
-    dtypes: dict[str, np.dtype[Any]]
-
-    def nbytes(self, rows: int) -> int:
-        """Bytes that so many rows take."""
-        sizes = [len(g.columns) * self.dtypes[g.name].itemsize * rows for g in self.groups]
-        return sum(_aligned(size) for size in [*sizes, 4 * rows])
-
-    def carve(self, block: Tensor, rows: int) -> tuple[dict[str, Tensor], Tensor]:
-        """The matrices and the index within a block."""
-        matrices, at = {}, 0
-        for group in self.groups:
-            kind = self.dtypes[group.name]
-            size = len(group.columns) * kind.itemsize * rows
-            flat = block[at : at + size].view(torch_dtype(kind))
-            matrices[group.name] = flat.view(len(group.columns), rows)
-            at += _aligned(size)
-        return matrices, block[at : at + 4 * rows].view(torch.int32)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN) * _ALIGN
+    slab: Slab
+    offset: int
+    rows: int
+    index: Index | None
+    host: Lot | None = None
 
 
 @dataclass
@@ -100,16 +58,18 @@ class GpuLotReader:
     ----------
     host
         Reads lots of the same layout in the computer's memory.
-    blocks
+    slabs
         Memory on the GPU.
+    planes
+        How columns lie in it.
     streams
         A stream for each thread.
     """
 
     host: LotReader
-    blocks: GpuBlocks
+    slabs: Slabs
+    planes: tuple[Plane, ...]
     streams: ThreadStreams
-    shape: LotShape
     pinned: BufferPool = field(default_factory=lambda: BufferPool(allocate=pinned_bytes))
 
     @property
@@ -129,26 +89,28 @@ class GpuLotReader:
         with span("plan"):
             index = epoch.permutation(number)
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
-        lot = self._scalars(partitions, rows, index)
-        rest = Layout((), self.host.layout.lists, self.host.layout.fixed, self.host.layout.extras)
+        lot = GpuLot(self._filled(partitions, rows), 0, rows, index)
+        layout = self.host.layout
+        rest = Layout((), layout.lists, layout.fixed, layout.extras)
         if rest.columns:
             lot.host = replace(self.host, layout=rest).fill(partitions, rows, index)
         return lot
 
-    def _scalars(self, partitions: Sequence[int], rows: int, index: Any) -> GpuLot:
-        layout = Layout(self.host.layout.groups)
-        held = replace(self.host, layout=layout, pool=self.pinned).fill(partitions, rows, None)
+    def _filled(self, partitions: Sequence[int], rows: int) -> Slab:
+        """A slab with the matrices of these partitions, one after the other."""
+        held = {p: self.pinned.empty((p.columns, rows), f"i{p.width}") for p in self.planes}
+        matrices = {
+            group.name: part.view(dtype)
+            for plane, whole in held.items()
+            for (group, dtype), part in zip(plane.groups, plane.split(whole).values(), strict=True)
+        }
+        scalars = replace(self.host, layout=Layout(self.host.layout.groups))
+        scalars.fill(partitions, rows, None, matrices)
         stream = self.streams.get()
-        lot = GpuLot(self.blocks, self.blocks.take(stream), rows)
-        lot.matrices, places = self.shape.carve(lot.block, rows)
+        slab = self.slabs.take(stream)
         with span("copy", rows=rows), torch.cuda.stream(stream):
-            for name, matrix in lot.matrices.items():
-                matrix.copy_(torch.from_numpy(held.matrices[name]), non_blocking=True)
-            if index is not None:
-                lot.index = places
-                order = self.pinned.empty((rows,), np.int32)
-                order[:] = index
-                places.copy_(torch.from_numpy(order), non_blocking=True)
-            lot.ready = stream.record_event()
+            for plane, whole in held.items():
+                slab.matrix(plane)[:, :rows].copy_(torch.from_numpy(whole), non_blocking=True)
+            slab.ready = stream.record_event()
             stream.synchronize()  # the page-locked memory may be written again after this
-        return lot
+        return slab

@@ -1,0 +1,158 @@
+"""The GPU's way of making batches, walked on the CPU: streams that do everything at once.
+
+What needs a real GPU (overlap, reuse of memory across streams) is in ``tests/device``.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.loader.columns import Group, Layout
+from tabfeed.loader.plan import Plan
+from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_chunks, gpu_lots
+from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, divide, on_gpu
+
+CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
+
+
+class Stream:
+    """Everything queued on it is done."""
+
+    def __init__(self, device=None):
+        self.device = device
+
+    def wait_event(self, event):
+        assert event == "done"
+
+    def record_event(self):
+        return "done"
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def pretend(monkeypatch):
+    def plain(nbytes):
+        return np.empty(nbytes, np.uint8)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(gpu, "_check_device", lambda device: None)
+    monkeypatch.setattr(GpuOptions, "memory", lambda self, device: int(self.device_memory or 10**8))
+    for module in (gpu_buffers, gpu_lots, gpu_chunks):
+        monkeypatch.setattr(module, "pinned_bytes", plain)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    random = np.random.default_rng(0)
+    for number, rows in enumerate((900, 1000, 70)):
+        table = {c: random.integers(0, 99, rows, dtype=np.int32) for c in CATS[:3]}
+        table[CATS[3]] = random.integers(0, 99, rows, dtype=np.int32)
+        table |= {c: random.standard_normal(rows, dtype=np.float32) for c in CONTS}
+        table["y"] = random.integers(0, 2, rows)
+        table["words"] = [[int(k)] * (k % 3) for k in range(rows)]
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet", row_group_size=150)
+    return Dataset(str(tmp_path))
+
+
+def walked(loader, memory=10**8):
+    """The same loader, its batches made the GPU's way."""
+    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow", memory))
+    return loader
+
+
+def tuples(dataset, **options):
+    options = {"batch_size": 64, "shuffle": True, **options}
+    return TorchAsyncItr(dataset, CATS, CONTS, ["y"], **options)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("options", [{}, {"global_size": 3, "global_rank": 1}, {"streams": 5}])
+def test_the_same_batches(dataset, shuffle, options):
+    plain = tuples(dataset, shuffle=shuffle, **options)
+    gpu_way = walked(tuples(dataset, shuffle=shuffle, **options))
+    assert isinstance(gpu_way.feed.recipe, GpuRecipe)
+    for _ in range(2):
+        pairs = list(zip(plain, gpu_way, strict=True))
+        assert all(
+            torch.equal(a, b) and a.dtype == b.dtype
+            for one, other in pairs
+            for a, b in zip(one, other, strict=True)
+        )
+
+
+def test_dicts_and_lists(dataset):
+    def make():
+        return Loader(dataset, 100, True, targets=["y"])
+
+    for (a, ya), (b, yb) in zip(make(), walked(make()), strict=True):
+        assert a.keys() == b.keys() and torch.equal(ya, yb)
+        assert all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
+
+
+def test_a_state_goes_over(dataset):
+    plain, gpu_way = tuples(dataset), walked(tuples(dataset))
+    batches = iter(gpu_way)
+    for _ in range(5):
+        next(batches)
+    plain.load_state_dict(gpu_way.state_dict())
+    rest = list(zip(plain, batches, strict=True))
+    assert len(rest) == len(plain) - 5
+    assert all(torch.equal(a[0], b[0]) for a, b in rest)
+
+
+def test_memory_is_divided_within_its_bounds():
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
+    lot_bytes = 32
+    for cudf in (False, True):
+        for memory in (60_000_000, 3 * 10**8, 10**9):
+            share = divide(plan, layout, lot_bytes, memory, cudf=cudf)
+            if share is None:
+                assert memory == 60_000_000
+                continue
+            chunk = 2 * 65_536 * (64 + lot_bytes + 4)
+            held = share.slabs * share.rows * lot_bytes + (share.depth + 2) * chunk
+            assert held + share.decoding <= memory
+            assert share.rows >= share.together * 250_000
+            assert share.slabs * share.together >= 8
+    assert divide(plan, layout, lot_bytes, 1000, cudf=False) is None
+
+
+def test_too_little_memory_leaves_the_feed_as_it_is(dataset):
+    loader = walked(tuples(dataset), memory=1)
+    assert not isinstance(loader.feed.recipe, GpuRecipe)
+    assert len(list(loader)) == len(loader)
+
+
+def test_a_copy_for_another_process_is_of_the_cpu(dataset):
+    import pickle
+
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
+    assert not isinstance(copied.recipe, GpuRecipe)
+    assert len(list(copied)) == len(copied)
+
+
+def test_an_unknown_reader_is_told():
+    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto, arrow"):
+        GpuOptions("duck")
+
+
+def test_a_device_that_is_not_there(dataset, monkeypatch):
+    monkeypatch.undo()
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(LoaderError, match="torch finds no GPU here"):
+        tuples(dataset, device="cuda")
