@@ -1,4 +1,5 @@
-# Everything lives in .venv; nothing is installed outside it. Two stamp files say what it holds:
+# Everything lives in .venv; nothing is installed outside it, but for the benchmarks, whose peers live
+# in .venv-bench and .venv-merlin. Two stamp files say what .venv holds:
 # `demo` (tabfeed with PyTorch) and `test` (all the frameworks, the tests' tools). Whichever is
 # older than the files it was made from is made again, by adding to .venv, never by taking away.
 
@@ -10,7 +11,7 @@ INSTALL := $(PIP) install --no-warn-conflicts -c constraints.txt
 TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test bench lint format clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +22,12 @@ demo: $(VENV)/stamp-demo  ## show what tabfeed does, on generated data
 test: lint  ## set up, check style and types, run every test
 	@$(BIN)/python -m pytest
 
+bench: .venv-bench/stamp  ## compare with the peers (ARGS="--help" for options)
+	@.venv-bench/bin/python benchmarks/bench.py $(ARGS)
+
+chaos: $(VENV)/stamp-test  ## kill Dask workers at work, ten times over; compare the results
+	@$(BIN)/python benchmarks/chaos.py
+
 lint: $(VENV)/stamp-test  ## check style and types only
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -30,8 +37,8 @@ format: $(VENV)/stamp-test  ## mend style in place
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-clean:  ## remove .venv, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove environments, caches and build output
+	rm -rf $(VENV) .venv-bench .venv-merlin build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # An order-only prerequisite: .venv itself changes whenever something is put in it.
@@ -53,3 +60,13 @@ $(VENV)/pyvenv.cfg:
 	    echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+BENCH := .venv-bench/bin/python -m pip --disable-pip-version-check -qq install --no-warn-conflicts -c constraints.txt
+BENCH_FILES := benchmarks/requirements.txt benchmarks/requirements-alone.txt
+
+.venv-bench/stamp: pyproject.toml constraints.txt $(BENCH_FILES)
+	@echo "Setting up .venv-bench: tabfeed and its peers (some minutes) ..."
+	@test -e .venv-bench/pyvenv.cfg || $(PYTHON) -m venv .venv-bench
+	@$(BENCH) -e '.[torch]' -r benchmarks/requirements.txt
+	@$(BENCH) --no-deps -r benchmarks/requirements-alone.txt
+	@touch $@

@@ -17,6 +17,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -156,6 +157,7 @@ def run(rows: int, repetitions: int, every: float, folder: Path) -> dict[str, An
                     "equal": result == calm,
                 }
             )
+            print(json.dumps(found["runs"][-1]), file=sys.stderr, flush=True)
     found["equal"] = all(r["equal"] for r in found["runs"])
     return found
 

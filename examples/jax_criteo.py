@@ -11,6 +11,7 @@ compiled step runs on all: `jax.jit` sees how its arguments lie.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,53 +23,61 @@ from tabfeed import Dataset
 from tabfeed.loader.jax import Loader
 
 Weights = dict[str, Any]
-WIDTHS = (128, 64, 1)
+Inputs = dict[str, jax.Array]
+Forward = Callable[[Weights, Inputs], jax.Array]
+Step = Callable[[Weights, Weights, Inputs, jax.Array], tuple[Weights, Weights, jax.Array]]
+WIDTH, RATE = 16, 3e-3
 
 
 def make_weights(sizes: list[tuple[int, int]], seed: int = 0) -> Weights:
-    """A table of embeddings for each category, then dense layers."""
+    """One table for the embeddings of all categories, one below the other, then dense layers."""
     random = np.random.default_rng(seed)
-    tables = [random.normal(0, 0.05, size).astype(np.float32) for size in sizes]
-    layers, width = [], sum(d for _, d in sizes) + len(CONTINUOUS)
-    for wide in WIDTHS:
-        scale = np.sqrt(2 / width)
-        layers.append((random.normal(0, scale, (width, wide)).astype(np.float32), np.zeros(wide)))
+    rows = [count for count, _ in sizes]
+    table = random.normal(0, 0.05, (sum(rows), WIDTH))
+    layers, width = [], WIDTH * len(rows) + len(CONTINUOUS)
+    for wide in (128, 64, 1):
+        layers.append((random.normal(0, np.sqrt(2 / width), (width, wide)), np.zeros(wide)))
         width = wide
-    weights: Weights = jax.tree.map(jnp.asarray, {"tables": tables, "layers": layers})
+    weights: Weights = jax.tree.map(jnp.float32, {"table": table, "layers": layers})
     return weights
 
 
-@jax.jit
-def forward(weights: Weights, inputs: dict[str, jax.Array]) -> jax.Array:
-    """The log-odds of a click."""
-    names = sorted(CATEGORICAL)
-    looked_up = [t[inputs[n]] for n, t in zip(names, weights["tables"], strict=True)]
-    numbers = jnp.stack([inputs[n] for n in CONTINUOUS], axis=1)
-    x = jnp.concatenate([*looked_up, numbers], axis=1)
-    *hidden, (last, bias) = weights["layers"]
-    for matrix, shift in hidden:
-        x = jax.nn.relu(x @ matrix + shift)
-    return (x @ last + bias)[:, 0]
+def make_forward(sizes: list[tuple[int, int]]) -> Forward:
+    """The model: the log-odds of a click."""
+    first = np.cumsum([0, *(count for count, _ in sizes[:-1])])  # of each category, in the table
+
+    @jax.jit
+    def forward(weights: Weights, inputs: Inputs) -> jax.Array:
+        ids = jnp.stack([inputs[name] for name in sorted(CATEGORICAL)], axis=1) + first
+        numbers = jnp.stack([inputs[name] for name in CONTINUOUS], axis=1)
+        x = jnp.concatenate([weights["table"][ids].reshape(len(ids), -1), numbers], axis=1)
+        *hidden, (last, bias) = weights["layers"]
+        for matrix, shift in hidden:
+            x = jax.nn.relu(x @ matrix + shift)
+        return (x @ last + bias)[:, 0]
+
+    return forward
 
 
-def loss_of(weights: Weights, inputs: dict[str, jax.Array], y: jax.Array) -> jax.Array:
-    """How surprised the model is by the clicks."""
-    score = forward(weights, inputs)
-    return jnp.mean(jnp.logaddexp(0, score) - y * score)
+def make_step(forward: Forward) -> Step:
+    """One step of RMSprop: the new weights, the new mean squares, the loss."""
 
+    def loss_of(weights: Weights, inputs: Inputs, y: jax.Array) -> jax.Array:
+        score = forward(weights, inputs)
+        return jnp.mean(jnp.logaddexp(0, score) - y * score)
 
-@jax.jit
-def step(
-    weights: Weights, squares: Weights, inputs: dict[str, jax.Array], y: jax.Array
-) -> tuple[Weights, Weights, jax.Array]:
-    """One step of RMSprop."""
-    loss, slope = jax.value_and_grad(loss_of)(weights, inputs, y)
-    squares = jax.tree.map(lambda s, g: 0.95 * s + 0.05 * g * g, squares, slope)
-    rate = 3e-3
-    weights = jax.tree.map(
-        lambda w, g, s: w - rate * g / (jnp.sqrt(s) + 1e-4), weights, slope, squares
-    )
-    return weights, squares, loss
+    @jax.jit
+    def step(
+        weights: Weights, squares: Weights, inputs: Inputs, y: jax.Array
+    ) -> tuple[Weights, Weights, jax.Array]:
+        loss, slope = jax.value_and_grad(loss_of)(weights, inputs, y)
+        squares = jax.tree.map(lambda s, g: 0.95 * s + 0.05 * g * g, squares, slope)
+        moved = jax.tree.map(
+            lambda w, g, s: w - RATE * g / (jnp.sqrt(s) + 1e-4), weights, slope, squares
+        )
+        return moved, squares, loss
+
+    return step
 
 
 def rows_over_devices() -> jax.sharding.NamedSharding | None:
@@ -79,7 +88,7 @@ def rows_over_devices() -> jax.sharding.NamedSharding | None:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
 
 
-def evaluate(weights: Weights, data: Dataset, batch_size: int) -> float:
+def evaluate(forward: Forward, weights: Weights, data: Dataset, batch_size: int) -> float:
     """The AUC on rows that the model has not seen."""
     scored = [
         (np.asarray(forward(weights, inputs)), np.asarray(y))
@@ -97,7 +106,8 @@ def main() -> None:
     loader = Loader(
         clicks.train, args.batch_size, shuffle=True, targets=[LABEL], last="wrap", sharding=sharding
     )
-    weights = make_weights(clicks.sizes)
+    forward, weights = make_forward(clicks.sizes), make_weights(clicks.sizes)
+    step = make_step(forward)
     squares = jax.tree.map(jnp.zeros_like, weights)
     print(f"{len(loader)} batches of {args.batch_size} rows, on {len(jax.devices())} device(s)")
     seconds = 0.0
@@ -108,7 +118,7 @@ def main() -> None:
             losses.append(loss)
         mean = float(jnp.stack(losses[-max(1, len(losses) // 10) :]).mean())
         seconds += time.perf_counter() - start
-        area = evaluate(weights, clicks.valid, 4 * args.batch_size)
+        area = evaluate(forward, weights, clicks.valid, 4 * args.batch_size)
         print(f"epoch {epoch}: loss {mean:.4f}, AUC {area:.4f}")
     tell_speed(seconds, loader.num_rows_processed, args.epochs)
 

@@ -1,16 +1,11 @@
 """What holds for every test: quiet frameworks, repeatable properties, GPU tests only with a GPU."""
 
-import atexit
 import os
-import shutil
-import tempfile
 
 # The frameworks read these when they are imported, so they come before every other import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no C++ log lines in a test's output
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same sums on every CPU
 os.environ.setdefault("TABFEED_PROGRESS", "0")
-os.environ["TABFEED_CACHE_DIR"] = tempfile.mkdtemp(prefix="tabfeed-test-cache-")
-atexit.register(shutil.rmtree, os.environ["TABFEED_CACHE_DIR"], ignore_errors=True)
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What `cache="disk"` keeps goes with the tests, not into the user's folder."""
+    os.environ["TABFEED_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -63,14 +63,14 @@ class Spec:
 def make(spec: Spec, folder: Path) -> Path:
     """Write the files below `folder`, unless they are there, whole."""
     out = folder / spec.name
-    if (out / "done").exists():
+    if (out / "_done").exists():
         return out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     for number in range(FILES):
         low, high = spec.rows * number // FILES, spec.rows * (number + 1) // FILES
         _write(spec, out / f"part_{number:04}.parquet", low, high)
-    (out / "done").touch()
+    (out / "_done").touch()
     return out
 
 

@@ -17,8 +17,8 @@ from .remote import ContenderFailed, Remote
 
 __all__ = ["Heat", "Point", "Settings", "run_heat"]
 
-HARD_LIMIT = 240.0
-"""Seconds a contender may take for one command before it is ended: a hang, not slowness."""
+START_LIMIT = 600.0
+"""Seconds a contender may take to be imported, or to make its own files."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,26 @@ class Heat:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to measure."""
+    """How long to measure.
+
+    Parameters
+    ----------
+    rounds
+        How often each contender runs.
+    seconds
+        The longest one run over the data; it is cut after that.
+    patience
+        The longest all rounds of one contender may take; otherwise the run that warms up counts.
+    hang
+        Seconds after which a command is taken for a hang.
+    logs
+        Where what contenders print goes.
+    """
 
     rounds: int = 5
     seconds: float = 1.2
     patience: float = 40.0
+    hang: float = 240.0
     logs: Path = field(default=Path("build/bench/logs"))
 
 
@@ -78,13 +93,13 @@ class Runner:
             step()
         except ContenderFailed as e:
             self.found |= {"state": "failed", "error": str(e)}
-            self.close()
+            self.close(wait=0.0)
 
     def start(self) -> None:
         """Start the process, import, convert, open, and go over each case once to warm up."""
         log = self.settings.logs / f"{self.heat.suite}-{self.who.name}.log"
         self.remote = Remote(self.who, log, self.heat.package)
-        loaded = self.remote.ask("load", limit=HARD_LIMIT)
+        loaded = self.remote.ask("load", limit=START_LIMIT)
         self.found["versions"] = loaded["versions"]
         self.found["import"] = {"seconds": loaded["seconds"], "memory": loaded["memory"]}
         for point in self.heat.points:
@@ -94,12 +109,13 @@ class Runner:
     def _warm(self, point: Point) -> None:
         assert self.remote is not None
         case = _own_scratch(point.case, self.who)
-        converted = self.remote.ask("convert", limit=3 * HARD_LIMIT, case=case.to_json())
-        opened, most = self.remote.watched("open", limit=HARD_LIMIT, case=case.to_json())
+        converted = self.remote.ask("convert", limit=START_LIMIT, case=case.to_json())
+        hang = self.settings.hang
+        opened, most = self.remote.watched("open", limit=hang, case=case.to_json())
         number = self.numbers[point.label] = len(self.numbers)
-        warm, more = self.remote.watched("run", limit=HARD_LIMIT, **self._how(number, check=True))
+        warm, more = self.remote.watched("run", limit=hang, **self._how(number, check=True))
         if number == 0:
-            own = self.remote.ask("memory", limit=HARD_LIMIT)["memory"]
+            own = self.remote.ask("memory", limit=hang)["memory"]
             self.found["memory"] = max(most, more, own)
         self.found["points"][point.label] = {
             "convert_s": converted.get("seconds"),
@@ -118,7 +134,7 @@ class Runner:
             return
         assert self.remote is not None
         number = self.numbers[point.label]
-        found = self.remote.ask("run", limit=HARD_LIMIT, **self._how(number, check=False))
+        found = self.remote.ask("run", limit=self.settings.hang, **self._how(number, check=False))
         self.found["points"][point.label]["runs"].append(found)
 
     def _too_slow(self, label: str) -> bool:
@@ -129,10 +145,10 @@ class Runner:
         seen["slow"] = True
         return True
 
-    def close(self) -> None:
+    def close(self, *, wait: float = 5.0) -> None:
         """End the process."""
         if self.remote is not None:
-            self.remote.close()
+            self.remote.close(wait=wait)
             self.remote = None
 
 

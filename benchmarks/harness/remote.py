@@ -94,14 +94,14 @@ class Remote:
             found = self.ask(do, limit=limit, **arguments)
         return found, watch.most
 
-    def close(self) -> None:
-        """End it and all it started."""
+    def close(self, *, wait: float = 5.0) -> None:
+        """End it and all it started, after some seconds' grace."""
         processes = tree(self.process.pid)
         with suppress(BrokenPipeError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
+            self.process.wait(wait)
         for process in processes:
             with suppress(psutil.Error):
                 process.kill()

@@ -76,7 +76,7 @@ def _of(suite: str, options: Options) -> Iterator[Plan]:
     ]
     if not rivals and options.only:
         return
-    apart = suite in ("rows", "codec")  # memory is to be seen at each point, or files are large
+    apart = suite == "rows"  # memory is to be seen at each point
     points = list(_points(suite, options))
     for group in _groups(rivals):
         names = (reference, *(who.name for who in group))
@@ -150,5 +150,5 @@ def estimate(plan: Plan, settings: Settings) -> float:
     """About how many seconds a heat takes: start-up, one run to warm up, then the rounds."""
     runs = (settings.rounds + 1) * len(plan.points)
     if plan.suite == "features":
-        return 25.0 * runs * len(plan.names) / 5
-    return len(plan.names) * (6.0 + 0.8 * settings.seconds * runs)
+        return 20.0 * runs * len(plan.names) / 5
+    return len(plan.names) * (5.0 + 0.6 * settings.seconds * runs)

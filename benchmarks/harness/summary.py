@@ -37,7 +37,18 @@ def summarise(heats: Iterable[Found], known: Mapping[str, Contender]) -> Found:
             name: {label: _merged(parts) for label, parts in points.items()}
             for name, points in suite["figures"].items()
         }
-    return {"suites": suites, "contenders": people}
+    return {"headline": _headline(suites), "suites": suites, "contenders": people}
+
+
+def _headline(suites: dict[str, Found]) -> Found:
+    """How many times as fast as each contender the reference is: what a README may quote."""
+    out: Found = {}
+    for name in ("loading", "features"):
+        for who, points in suites.get(name, {}).get("figures", {}).items():
+            for label, figure in points.items():
+                if figure.get("ratio"):
+                    out.setdefault(label, {})[who] = round(1 / figure["ratio"], 2)
+    return out
 
 
 def _note_person(person: Found, seen: Found, who: Contender) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["peak_memory", "processor_seconds", "tree", "tree_memory"]
+__all__ = ["peak_memory", "processor_seconds", "spent", "tree", "tree_memory"]
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -18,15 +18,26 @@ def tree(pid: int) -> list[psutil.Process]:
     return []
 
 
-def processor_seconds(pid: int) -> float:
-    """User and system time; a child that ended counts in the one that waited for it."""
-    total = 0.0
+def processor_seconds(pid: int) -> dict[int, float]:
+    """User and system time by process; a child that ended counts in the one that waited for it."""
+    found = {}
     for process in tree(pid):
         with suppress(psutil.Error):
             times = process.cpu_times()
-            total += times.user + times.system
-            total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return total
+            more = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+            found[process.pid] = times.user + times.system + more
+    return found
+
+
+def spent(before: dict[int, float], after: dict[int, float]) -> float:
+    """Between two looks; who is gone without a trace counts nothing.
+
+    Examples
+    --------
+    >>> spent({1: 2.0, 2: 5.0}, {1: 2.5, 3: 0.25})
+    0.75
+    """
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
 def peak_memory(pid: int) -> int:

@@ -20,7 +20,7 @@ from importlib import metadata
 from typing import Any, TextIO
 
 from .contender import Case, Contender, contender
-from .usage import peak_memory, processor_seconds
+from .usage import peak_memory, processor_seconds, spent
 
 __all__ = ["cells", "main"]
 
@@ -81,7 +81,7 @@ class Worker:
                 seconds_limit,
                 check and not self.who.limit,
             )
-        return {**found, "cpu": processor_seconds(os.getpid()) - before}
+        return {**found, "cpu": spent(before, processor_seconds(os.getpid()))}
 
     def memory(self) -> dict[str, Any]:
         """The most this process had."""

@@ -76,6 +76,6 @@ CONTENDERS = (
         modules=("grain", "numpy", "pyarrow.dataset"),
         delivers="NumPy, an array a column",
         shuffles="all rows, in memory",
-        why="One gather a batch and column, threads ahead of the loop; the data must fit in memory.",
+        why="One gather a batch and column, threads ahead of the loop; all data are in memory.",
     ),
 )

@@ -47,6 +47,6 @@ CONTENDERS = (
         shuffles="chunks, and samples within each",
         why="A sample is decoded by itself and stacked again: made for documents and images.",
         convert=convert,
-        most_rows=131_072,
+        most_rows=32_768,
     ),
 )

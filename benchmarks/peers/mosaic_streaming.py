@@ -58,6 +58,6 @@ CONTENDERS = (
         shuffles="blocks of samples (py1e)",
         why="A sample is decoded by itself and stacked again: made for documents and images.",
         convert=convert,
-        most_rows=131_072,
+        most_rows=32_768,
     ),
 )

@@ -179,7 +179,7 @@ CONTENDERS = (
         shuffles="a buffer of 10,000 records",
         why="A row is a protocol buffer: parsing it costs more than decoding columns.",
         convert=write_records,
-        most_rows=131_072,
+        most_rows=32_768,
     ),
     Contender(
         name="tf-interleave",
@@ -191,6 +191,6 @@ CONTENDERS = (
         shuffles="files, and a buffer of 10,000 records",
         why="The same with files read side by side.",
         convert=write_records,
-        most_rows=131_072,
+        most_rows=32_768,
     ),
 )

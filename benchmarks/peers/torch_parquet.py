@@ -63,7 +63,7 @@ CONTENDERS = (
         name="torch-parquet",
         title="torch `IterableDataset` over Parquet, matrices",
         open=partial(parquet, finish=by_matrices),
-        suites=("loading", "rows", "codec"),
+        suites=("loading", "rows"),
         modules=_MODULES,
         delivers=_MATRICES,
         shuffles=_GROUPS,

@@ -79,8 +79,9 @@ def test_in_memory_data_too():
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])
-def test_with_a_cache(cache):
-    def make(dataset, **options):
+def test_with_a_cache(cache, monkeypatch, tmp_path_factory):
+    def make(dataset, **options):  # each begins with nothing kept
+        monkeypatch.setenv("TABFEED_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         return make_dicts(dataset, cache=cache, **options)
 
     check_loader(make, read_dicts)

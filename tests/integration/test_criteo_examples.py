@@ -33,7 +33,6 @@ def run(names: str, *arguments: str, **environment: str) -> dict[str, str]:
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         capture_output=True,
         text=True,
-        timeout=280,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     found = re.split(r"^== (\w+)\n", done.stdout, flags=re.M)[1:]

@@ -18,6 +18,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import UnreadableFileError
 from tabfeed.io import fetch as fetching
+from tabfeed.io import remote
 from tabfeed.io.fetch import begin
 from tabfeed.io.filesystem import place_of
 from tabfeed.io.ranges import Range
@@ -232,7 +233,8 @@ def test_a_forked_child_reads_with_connections_of_its_own(server: FaultyServer) 
     datasets = [opened(kind, server) for kind in ("arrow", "http")]
     for dataset in datasets:
         dataset.read(0)  # connections and threads there before the fork
-    pid = os.fork()
+    with fetching._begun_lock, fetching._pools_lock, remote._remotes_lock:
+        pid = os.fork()  # as if threads of the parent were inside
     if pid == 0:
         status = 1
         try:

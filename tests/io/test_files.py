@@ -196,6 +196,8 @@ def test_file_urls_are_local_paths(tmp_path: Path) -> None:
 def test_an_unknown_protocol_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="nonsense"):
         place_of("nonsense://bucket/a")
+    for name in ("s3", "gs"):  # which fsspec keeps once they were found
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, name, raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(MissingExtraError, match=r"tabfeed\[s3\]"):

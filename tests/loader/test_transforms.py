@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import pickle
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -187,15 +189,29 @@ def test_a_function_that_always_fails_is_found_at_once(raw):
         Loader(raw, 16, transforms=fail)
 
 
-@pytest.mark.timeout(120)
-def test_workers_run_the_workflow_when_spawned_and_say_why_not_when_forked(raw, workflow):
+def test_a_copy_sent_to_another_process_runs_the_workflow(raw, workflow):
     itr = Loader(raw, 16, transforms=workflow, columns=["kind"], targets=["label"])
-    spawned = DLDataLoader(itr, num_workers=1, multiprocessing_context="spawn")
-    kinds = sorted(k for x, _ in spawned for k in x["kind"].tolist())
-    assert kinds == sorted(workflow.transform(raw).to_arrow()["kind"].to_pylist())
-    forked = DLDataLoader(itr, num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(WorkflowError, match="start processes with spawn"):
-        list(forked)
+    copy = pickle.loads(pickle.dumps(itr))
+    assert [x["kind"].tolist() for x, _ in copy] == [x["kind"].tolist() for x, _ in itr]
+
+
+def test_a_forked_child_says_that_polars_cannot_run_there(raw, workflow):
+    """Without the check it would wait for ever: for threads that a fork does not copy."""
+    pl.DataFrame({"a": [1, 2]}).lazy().select(pl.col("a") + 1).collect()  # they run by now
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        told = "nothing was raised"
+        try:
+            list(Loader(raw, 16, transforms=workflow, columns=["kind"]))
+        except WorkflowError as e:
+            told = str(e)
+        finally:
+            os.write(writing, told.encode())
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert "start processes with spawn" in os.read(reading, 10_000).decode()
+    assert len(list(Loader(raw, 16, transforms=workflow, columns=["kind"]))) == 6  # here it can
 
 
 # -- pretrained vectors --------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_ours_slow_model() -> None:
 
 
 def test_ours_python_in_the_loop() -> None:
-    prof = c.profile(c.ours(), c.python_loop)
+    prof = c.profile(c.ours(batches=2 * c.BATCHES), c.python_loop)
     check(prof, "python", "interpreter")
 
 
@@ -137,7 +137,7 @@ def test_torch_slow_transform(workers: int) -> None:
     [(c.step_with_copy, "copy"), (c.slow_model, "compute"), (c.python_loop, "python")],
 )
 def test_torch_in_the_loop(step: Callable[[Any], None], cause: str) -> None:
-    check(c.profile(torch_loader(), step), cause)
+    check(c.profile(torch_loader(rows=c.BATCHES * 8), step), cause)
 
 
 def test_torch_tiny_batches() -> None:
@@ -188,7 +188,7 @@ def test_tf_slow_transform() -> None:
 )
 def test_tf_in_the_loop(step: Callable[[Any], None], cause: str) -> None:
     tf = pytest.importorskip("tensorflow")
-    check(c.profile(tf.data.Dataset.range(c.BATCHES * 4).batch(4), step), cause)
+    check(c.profile(tf.data.Dataset.range(c.BATCHES * 8).batch(4), step), cause)
 
 
 def test_tf_tiny_batches() -> None:

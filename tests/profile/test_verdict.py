@@ -172,3 +172,8 @@ def test_without_a_model_a_feed_is_limited_not_starved() -> None:
 
 def test_every_cause_has_words() -> None:
     assert judge(full_run()).cause in CAUSES
+
+
+def test_parts_too_quick_to_time_decide_nothing() -> None:
+    run = make_run(wait=3.0, parts=(r.Part("the source", "read", 0.0),))
+    assert judge(run).cause == "input"

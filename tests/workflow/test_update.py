@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,13 @@ def test_an_update_that_fails_changes_nothing() -> None:
         workflow.update({"c": ["b", "c"], "x": [1.0, float("inf")]})
     after = workflow.transform({"c": ["a", "b"], "x": [1.0, 2.0]})
     assert {n: v.tolist() for n, v in after.items()} == {n: v.tolist() for n, v in before.items()}
+
+
+def test_a_copy_in_another_process_transforms_but_cannot_be_updated() -> None:
+    node = (["c"] >> ops.Categorify(freq_threshold=2)) + (["x"] >> ops.FillMedian())
+    workflow = nvt.Workflow(node).fit({"c": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]})
+    copy = pickle.loads(pickle.dumps(workflow))
+    assert copy.transform({"c": "a", "x": None}) == {"c": 3, "x": 2.0}
+    with pytest.raises(OperatorError, match="save with updatable=True"):
+        copy.update({"c": ["b"], "x": [1.0]})
+    assert workflow.update({"c": ["b"], "x": [1.0]}) == {"c": 1}

@@ -44,7 +44,7 @@ from tabfeed.execute.local import LocalExecutor
 from tabfeed.execute.sending import Parcel, pack, unpack
 from tabfeed.execute.surroundings import Surroundings
 from tabfeed.execute.tasks import Reduction, task_name
-from tabfeed.execute.tree import runs_of
+from tabfeed.execute.tree import WIDTH, runs_of
 
 __all__ = ["DaskExecutor", "connect", "disconnect", "executor_of", "start_local"]
 
@@ -104,8 +104,9 @@ class DaskExecutor:
         waiting: deque[tuple[str, bytes, Future[Any]]] = deque()
         try:
             while True:
-                more = list(islice(numbered, max(0, self._window() - len(waiting))))
-                waiting += run.call([(task_name(fn, item, n), pack(item)) for n, item in more])
+                if len(waiting) <= self._window() // 2:  # some at a time: each submission costs
+                    more = list(islice(numbered, self._window() - len(waiting)))
+                    waiting += run.call([(task_name(fn, item, n), pack(item)) for n, item in more])
                 if not waiting:
                     return
                 name, packed, future = waiting[0]
@@ -152,6 +153,9 @@ class DaskExecutor:
         for slot, (name, shares) in enumerate(
             zip(work.slots, self._shares(run, work, runs), strict=True)
         ):
+            if shares == 1 and len(runs) <= WIDTH:  # so few that each worker may have them all
+                roots.append((slot, run.submit(tasks.merge_picked, name, slot, *runs)))
+                continue
             parts = [run.submit_plain(tasks.pick, name, f, slot) for f in runs]
             if shares == 1:
                 roots.append((slot, self._tree(run, slot, name, parts)))

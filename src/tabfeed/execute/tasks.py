@@ -25,6 +25,7 @@ __all__ = [
     "call",
     "cut_slot",
     "find_missing",
+    "merge_picked",
     "merge_run",
     "merge_slot",
     "pick",
@@ -168,6 +169,11 @@ def merge_slot(parcel: Parcel, name: str, slot: int, *parts: bytes) -> bytes:
     with _named(name):
         merge = functools.partial(parcel.open().merge_slot, slot)
         return pack(functools.reduce(merge, map(unpack, parts)))
+
+
+def merge_picked(parcel: Parcel, name: str, slot: int, *runs: list[bytes]) -> bytes:
+    """The same, of all parts that some runs have."""
+    return merge_slot(parcel, name, slot, *(parts[slot] for parts in runs))
 
 
 @contextmanager

@@ -85,7 +85,8 @@ class Dataset:
     schema
         Tags and other remarks for the columns; a type given here is applied while reading.
     storage_options
-        For URLs, passed to the filesystem.
+        For URLs, passed to the filesystem; besides, ``connections`` (most requests at a time, 8 by
+        default) and ``deadline`` (seconds after which one is given up, 300).
     columns
         Only these columns, in this order.
     filters

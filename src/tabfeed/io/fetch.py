@@ -281,3 +281,15 @@ def begin(location: Location, ranges: Iterable[Range]) -> Fetch:
         if found is None or found.failed:
             found = _begun[key] = Fetch(location, wanted)
         return found
+
+
+def _forget() -> None:
+    """In a forked child: no connections, and no lock that a thread of the parent may have held."""
+    global _begun, _begun_lock, _pools_lock
+    _begun = weakref.WeakValueDictionary()
+    _begun_lock, _pools_lock = threading.Lock(), threading.Lock()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

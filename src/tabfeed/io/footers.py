@@ -7,6 +7,7 @@ kept here up to 64 MiB, by the object's version: what has changed is read anew.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 
@@ -37,3 +38,13 @@ def read_footer(location: Location, file: pa.NativeFile) -> pq.FileMetaData:
         while sum(f.serialized_size for f in _kept.values()) > _MOST_BYTES:
             _kept.popitem(last=False)
     return footer
+
+
+def _unlock() -> None:
+    """In a forked child, whoever held the lock in the parent."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -240,3 +240,13 @@ def _make(filesystem: pafs.FileSystem) -> Remote:
     if isinstance(handler, pafs.FSSpecHandler):
         return _FsspecRemote(handler.fs)
     return _ArrowRemote(filesystem)
+
+
+def _unlock() -> None:
+    """In a forked child, whoever held the lock in the parent."""
+    global _remotes_lock
+    _remotes_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -59,7 +59,8 @@ class LoaderOptions:
     buffer_size
         Most memory for one chunk: bytes, "200MB" or a share of what is free.
     cache
-        "memory" or "disk" to keep decoded partitions for later epochs.
+        "memory" or "disk" to keep decoded partitions for later epochs; on disk for later runs too,
+        in ``TABFEED_CACHE_DIR``, up to ``TABFEED_CACHE_SIZE``.
     threads
         How many threads read and prepare; the usable cores, at most 8, by default.
     depth

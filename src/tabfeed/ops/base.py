@@ -197,6 +197,9 @@ class Operator(metaclass=_Arrow):
 class StatOperator(Operator):
     """A step that learns from the data before it can transform.
 
+    ``only_for_update`` names what of its `state` is needed by `update` alone; it is kept under the
+    same name with ``_`` behind, is None where it was left out, and does not travel.
+
     Examples
     --------
     >>> class Centre(StatOperator):
@@ -259,6 +262,13 @@ class StatOperator(Operator):
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Learn from a saved summary."""
         self.learn(state["summary"], inputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to transform: counts kept for an update stay here."""
+        return {
+            **vars(self),
+            **{f"{k}_": None for k in self.only_for_update if f"{k}_" in vars(self)},
+        }
 
     def require_fitted(self) -> None:
         """Raise unless fitted."""

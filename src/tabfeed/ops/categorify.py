@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tabfeed.dtypes import as_arrow_type, is_list_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
@@ -29,7 +28,7 @@ from tabfeed.ops.keys import base_type
 from tabfeed.ops.ranking import Cut, Ranked, grow, rank
 from tabfeed.ops.stored import Stored
 from tabfeed.ops.types import like
-from tabfeed.ops.vocabs import read_vocab
+from tabfeed.ops.vocabs import read_vocab, write_vocab
 from tabfeed.ops.vocabulary import Vocabulary
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 
@@ -325,13 +324,11 @@ class Categorify(StatOperator):
 
     def _write_files(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, vocabulary in self.vocabularies_.items():
-            names = [name] if len(vocabulary.values) == 1 else list(name.split(self.name_sep))
-            columns = dict(zip(names, vocabulary.values, strict=False))
-            counts = vocabulary.table.column("count")
-            pq.write_table(
-                pa.table({**columns, f"{name}_size": counts}), folder / f"unique.{name}.parquet"
-            )
+        for group in self.groups_:
+            name, vocabulary = self._name(group), self.vocabularies_[self._name(group)]
+            names = [name] if len(vocabulary.dtypes) == 1 else list(group)
+            stored = Stored(vocabulary.path or vocabulary.table)
+            write_vocab(folder / f"unique.{name}.parquet", stored, [*names, f"{name}_size"])
 
     # -- transforming -------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class KeyedOperator(StatOperator):
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ready": {}}
+        return {**super().__getstate__(), "_ready": {}}
 
 
 class GroupLookup:

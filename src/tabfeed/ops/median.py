@@ -19,6 +19,7 @@ from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
 from tabfeed.ops.continuous import _each, _is_missing, _marks, _with_marks, missing_to_null
 from tabfeed.ops.counting import COUNT, KEY, Counter, count_values
 from tabfeed.ops.keys import unpack
+from tabfeed.ops.stored import Stored
 from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Schema
 
@@ -77,7 +78,9 @@ class FillMedian(StatOperator):
     def learn(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Finish, and keep the counts: a median alone cannot be updated."""
         self.finish(summary, inputs)
-        self.counts_ = {n: counter.stored() for n, counter in summary.items()}
+        self.counts_: dict[str, Stored] | None = {
+            n: counter.stored() for n, counter in summary.items()
+        }
         self.summary_ = True
 
     def state(self) -> dict[str, Any]:
@@ -86,13 +89,13 @@ class FillMedian(StatOperator):
 
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take them back."""
-        self.medians_, self.counts_ = state["medians"], state["counts"] or {}
+        self.medians_, self.counts_ = state["medians"], state["counts"]
         self.summary_ = True
 
     def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Merge the counts."""
         both = {
-            n: counter.with_stored(self.counts_.get(n), f"{self.label}: column {n!r}")
+            n: counter.with_stored((self.counts_ or {}).get(n), f"{self.label}: column {n!r}")
             for n, counter in summary.items()
         }
         self.learn(both, inputs)

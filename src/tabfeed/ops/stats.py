@@ -15,6 +15,7 @@ from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.counting import Counter, count_values
 from tabfeed.ops.keys import base_type, flatten
 from tabfeed.ops.moments import collect_moments, merge_moments, spread
+from tabfeed.ops.stored import Stored
 from tabfeed.schema import ColumnSchema
 
 __all__ = ["DataStats"]
@@ -79,14 +80,16 @@ class DataStats(StatOperator):
     def learn(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Finish, and keep the counts."""
         self.finish(summary, inputs)
-        self.counts_ = {n: s["values"].stored() for n, s in summary.items()}
+        self.counts_: dict[str, Stored] | None = {
+            n: s["values"].stored() for n, s in summary.items()
+        }
         self.summary_ = {n: {**s, "values": None} for n, s in summary.items()}
 
     def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Merge the counts."""
         for name, new in summary.items():
             what = f"{self.label}: column {name!r}"
-            values = new["values"].with_stored(self.counts_.get(name), what)
+            values = new["values"].with_stored((self.counts_ or {}).get(name), what)
             summary[name] = {**_join(self.summary_[name], new), "values": values}
         self.learn(summary, inputs)
 
@@ -107,7 +110,7 @@ class DataStats(StatOperator):
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take them back."""
         self.summary_, self.output_ = state["summary"], state["output"]
-        self.counts_ = state["counts"] or {}
+        self.counts_ = state["counts"]
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """The columns as they are."""

@@ -1,4 +1,4 @@
-"""Vocabularies that users bring: lists, Series, arrays, and files that older tools wrote."""
+"""Vocabularies that users bring and take: lists, Series, arrays, and files as older tools write."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 from tabfeed.ops.keys import base_type, normalise
+from tabfeed.ops.stored import Stored
 
-__all__ = ["read_vocab"]
+__all__ = ["read_vocab", "write_vocab"]
 
 
 def read_vocab(given: Any) -> pa.Array:
@@ -54,3 +55,12 @@ def _from_file(path: Path) -> pa.ChunkedArray:
     if len(names) != 1:
         raise ArgumentError(f"{path} should have one column of values; it has {table.column_names}")
     return table.column(names[0])
+
+
+def write_vocab(path: Path, vocabulary: Stored, names: list[str]) -> None:
+    """A vocabulary as a file of its own, its columns under these names, a piece at a time."""
+    schema = vocabulary.schema
+    fields = [f.with_name(n) for f, n in zip(schema, names, strict=True)]
+    with pq.ParquetWriter(path, pa.schema(fields)) as writer:
+        for piece in vocabulary.pieces():
+            writer.write_table(piece.rename_columns(names))

@@ -44,7 +44,7 @@ def judge_starved(run: Run) -> Verdict:
     busy = [s for s in run.stages if s.name not in WAITING]
     if busy:
         return _starved_by_stage(run, busy)
-    if run.parts:
+    if any(part.seconds > 0 for part in run.parts):
         return _starved_by_part(run)
     return _starved_by_place(run)
 

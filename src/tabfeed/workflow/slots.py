@@ -11,14 +11,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.counting import Counter
 from tabfeed.ops.groupstats import GroupStats
+from tabfeed.ops.keyed import KeyedOperator
+from tabfeed.ops.median import FillMedian
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.node import Node
 
 __all__ = ["Slots"]
 
 _LARGE = (Counter, GroupStats)
+_LEARNS_LARGE = (Categorify, FillMedian, KeyedOperator)
 Pass = list[Any]  # how many rows, and each operator's summary
 
 
@@ -36,9 +40,10 @@ class Slots:
         self._places: list[tuple[int, str | None]] = []
         self.names = ["fit/rows"]
         for i, (node, inputs) in enumerate(nodes):
-            columns = [getattr(node.op, "name_sep", "_").join(g) for g in inputs.groups]
+            named = [getattr(node.op, "name_sep", "_").join(g) for g in inputs.groups]
+            columns = named if isinstance(node.op, _LEARNS_LARGE) else []
             self._places += [(i, None), *((i, c) for c in columns)]
-            rest = columns[0] if len(columns) == 1 else f"{len(columns)}_columns"
+            rest = named[0] if len(named) == 1 else f"{len(named)}_columns"
             self.names += [f"fit/{node.op.label}/{c}" for c in (rest, *columns)]
 
     def split(self, result: Pass) -> list[Any]:

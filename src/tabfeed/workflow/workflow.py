@@ -96,7 +96,9 @@ class Workflow:
             A `Dataset`, or anything one is made of.
         memory_limit
             Most memory that what is learned may take while fitting (``"1GB"``, ``0.25`` of what is
-            free); half of what is free by default. Beyond it, it goes to disk.
+            free); half of what is free by default. Beyond it, it goes to disk. An operator behind
+            one that looks values up (`tabfeed.ops.Categorify`, say) needs that one's table in
+            memory to learn; where it is larger than the limit, that is an error.
         executor
             Who does the work, if not this workflow's executor.
         """

@@ -1,0 +1,1 @@
+"""Adapters for the tests of the harness."""
