@@ -21,7 +21,7 @@
     │   ├── GraphError (ValueError)         the graph itself is wrong; raised while building it
     │   ├── NotFittedError                  transform before fit
     │   └── OperatorError                   an operator failed; names node, operator and column
-    ├── ClusterError                        a cluster cannot do the work; names the task, if one failed
+    ├── ClusterError                        a cluster cannot do the work; names the task
     ├── ArtefactError                       a saved workflow cannot be written or read
     └── LoaderError                         batches cannot be made
         └── StateError (ValueError)         a saved loader state does not fit this loader

@@ -88,6 +88,5 @@ def test_resident_memory_stays_within_the_budget(tmp_path):
     assert {steps for steps, _ in found.values()} == {-(-ROWS // 2048)}
     assert len(found) == len(CASES) + 1
     without = found.pop("no budget")[1]
-    print(found, without)
     assert without > 1.5 * BUDGET, "the measurement would not notice a budget that is ignored"
     assert {name: peak for name, (_, peak) in found.items() if peak > BUDGET} == {}

@@ -238,6 +238,7 @@ class _FirstLevel:
         self._groups = runs_of(leaves)
         self._merged: dict[int, Future[Any]] = {}
         self._runs: dict[Any, int] = {}
+        self._tasks: dict[int, list[Future[Any]]] = {}
         self._items: dict[Any, Any] = {}
         self._deaths: Counter[int] = Counter()
 
@@ -257,6 +258,8 @@ class _FirstLevel:
                 continue
             if future.key in self._items:
                 self._done(self._items.pop(future.key))
+            else:
+                del self._tasks[self._runs[future.key]]  # so that the cluster forgets them too
         return [self._merged[number] for number in range(len(self._groups))]
 
     def _summaries(self, leaves: Sequence[tuple[str, Any]]) -> list[Future[Any]]:
@@ -268,23 +271,29 @@ class _FirstLevel:
     def _merge(self, number: int, futures: list[Future[Any]]) -> None:
         merged = self._run.submit(tasks.merge_run, f"merge/run_{number}", *futures)
         self._merged[number] = merged
-        self._runs.update({f.key: number for f in (*futures, merged)})
-        self._run.watch([*futures, merged])
+        self._tasks[number] = [*futures, merged]
+        self._runs.update({f.key: number for f in self._tasks[number]})
+        self._run.watch(self._tasks[number])
 
     def _submit_again(self, number: int) -> None:
         self._runs = {key: n for key, n in self._runs.items() if n != number}
+        self._run.cancel(self._tasks.pop(number))
         self._deaths[number] += 1
         if self._deaths[number] < max(1, self._run.executor.tries - 1):
             self._merge(number, self._summaries(self._groups[number]))
             return
-        futures: list[Future[Any]] = []
-        for name, item in self._groups[number]:
-            futures += self._summaries([(name, item)])
+        self._merge(number, [self._alone(*leaf) for leaf in self._groups[number]])
+
+    def _alone(self, name: str, item: Any) -> Future[Any]:
+        """A summary made while nothing else of its run is under way; twice, against bad luck."""
+        for _ in range(2):
+            (future,) = self._summaries([(name, item)])
             try:
-                self._run.result(futures[-1])
+                self._run.result(future)
+                return future
             except _Killed as e:
-                raise _deadly(name) from e
-        self._merge(number, futures)
+                killed = e
+        raise _deadly(name) from killed
 
 
 class _Run:
