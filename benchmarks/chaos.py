@@ -33,6 +33,7 @@ from distributed import Client, LocalCluster
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.execute import Executor, LocalExecutor, as_executor
+from tabfeed.testing.executor import content
 
 
 def write_data(folder: Path, rows: int, files: int = 8) -> None:
@@ -70,7 +71,7 @@ def fit_and_write(data: Dataset, folder: Path, executor: Executor) -> dict[str, 
     workflow.transform(data).to_parquet(folder / "plain", executor=executor)
     workflow.transform(data).to_parquet(folder / "mixed", shuffle="FULL", executor=executor)
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(folder)): hashlib.sha256(content(path)).hexdigest()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }

@@ -20,17 +20,14 @@ from tabfeed import Dataset
 from tabfeed.loader.torch import Loader
 
 
-def main() -> None:
-    """Train."""
-    given = options("accelerate launch").parse_args()
-    torch.set_num_threads(1)
+def train(accelerator: Accelerator, data: str, batch: int, epochs: int) -> None:
+    """Train, and let the main process say how it went."""
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True)
-    loader = Loader(Dataset(given.data), given.batch, shuffle=True, targets=["click"])
+    loader = Loader(Dataset(data), batch, shuffle=True, targets=["click"])
     model = Clicks()
     model, optimiser = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.05))
     losses, rows = [], torch.zeros(1, dtype=torch.int64)
-    for _ in range(given.epochs):
+    for _ in range(epochs):
         for x, click in loader:
             logits = model(x["item"], x["price"])
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, click)
@@ -41,10 +38,17 @@ def main() -> None:
             rows += len(click)
     rows = accelerator.reduce(rows, "sum")
     if accelerator.is_main_process:
-        tell(
-            kind="Accelerate", rows=rows.item(), steps=len(losses), first=losses[0], last=losses[-1]
-        )
-    accelerator.end_training()
+        found = {"rows": rows.item(), "steps": len(losses)}
+        tell(kind="Accelerate", **found, first=losses[0], last=losses[-1])
+
+
+def main() -> None:
+    """Train."""
+    given = options("accelerate launch").parse_args()
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    train(accelerator, given.data, given.batch, given.epochs)
+    accelerator.wait_for_everyone()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class Case:
         Columns.
     scratch
         A folder for what a contender makes of the files.
+    batch
+        Rows in a batch; 0 where features are made.
     """
 
     folder: str
@@ -129,6 +131,8 @@ class Contender:
 
     def takes(self, case: Case) -> bool:
         """Whether it can do what the case asks."""
+        if case.batch == 0:  # features: nothing is shuffled
+            return True
         return case.shuffle in self.orders and (bool(self.shuffles) or not case.shuffle)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -35,16 +36,14 @@ def features(case: Case) -> Features:
     """The workflow of the README as Polars queries, streaming."""
     from benchmarks.etl import with_polars
 
-    return lambda: with_polars(Path(case.folder), _fresh(case))
-
-
-def _fresh(case: Case) -> Path:
-    import shutil
-
     out = Path(case.scratch) / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    return out
+
+    def run() -> dict[str, float]:
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return with_polars(Path(case.folder), out)
+
+    return run
 
 
 CONTENDERS = (

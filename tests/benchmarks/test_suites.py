@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def test_every_heat_has_its_reference_and_fits_in_memory() -> None:
 def test_the_usual_run_is_short_enough() -> None:
     total = sum(estimate(p, Settings()) for p in heats(Options(Path("nowhere"))))
     assert total < 20 * 60
+
+
+def test_nobody_is_entered_in_vain() -> None:
+    for plan in heats(Options(Path("nowhere"))):
+        cases = [replace(Case("", 1, ""), **changes) for _, _, changes in plan.points]
+        for name in plan.names:
+            assert any(contender(name).takes(case) for case in cases), (plan.suite, name)
 
 
 def test_only_some() -> None:

@@ -7,7 +7,7 @@ once, when somebody asks for it.
 Whole blocks are added at a time. Adding and subtracting a large constant cuts from each value of a
 block its leading bits, on a grid so coarse that their sum is exact in a float; what is left of the
 values is cut again on a finer grid, until nothing is left: two or three rounds for most data. A
-square of a float is two floats (Dekker 1971), each added that way. It costs some 20 ns a value
+square of a float is two floats (Dekker 1971), each added that way. It costs some 11 ns a value
 where a plain sum costs 1, and is still a small part of decoding and counting.
 """
 
@@ -77,13 +77,15 @@ def sum_and_squares(values: Floats) -> tuple[Exact, Exact]:
     for start in range(0, len(values), 1 << _BLOCK_BITS):
         block = np.ascontiguousarray(values[start : start + (1 << _BLOCK_BITS)])
         size = np.abs(block)
-        if size.max() > _LARGE or size.min(where=size > 0, initial=_LARGE) < _SMALL:
+        largest = float(size.max())
+        if largest > _LARGE or np.count_nonzero(size >= _SMALL) < np.count_nonzero(block):
             whole = [_as_integer(float(v)) for v in block]
             sums += sum(whole) << -_FINEST
             squares += sum(v * v for v in whole)
             continue
-        sums += _sum(block) << -_FINEST
-        squares += sum(_sum(part) for part in squared(block)) << -_FINEST
+        for part in squared(block):
+            squares += _sum(part, largest * largest) << -_FINEST
+        sums += _sum(block, largest) << -_FINEST
     return Exact.of(sums, 2 * _FINEST), Exact.of(squares, 2 * _FINEST)
 
 
@@ -93,21 +95,23 @@ def _as_integer(value: float) -> int:
     return number * (1 << -_FINEST) // denominator
 
 
-def _sum(rest: Floats) -> int:
-    """The sum of one block, in units of the finest float."""
-    total = 0
+def _sum(values: Floats, largest: float) -> int:
+    """The sum of one block, in units of the finest float; no value is beyond `largest`."""
+    total, rest = 0, values
+    power = math.frexp(largest)[1] + _BLOCK_BITS
+    coarse, left = np.empty_like(values), np.empty_like(values)
     while True:
-        largest = float(np.abs(rest).max(initial=0.0))
-        if largest == 0.0:
-            return total
-        power = math.frexp(largest)[1] + _BLOCK_BITS
         unit = power - 52
         if unit <= _FINEST:  # so small that any sum of them is exact
             return total + _as_integer(float(rest.sum()))
         grid = math.ldexp(1.5, power)
-        coarse = (rest + grid) - grid
+        np.add(rest, grid, out=coarse)
+        np.subtract(coarse, grid, out=coarse)
         total += int(math.ldexp(float(coarse.sum()), -unit)) << unit - _FINEST
-        rest = rest - coarse
+        rest = np.subtract(rest, coarse, out=left)
+        if not rest.any():
+            return total
+        power = unit + _BLOCK_BITS  # what is left of a value is half a unit at most
 
 
 def squared(values: Floats) -> list[Floats]:
