@@ -95,7 +95,9 @@ class Surroundings:
             found["the scheduler"] = e
         mine = sys.modules["tabfeed"].__version__
         for who, version in found.items():
-            if isinstance(version, Exception):
+            if isinstance(version, Exception) and not isinstance(version, ImportError):
+                continue  # it died meanwhile
+            if isinstance(version, ImportError):
                 raise ClusterError(
                     f"{_who(who)} has no tabfeed ({version}); install tabfeed {mine} there, as here"
                 )
@@ -133,8 +135,9 @@ class Surroundings:
             place.filesystem.delete_file(f"{place.path}/{word}")
 
     def _ask(self, question: Any, *args: Any) -> Iterable[tuple[str, Any]]:
+        """What workers object; those that die meanwhile object to nothing."""
         answers = self._client.run(question, *args, on_error="return")
-        return [(who, answer) for who, answer in answers.items() if answer is not None]
+        return [(who, answer) for who, answer in answers.items() if isinstance(answer, str)]
 
 
 def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterable[tuple[str, str, str]]:
