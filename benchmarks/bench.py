@@ -31,7 +31,7 @@ from benchmarks.harness.store import Store, write_json  # noqa: E402
 from benchmarks.harness.suites import SUITES, Options, estimate, heats  # noqa: E402
 from benchmarks.harness.summary import summarise  # noqa: E402
 
-USUAL_ROWS = 4_000_000
+USUAL_ROWS = 2_000_000
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -44,7 +44,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=USUAL_ROWS)
     parser.add_argument("--feature-rows", type=int, default=0, help="a tenth of --rows by default")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.2, help="longest one run over the data")
+    parser.add_argument("--seconds", type=float, default=8.0, help="longest one run over the data")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench")
     parser.add_argument("--results", type=Path, help="where JSON and picture go")
     parser.add_argument("--page", type=Path, help="where the page goes")

@@ -55,7 +55,8 @@ class Settings:
     rounds
         How often each contender runs.
     seconds
-        The longest one run over the data; it is cut after that.
+        The longest one run over the data; it is cut after that. Long enough for whole epochs of
+        all but a few: a cut in the middle would wrong those whose batches come in bursts.
     patience
         The longest all rounds of one contender may take; otherwise the run that warms up counts.
     hang
@@ -65,8 +66,8 @@ class Settings:
     """
 
     rounds: int = 5
-    seconds: float = 1.2
-    patience: float = 40.0
+    seconds: float = 8.0
+    patience: float = 60.0
     hang: float = 240.0
     logs: Path = field(default=Path("build/bench/logs"))
 

@@ -63,10 +63,10 @@ label; {how["rows"]:,} rows in 4 Parquet files, snappy, page cache warm. A conte
 process of its own and is ready before the clock starts; a few of them and tabfeed then go over the
 data in turn, {how["rounds"]} times. **Times tabfeed** is the median of the ratios to tabfeed in the
 same round, with the lowest and highest of them: 0.5 is half as fast. Rates only show the scale. A
-run longer than {how["seconds"]} s is cut after the batch that came then. CPU is processor seconds
-for a million rows, child processes included. Memory is the most the process and its children had,
-imports included, from their start until they had gone over the data once: a contender that was
-given fewer rows shows how many.
+run longer than {how["seconds"]} s is cut after the batch that came then, and marked so. CPU is
+processor seconds for a million rows, child processes included. Memory is the most the process and
+its children had, imports included, from their start until they had gone over the data once: a
+contender that was given fewer rows shows how many.
 
 A faster shuffle is often a weaker one, so the table says what is shuffled. tabfeed's ids are int64
 in `TorchAsyncItr`, which doubles their bytes; `Loader` leaves them as they are in the files.
@@ -120,7 +120,8 @@ def _ratio(figure: Found) -> str:
     if low == high == 1.0:
         return "1"
     text = f"**{_digits(ratio)}** ({_digits(low)} to {_digits(high)})"
-    return f"{text}, one run" if figure["slow"] else text
+    text += ", one run" if figure["slow"] else ""
+    return f"{text}, cut" if figure["cut"] else text
 
 
 def _digits(value: float) -> str:

@@ -33,8 +33,8 @@ class Options:
     """How large, and what of it."""
 
     folder: Path
-    rows: int = 4_000_000
-    feature_rows: int = 400_000
+    rows: int = 2_000_000
+    feature_rows: int = 200_000
     full: bool = False
     only: tuple[str, ...] = ()
     suites: tuple[str, ...] = SUITES
@@ -93,13 +93,13 @@ def _points(suite: str, options: Options) -> Iterator[tuple[str, Spec, dict[str,
         for batch in (256, 4_096, 65_536):
             yield f"{batch:,}", base, {"batch": batch}
     elif suite == "rows":
-        for count in (rows // 4, rows, *((rows * 4,) if options.full else ())):
+        for count in (rows // 2, rows * 2, *((rows * 8,) if options.full else ())):
             yield f"{count:,}", spec_of(count), {}
     elif suite == "columns":
         for width in (10, 40, 200, *((1_000,) if options.full else ())):
-            yield str(width), spec_of(CELLS * rows // 4_000_000 // width, width), {"batch": 16_384}
+            yield str(width), spec_of(CELLS * rows // 2_000_000 // width, width), {"batch": 16_384}
     elif suite == "lists":
-        yield "3 lists", spec_of(rows // 4, 10, lists=3), {}
+        yield "3 lists", spec_of(rows // 2, 10, lists=3), {}
     elif suite == "workers":
         for count in (0, 1, 2, *((4,) if options.full else ())):
             yield str(count), base, {"workers": count}
@@ -111,7 +111,7 @@ def _points(suite: str, options: Options) -> Iterator[tuple[str, Spec, dict[str,
 
 
 def spec_of(rows: int, columns: int = 40, *, lists: int = 0) -> Spec:
-    """Data whose row groups are as large as those of 4 M rows in 16 of them, or smaller."""
+    """Data in at least 16 row groups, none larger than 250,000 rows."""
     return Spec(rows, columns, lists, group=max(1_000, min(250_000, rows // 16)))
 
 
@@ -150,5 +150,5 @@ def estimate(plan: Plan, settings: Settings) -> float:
     """About how many seconds a heat takes: start-up, one run to warm up, then the rounds."""
     runs = (settings.rounds + 1) * len(plan.points)
     if plan.suite == "features":
-        return 20.0 * runs * len(plan.names) / 5
-    return len(plan.names) * (5.0 + 0.6 * settings.seconds * runs)
+        return 15.0 * runs * len(plan.names) / 5
+    return len(plan.names) * (5.0 + min(0.8, settings.seconds) * runs)

@@ -92,6 +92,7 @@ def _figures(heat: Found, name: str, label: str) -> Found:
         "fit_s": [run["fit_s"] for run in runs if "fit_s" in run],
         "transform_s": [run["transform_s"] for run in runs if "transform_s" in run],
         "slow": bool(point.get("slow")),
+        "cut": not all(run.get("whole", True) for run in runs),
     }
 
 
@@ -119,6 +120,7 @@ def _merged(parts: list[Found]) -> Found:
     out["ratio_range"] = [min(ratios), max(ratios)] if ratios else None
     out["runs"] = sum(len(part["rates"]) for part in parts)
     out["slow"] = any(part["slow"] for part in parts)
+    out["cut"] = any(part["cut"] for part in parts)
     return {key: value for key, value in out.items() if value is not None}
 
 

@@ -66,6 +66,7 @@ CONTENDERS = (
         delivers=_FORM,
         shuffles="files, and a buffer of 10,000 rows",
         why="The shuffle buffer holds rows as Python dicts.",
+        most_rows=131_072,
     ),
     Contender(
         name="hf-map",
@@ -77,6 +78,7 @@ CONTENDERS = (
         shuffles="all rows, by an index",
         why="Arrow files are mapped into memory and sliced, then copied into tensors.",
         convert=convert,
+        most_rows=262_144,
         orders=(False,),
     ),
     Contender(

@@ -82,7 +82,7 @@ CONTENDERS = (
         delivers=_FORM,
         shuffles=_ALL,
         why="Every row is a Python call and a small tensor, stacked again into a batch.",
-        most_rows=200_000,
+        most_rows=65_536,
     ),
     Contender(
         name="torch-batches",

@@ -112,12 +112,12 @@ def test_a_run_goes_on_where_it_stopped(
     ran.clear()
     with pytest.raises(KeyboardInterrupt):
         bench.run(bench.parse([*arguments, "--rows", "4000", "--full"]))
-    assert ran == ["4,000"]  # the thousand was kept
+    assert ran == ["8,000"]  # the other was kept
     ran.clear()
     monkeypatch.setattr(bench, "code_version", lambda: "2")
     with pytest.raises(KeyboardInterrupt):
         bench.run(args)
-    assert ran == ["1,000"]  # what was measured was other code
+    assert ran == ["2,000"]  # what was measured was other code
     assert "(kept)" in capsys.readouterr().out
 
 
