@@ -350,7 +350,7 @@ def test_the_lock_is_free_after_success_and_failure(tmp_path: Path) -> None:
     with pytest.raises(Boom), Commit(tmp_path, overwrite=True):
         raise Boom
     write(tmp_path, {"a.parquet": b"3"}, overwrite=True)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 # -- elsewhere --------------------------------------------------------------------------

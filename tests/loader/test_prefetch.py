@@ -9,6 +9,9 @@ import sys
 import threading
 import time
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.errors import LoaderError
@@ -180,3 +183,30 @@ def test_interpreter_exit_waits_for_the_threads_and_no_longer():
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
     assert time.monotonic() - start < 20
+
+
+_LEAVES_EARLY = """
+import sys
+from tabfeed import Dataset
+from tabfeed.loader.torch import Loader
+
+for number, batch in enumerate(Loader(Dataset(sys.argv[1]), 64, True)):
+    if number == int(sys.argv[2]):
+        break
+print("left")
+"""
+
+
+def test_a_script_that_leaves_early_ends_well(tmp_path):
+    """Threads of a dropped iterator are inside Arrow or torch when the interpreter goes."""
+    random = np.random.default_rng(0)
+    table = pa.table({f"x{i}": random.random(400_000, np.float32) for i in range(25)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40_000)
+    for steps in (600, 1250, 2400):
+        done = subprocess.run(
+            [sys.executable, "-c", _LEAVES_EARLY, str(tmp_path), str(steps)],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr

@@ -202,7 +202,8 @@ def test_lists_in_every_form():
 
 
 def test_torchrec_is_asked_for_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchrec", None)
+    for name in ("torchrec", "torchrec.sparse", "torchrec.sparse.jagged_tensor"):
+        monkeypatch.setitem(sys.modules, name, None)
     ds = Dataset({"w": pa.array([[1, 2, 3], []], pa.list_(pa.int64()))})
     with pytest.raises(LoaderError, match="pip install torchrec"):
         next(iter(Loader(ds, 4, lists="jagged")))

@@ -114,6 +114,7 @@ class _Work(Generic[T]):
 
 
 _running: weakref.WeakSet[Prefetch[Any]] = weakref.WeakSet()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of dropped iterators as well
 
 
 class Prefetch(Generic[T]):
@@ -160,6 +161,7 @@ class Prefetch(Generic[T]):
         self._finaliser = weakref.finalize(self, _stop, self._work, self._threads, self._pid)
         self._finaliser.atexit = False  # `_stop_all` waits for the threads as well
         _running.add(self)
+        _threads.update(self._threads)
         for thread in self._threads:
             thread.start()
 
@@ -235,8 +237,13 @@ def _stop(work: _Work[Any], threads: list[threading.Thread], pid: int) -> None:
 
 
 def _stop_all() -> None:
+    """End every thread before the interpreter goes: one inside Arrow would take it down."""
     for prefetch in list(_running):
         prefetch.close()
+    end = time.monotonic() + _JOIN
+    for thread in list(_threads):
+        if thread.ident is not None and thread.is_alive():
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 atexit.register(_stop_all)
