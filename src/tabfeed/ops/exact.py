@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,10 @@ class Exact(NamedTuple):
         return Exact.of(number, power)
 
 
-def sum_and_squares(values: Floats) -> tuple[Exact, Exact]:
+def sum_and_squares(values: npt.NDArray[Any]) -> tuple[Exact, Exact]:
     """The sum of finite values, and the sum of their squares.
+
+    Of floats of 32 bits it takes half the time: a square of theirs is one float of 64.
 
     Examples
     --------
@@ -74,8 +76,9 @@ def sum_and_squares(values: Floats) -> tuple[Exact, Exact]:
     (1.0, True)
     """
     sums, squares = 0, 0
+    narrow = values.dtype == np.float32
     for start in range(0, len(values), 1 << _BLOCK_BITS):
-        block = np.ascontiguousarray(values[start : start + (1 << _BLOCK_BITS)])
+        block = np.ascontiguousarray(values[start : start + (1 << _BLOCK_BITS)], np.float64)
         size = np.abs(block)
         largest = float(size.max())
         if largest > _LARGE or np.count_nonzero(size >= _SMALL) < np.count_nonzero(block):
@@ -83,7 +86,7 @@ def sum_and_squares(values: Floats) -> tuple[Exact, Exact]:
             sums += sum(whole) << -_FINEST
             squares += sum(v * v for v in whole)
             continue
-        for part in squared(block):
+        for part in [block * block] if narrow else squared(block):
             squares += _sum(part, largest * largest) << -_FINEST
         sums += _sum(block, largest) << -_FINEST
     return Exact.of(sums, 2 * _FINEST), Exact.of(squares, 2 * _FINEST)

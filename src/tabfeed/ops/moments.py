@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from tabfeed.errors import OperatorError
 from tabfeed.ops.continuous import missing_to_null
@@ -30,7 +30,9 @@ def collect_moments(frame: pl.LazyFrame, columns: Sequence[ColumnSchema]) -> dic
     exprs = []
     for i, column in enumerate(columns):
         values = pl.col(column.name).explode() if column.is_list else pl.col(column.name)
-        x = missing_to_null(values, column).cast(pl.Float64)
+        x = missing_to_null(values, column)
+        if column.leaf_dtype != pa.float32():
+            x = x.cast(pl.Float64)
         exprs.append(x.implode().alias(f"x{i}"))
     found = frame.select(exprs).collect()
     return {c.name: _moments(found[f"x{i}"].explode()) for i, c in enumerate(columns)}
@@ -44,7 +46,7 @@ def _moments(series: pl.Series) -> Moments:
     low, high = float(values.min()), float(values.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         return {"count": len(values), "sum": None, "squares": None, "min": low, "max": high}
-    total, squares = sum_and_squares(np.asarray(values, np.float64))
+    total, squares = sum_and_squares(values)
     return {
         "count": len(values), "sum": list(total), "squares": list(squares), "min": low, "max": high,
     }  # fmt: skip
