@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import torch
 
-from tabfeed.loader.buffers import BufferPool, Scratch, writable_view
+from tabfeed.loader.buffers import BufferPool, Scratch
 
 
 def test_a_buffer_comes_back_when_its_last_view_is_gone():
@@ -90,12 +90,3 @@ def test_scratch_grows_and_is_of_each_thread():
     thread.start()
     thread.join(10)
     assert other[0].ctypes.data != scratch.get("a", 1, np.int32).ctypes.data
-
-
-def test_writable_view_shares_memory_and_keeps_it():
-    array = np.arange(5)
-    array.flags.writeable = False
-    view = writable_view(array)
-    assert view.flags.writeable and view.ctypes.data == array.ctypes.data
-    del array
-    assert view.tolist() == [0, 1, 2, 3, 4]

@@ -17,7 +17,7 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.columns import Group, Layout
 from tabfeed.loader.plan import Plan
-from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_chunks, gpu_lots
+from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_lots
 from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, divide, on_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
@@ -50,7 +50,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(gpu, "_check_device", lambda device: None)
     monkeypatch.setattr(GpuOptions, "memory", lambda self, device: int(self.device_memory or 10**8))
-    for module in (gpu_buffers, gpu_lots, gpu_chunks):
+    for module in (gpu_buffers, gpu_lots):
         monkeypatch.setattr(module, "pinned_bytes", plain)
 
 

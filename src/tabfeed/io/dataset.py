@@ -291,7 +291,6 @@ class Dataset:
         columns: Sequence[str] | None = None,
         *,
         at_once: int = 2**20,
-        threads: bool = False,
     ) -> Iterator[pa.Table]:
         """One partition as tables of a few columns each, together those that were asked for.
 
@@ -306,8 +305,6 @@ class Dataset:
             Only these, in this order; all by default.
         at_once
             About how many decoded bytes a table may have; one column at least.
-        threads
-            Whether Arrow may decode columns side by side on threads of its own.
 
         Examples
         --------
@@ -320,7 +317,7 @@ class Dataset:
         if self._maps or self._filter is not None or not wanted:
             yield self.read(part, wanted)
             return
-        yield from self._files.read_by_column(part, wanted, at_once, threads=threads)
+        yield from self._files.read_by_column(part, wanted, at_once)
 
     def begin_read(
         self, partition: int | Partition, columns: Sequence[str] | None = None

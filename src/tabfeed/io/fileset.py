@@ -212,7 +212,7 @@ class FileSet:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def read_by_column(
-        self, partition: Partition, columns: Sequence[str], at_once: int, *, threads: bool = False
+        self, partition: Partition, columns: Sequence[str], at_once: int
     ) -> Iterator[pa.Table]:
         """The same in tables of a few columns, where that is cheaper: Parquet files.
 
@@ -227,7 +227,7 @@ class FileSet:
         own = self._own_columns(index, columns)
         others = [c for c in columns if c not in own]
         units = [p.unit for p in partition.pieces]
-        tables = file.read_by_column(units, own, at_once, threads=threads)
+        tables = file.read_by_column(units, own, at_once)
         for table in _recorded(tables, partition.rows):
             given = [*table.column_names, *others]
             others = []

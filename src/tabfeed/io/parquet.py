@@ -79,12 +79,10 @@ def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
     return bad_file(location, what)
 
 
-def _read_groups(
-    reader: pq.ParquetFile, units: list[int], columns: list[str], *, threads: bool = False
-) -> pa.Table:
+def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
     """Row groups in one call, or one by one: a dictionary inside a list must not be in chunks."""
     try:
-        return reader.read_row_groups(units, columns=columns, use_threads=threads)
+        return reader.read_row_groups(units, columns=columns, use_threads=False)
     except pa.ArrowNotImplementedError:
         if len(units) < 2:
             raise
@@ -244,7 +242,7 @@ class ParquetFile:
         return self._finish(table, wanted, dictionary)
 
     def read_by_column(
-        self, units: Sequence[int], columns: Sequence[str], at_once: int, *, threads: bool = False
+        self, units: Sequence[int], columns: Sequence[str], at_once: int
     ) -> Iterator[pa.Table]:
         """The same, a few columns at a time: about `at_once` bytes, at least one column.
 
@@ -255,7 +253,7 @@ class ParquetFile:
         try:
             with self._reader(ranges=self._ranges(units, wanted)) as reader:
                 for group in self._groups_of(units, wanted, at_once):
-                    table = _read_groups(reader, list(units), group, threads=threads)
+                    table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
                     yield self._finish(table, group)
         except _NOT_DAMAGE:

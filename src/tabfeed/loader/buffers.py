@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BufferPool", "Scratch", "writable_view"]
+__all__ = ["BufferPool", "Scratch"]
 
 _ALIGN = 64
 Array = npt.NDArray[Any]
@@ -30,15 +30,13 @@ class _Lease:
 
     __slots__ = ("__array_interface__", "_free", "_owner")
 
-    def __init__(self, owner: Array, interface: dict[str, Any], free: deque[Array] | None) -> None:
+    def __init__(self, owner: Array, interface: dict[str, Any], free: deque[Array]) -> None:
         self._owner = owner
         self._free = free
         self.__array_interface__ = interface
 
     def __del__(self) -> None:
-        free = self._free
-        if free is not None:
-            free.append(self._owner)
+        self._free.append(self._owner)
 
 
 class BufferPool:
@@ -111,15 +109,6 @@ def _size_class(nbytes: int) -> int:
     """Round up by at most an eighth, so that nearly equal chunks share buffers."""
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
-
-
-def writable_view(array: Array) -> Array:
-    """The same memory without the read-only flag; only for memory that is ours alone."""
-    if array.flags.writeable or array.size == 0:
-        return array
-    interface = dict(array.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-    return np.asarray(_Lease(array, interface, None))
 
 
 class Scratch(threading.local):

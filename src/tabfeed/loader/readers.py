@@ -81,9 +81,6 @@ class PartReader:
     at_once
         About how many bytes of columns to decode at a time. Little is best for the processor's
         cache; but each time costs a little Python, for which many threads would queue.
-    arrow_threads
-        Whether Arrow decodes columns on threads of its own: where cores are many, few of ours and
-        many of its do not queue for the interpreter.
     """
 
     dataset: Dataset
@@ -92,7 +89,6 @@ class PartReader:
     layout: Layout
     transforms: tuple[TableFunction, ...] = ()
     at_once: int = 2**20
-    arrow_threads: bool = False
 
     @property
     def remote(self) -> bool:
@@ -131,7 +127,6 @@ class PartReader:
             self.partitions[number],
             self._columns,
             at_once=self.at_once,
-            threads=self.arrow_threads,
         )
         for table in tables:
             yield self._part(table, number, self.layout.only(table.column_names))

@@ -7,7 +7,7 @@ for the event after a chunk, when it takes the chunk's first batch; the program 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,11 @@ import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import Lot
 from tabfeed.loader.plan import ChunkPlan, Strip
-from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, pinned_bytes, torch_dtype
+from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, torch_dtype
 from tabfeed.loader.torch.gpu_lots import GpuLot
 from tabfeed.trace import span
 
@@ -51,7 +50,6 @@ class GpuChunkMaker:
     slabs: Slabs
     planes: tuple[Plane, ...]
     stream: Any
-    pinned: BufferPool = field(default_factory=lambda: BufferPool(allocate=pinned_bytes))
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
