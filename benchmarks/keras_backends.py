@@ -1,11 +1,15 @@
-"""How close ``model.fit`` comes to batches that lie on the device already; any Keras backend.
+"""How close ``model.fit`` comes to its ceiling on Keras's torch or JAX backend, on a GPU or CPU.
 
-The model is that of `keras_fit.py`, which looks at TensorFlow and what else can feed it. Here the
-loader and frozen batches run in turn, on torch or JAX, on a GPU where there is one. An epoch of
-each comes first and is not counted: JAX compiles the step once for each shape of batch, the short
-last one included, unless ``--drop-last``. Prints JSON.
+The ceiling is the same model over as many steps, with different batches that lie on the device
+already: as many as fit in 8 GB. Loader and ceiling go through ``model.fit`` in the same way, with
+batches of the same form, by turns; what Keras itself takes for a step counts for both. A turn of
+each comes first and is not counted: JAX compiles then. Rates are from the first batch on, and what
+that took is told apart. Where there is a GPU and its driver can be asked, so is how busy it was.
 
-    KERAS_BACKEND=jax python benchmarks/keras_backends.py --rows 8000000 --drop-last
+The model is that of `keras_fit.py`, which looks at TensorFlow and what else can feed it. Needs
+Keras, its backend, pyarrow and NumPy; one backend a process. Prints JSON.
+
+    KERAS_BACKEND=jax python benchmarks/keras_backends.py --rows 8000000 --json OUT
 """
 
 from __future__ import annotations
@@ -14,40 +18,82 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from tabfeed import Dataset, datagen
-from tabfeed.budget import cpu_count
-from tabfeed.datagen.criteo_shaped import CARDINALITIES
+from benchmarks.harness.busy import Busy
+from benchmarks.harness.data import CARDINALITIES, CATS, CONTS, Spec, make
+from tabfeed import Dataset
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures
 from tabfeed.loader.keras import KerasSequenceLoader
-from tabfeed.loader.keras.adapter import KerasFeed
 from tabfeed.loader.keras_columns import Embedding, Identity
 
-CATS = [f"C{i}" for i in range(1, 27)]
-CONTS = [f"I{i}" for i in range(1, 14)]
+ROW_BYTES = 4 * (len(CATS) + len(CONTS) + 1)
+PACKAGES = ("tabfeed", "keras", "torch", "jax", "jaxlib", "numpy", "pyarrow")
 
 
-class Frozen(KerasFeed):
-    """Eight batches of a loader, over and over, as many as it has in an epoch."""
+class Turn(DataAdapter):  # type: ignore[misc,unused-ignore]
+    """Batches as Keras takes them from a loader, and when the first one came.
 
-    def __init__(self, loader: KerasSequenceLoader) -> None:
-        super().__init__(loader.feed, loader._raw)
-        full = (batch for batch in loader if len(batch[1]) == loader.batch_size)
-        self.batches = list(itertools.islice(full, 8))
-        loader.close()
+    Parameters
+    ----------
+    begin
+        Begins a pass.
+    steps, batch_size
+        Batches in a pass, and rows in each.
+    """
 
-    def _lazily(self) -> Iterator[Any]:
-        return itertools.islice(itertools.cycle(self.batches), len(self))
+    def __init__(self, begin: Callable[[], Iterator[Any]], steps: int, batch_size: int) -> None:
+        self.begin, self.steps, self.rows = begin, steps, batch_size
+        self.asked = self.first = 0.0
+
+    def _batches(self) -> Iterator[Any]:
+        self.asked = time.perf_counter()
+        batches = iter(self.begin())
+        batch = next(batches)
+        self.first = time.perf_counter()
+        yield batch
+        yield from batches
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """What a backend takes that has no way of its own."""
+        return self._batches()
+
+    get_jax_iterator = get_torch_dataloader = get_numpy_iterator
+    num_batches = property(lambda self: self.steps)
+    batch_size = property(lambda self: self.rows)
+    has_partial_batch = property(lambda self: False)
+    partial_batch_size = property(lambda self: None)
+
+
+def pass_of(loader: KerasSequenceLoader) -> Callable[[], Iterator[Any]]:
+    """What begins a pass of a loader within ``fit``."""
+    on_jax = keras.backend.backend() == "jax"
+    begin: Any = loader.get_jax_iterator if on_jax else loader.get_torch_dataloader
+    return begin  # type: ignore[no-any-return]
+
+
+def keep_batches(loader: KerasSequenceLoader, nbytes: float) -> list[Any]:
+    """As many batches as fit in so many bytes, on the device, in memory of their own."""
+    most = max(1, int(nbytes // (loader.batch_size * ROW_BYTES)))
+    taken = itertools.islice(loader, most)
+    kept = [keras.tree.map_structure(keras.ops.copy, batch) for batch in taken]
+    loader.close()
+    return kept
 
 
 def make_model(most_ids: int) -> keras.Model:
@@ -55,7 +101,7 @@ def make_model(most_ids: int) -> keras.Model:
     inputs = {n: keras.Input((1,), dtype="int32", name=n) for n in CATS}
     inputs |= {n: keras.Input((1,), name=n) for n in CONTS}
     fill = keras.initializers.Constant(0.01)
-    sizes = {n: min(most_ids, CARDINALITIES[n]) for n in CATS}
+    sizes = {n: min(most_ids, size) for n, size in zip(CATS, CARDINALITIES, strict=True)}
     columns = [Embedding(Identity(n, sizes[n], 0), 16, initializer=fill) for n in CATS]
     x = DenseFeatures(columns)(inputs)
     for _ in range(3):
@@ -73,75 +119,111 @@ def make_loader(folder: Path, args: argparse.Namespace) -> KerasSequenceLoader:
         label_names=["label"],
         cat_names=CATS,
         cont_names=CONTS,
-        drop_last=args.drop_last,
+        drop_last=True,
         threads=args.threads,
     )
 
 
-def rate(work: Callable[[], Any], rows: int) -> float:
-    """Rows a second."""
+def fit(model: keras.Model, turn: Turn) -> dict[str, Any]:
+    """An epoch: million rows a second from the first batch on, seconds to it, percent busy."""
+    with Busy() as busy:
+        model.fit(turn, verbose=0)  # it ends with the figures of the epoch, which wait for the GPU
+        end = time.perf_counter()
+    rate = turn.steps * turn.rows / (end - turn.first) / 1e6
+    return {"rate": rate, "first": turn.first - turn.asked, "busy": busy.percent}
+
+
+def drain(loader: KerasSequenceLoader) -> float:
+    """Million rows a second without a model."""
     start = time.perf_counter()
-    work()
-    return rows / (time.perf_counter() - start)
-
-
-def drain(loader: Any) -> None:
-    """Take every batch, and wait for the last to be there."""
     for _, y in loader:
         last = y
     keras.ops.convert_to_numpy(last)
+    return len(loader) * loader.batch_size / (time.perf_counter() - start) / 1e6
 
 
 def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Rates, round by round."""
-    loader, frozen = make_loader(folder, args), Frozen(make_loader(folder, args))
-    model = make_model(args.most_ids)
-    rows = len(loader) * args.batch if args.drop_last else args.rows
-    work: dict[str, Callable[[], Any]] = {
-        "fit, frozen batches": lambda: model.fit(frozen, verbose=0),
-        "fit, KerasSequenceLoader": lambda: model.fit(loader, verbose=0),
-        "KerasSequenceLoader alone": lambda: drain(loader),
+    """Ceiling and loader by turns."""
+    loader = make_loader(folder, args)
+    kept = keep_batches(make_loader(folder, args), args.ceiling_gb * 1e9)
+    steps = len(loader)
+    turns = {
+        "ceiling": Turn(lambda: itertools.islice(itertools.cycle(kept), steps), steps, args.batch),
+        "KerasSequenceLoader": Turn(pass_of(loader), steps, args.batch),
     }
-    rates: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(-1, args.rounds):
-        for name, function in work.items():
-            counted = len(frozen) * args.batch if "frozen" in name else rows
-            found = rate(function, counted)
-            if number >= 0:
-                rates[name].append(found)
-    pairs = zip(rates["fit, KerasSequenceLoader"], rates["fit, frozen batches"], strict=True)
+    model = make_model(args.most_ids)
+    first = {name: fit(model, turn)["first"] for name, turn in turns.items()}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in turns}
+    for _, (name, turn) in itertools.product(range(args.rounds), turns.items()):
+        runs[name].append(fit(model, turn))
+    pairs = zip(runs["KerasSequenceLoader"], runs["ceiling"], strict=True)
+    shares = [ours["rate"] / best["rate"] for ours, best in pairs]
     return {
         "device": str(keras.ops.convert_to_tensor(0.0).device),
-        "rows a second": {n: round(statistics.median(r)) for n, r in rates.items()},
-        "fit over frozen, round by round": [round(ours / still, 3) for ours, still in pairs],
+        "batches of the ceiling": len(kept),
+        "steps": steps,
+        "share of the ceiling": statistics.median(shares),
+        "shares, round by round": shares,
+        "very first batch, seconds": first["KerasSequenceLoader"],
+        **{name: _median(found) for name, found in runs.items()},
+        "loader alone, million rows a second": drain(loader),
     }
 
 
-def main() -> None:
-    """Run and print."""
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each figure that is known."""
+    known = {key: [run[key] for run in runs if run[key] is not None] for key in runs[0]}
+    return {key: statistics.median(found) if found else None for key, found in known.items()}
+
+
+def surroundings(args: argparse.Namespace) -> dict[str, Any]:
+    """What it ran on, and how."""
+    return {
+        "date": date.today().isoformat(),
+        "backend": keras.backend.backend(),
+        "rows": args.rows,
+        "batch": args.batch,
+        "rows of a table": args.most_ids,
+        "rounds": args.rounds,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Run, print, and give what was printed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2**20)
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--ceiling-gb", type=float, default=8.0)
     parser.add_argument(
         "--most-ids",
         type=int,
         default=100_000,
         help="rows of a table: gradients are dense here, and large tables all there is to see",
     )
-    parser.add_argument("--drop-last", action="store_true")
-    args = parser.parse_args()
-    result: dict[str, Any] = {
-        "backend": keras.backend.backend(),
-        "rows": args.rows,
-        "cores": cpu_count(),
-        "load": os.getloadavg(),
-    }
+    parser.add_argument("--data", type=Path, help="where files are kept; nowhere by default")
+    parser.add_argument("--json", type=Path, help="where to write the result as well")
+    args = parser.parse_args(arguments)
+    result = surroundings(args)
     with tempfile.TemporaryDirectory() as temporary:
-        datagen.criteo(Path(temporary) / "rows", args.rows)
-        result |= measure(Path(temporary) / "rows", args)
+        folder = make(Spec(args.rows), args.data or Path(temporary))
+        result |= measure(folder, args)
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
+    return result
 
 
 if __name__ == "__main__":

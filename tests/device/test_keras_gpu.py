@@ -14,8 +14,13 @@ if keras.backend.backend() == "tensorflow":
 
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.loader.keras import KerasSequenceLoader  # noqa: E402
+from tabfeed.loader.keras.backends import on_cpu  # noqa: E402
+from tabfeed.testing.loader import check_loader  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(on_cpu(None), reason="Keras's backend finds no GPU here"),
+]
 ROWS = 300_000
 
 
@@ -46,6 +51,59 @@ def test_batches_that_are_kept_stay_as_they_were() -> None:
     kept = [batch for _ in range(3) for batch in loader(seed=1)]
     seen = np.sort(np.concatenate([as_numpy(batch)[0][:, 0] for batch in kept]))
     np.testing.assert_array_equal(seen, np.repeat(np.arange(ROWS), 3))
+
+
+def test_weights_are_made_there_and_the_same() -> None:
+    weights = {0: 0.1, 1: 3.0}
+    pairs = zip(loader(class_weight=weights), loader("cpu", class_weight=weights), strict=True)
+    for (_, _, found), (_, _, expected) in pairs:
+        assert "cpu" not in str(found.device).lower()
+        found, expected = (keras.ops.convert_to_numpy(t) for t in (found, expected))
+        assert found.dtype == expected.dtype == np.float32
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_fit_takes_the_batches_as_they_are() -> None:
+    """It learns which ids are odd, and sees each batch on the device, in the form we gave it."""
+    seen = []
+
+    class Look(keras.Model):  # type: ignore[misc,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = keras.layers.Embedding(ROWS, 4)
+            self.last = keras.layers.Dense(1, activation="sigmoid")
+
+        def call(self, inputs: Any) -> Any:
+            seen.append({name: tuple(t.shape[1:]) for name, t in inputs.items()})
+            return self.last(self.table(inputs["C"])[:, 0])
+
+    model = Look()
+    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
+    history = model.fit(loader(drop_last=True), epochs=4, verbose=0).history["loss"]
+    assert history[-1] < 0.8 * history[0]
+    assert all(shapes == {"C": (1,), "I": (1,)} for shapes in seen)
+
+
+@pytest.mark.timeout(300)
+def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
+    def make(dataset: Any, **options: Any) -> KerasSequenceLoader:
+        options.setdefault("shuffle", False)
+        return KerasSequenceLoader(
+            dataset,
+            label_names=["y"],
+            cat_names=["key", "check", "words"],
+            cont_names=["x"],
+            **options,
+        )
+
+    def read(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        values, nnz = (keras.ops.convert_to_numpy(t)[:, 0] for t in x["words"])
+        found = {name: keras.ops.convert_to_numpy(x[name])[:, 0] for name in ("key", "check", "x")}
+        words = [w.tolist() for w in np.split(values, np.cumsum(nnz)[:-1])]
+        return {**found, "y": keras.ops.convert_to_numpy(y)[:, 0], "words": words}
+
+    check_loader(make, read)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch")

@@ -17,7 +17,6 @@ keras = pytest.importorskip("keras")
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import LoaderError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
-from tabfeed.loader import base  # noqa: E402
 from tabfeed.loader.keras import (  # noqa: E402
     KerasSequenceLoader,
     KerasSequenceValidater,
@@ -26,7 +25,6 @@ from tabfeed.loader.keras import (  # noqa: E402
     sequence,
 )
 from tabfeed.loader.keras_columns import Embedding, Identity, Numeric  # noqa: E402
-from tabfeed.loader.prefetch import Prefetch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 ROWS = 1_000
@@ -108,9 +106,11 @@ def whole_buffers(device: str | None) -> backends.Tensors:
     """What is done where tensors lie on a GPU, tried here."""
     found = backends.find_tensors(device)
     if keras.backend.backend() == "jax":
-        from tabfeed.loader.jax import cut_columns
+        from tabfeed.loader.jax.carry import Carrier as JaxCarrier
+        from tabfeed.loader.jax.carry import in_whole_chunks
 
-        return replace(found, columns=cut_columns)
+        columns = JaxCarrier(column=(1,)).columns
+        return replace(found, columns=columns, place=in_whole_chunks)
     from tabfeed.loader.torch.carry import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
@@ -277,30 +277,6 @@ def test_a_step_is_compiled_once_for_each_size_of_batch() -> None:
     assert {(32, 1), (4, 1)} <= set(once)
     model.fit(train, epochs=3, verbose=0)
     assert traced == once
-
-
-def test_threads_leave_cores_to_a_model_on_the_cpu(
-    trained: keras.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[int] = []
-
-    class Counting(Prefetch[Any]):
-        def __init__(self, *args: Any, workers: int, **options: Any) -> None:
-            used.append(workers)
-            super().__init__(*args, workers=workers, **options)
-
-    monkeypatch.setattr(base, "Prefetch", Counting)
-    monkeypatch.setenv("TABFEED_THREADS", "4")
-    train, fixed = loader(), loader(threads=3)
-    most = train.feed.options.workers
-    assert most > 1
-    trained.evaluate(train, verbose=0)
-    assert set(used) == {most // 2}
-    list(train)
-    assert used[-1] == most
-    used.clear()
-    trained.evaluate(fixed, verbose=0)
-    assert set(used) == {fixed.feed.options.workers} and fixed.feed.options.workers > 1
 
 
 def test_stopping_early_leaves_no_thread(trained: keras.Model) -> None:

@@ -17,10 +17,18 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.columns import Group, Layout
 from tabfeed.loader.plan import Plan
-from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_lots
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, divide, on_gpu
+from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers
+from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu_memory import Need, divide
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
+
+
+class Done:
+    """An event that has happened."""
+
+    def synchronize(self):
+        pass
 
 
 class Stream:
@@ -30,10 +38,10 @@ class Stream:
         self.device = device
 
     def wait_event(self, event):
-        assert event == "done"
+        assert isinstance(event, Done)
 
     def record_event(self):
-        return "done"
+        return Done()
 
     def synchronize(self):
         pass
@@ -41,17 +49,13 @@ class Stream:
 
 @pytest.fixture(autouse=True)
 def pretend(monkeypatch):
-    def plain(nbytes):
-        return np.empty(nbytes, np.uint8)
-
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    monkeypatch.setattr(gpu, "_check_device", lambda device: None)
+    monkeypatch.setattr(gpu, "check_device", lambda device: None)
     monkeypatch.setattr(GpuOptions, "memory", lambda self, device: int(self.device_memory or 10**8))
-    for module in (gpu_buffers, gpu_lots):
-        monkeypatch.setattr(module, "pinned_bytes", plain)
+    monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
 
 
 @pytest.fixture
@@ -93,6 +97,12 @@ def test_the_same_batches(dataset, shuffle, options):
         )
 
 
+def test_more_values_than_32_bits_can_number(dataset, monkeypatch):
+    monkeypatch.setattr(gpu_buffers, "_LARGE", 1)
+    pairs = zip(tuples(dataset), walked(tuples(dataset)), strict=True)
+    assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+
+
 def test_dicts_and_lists(dataset):
     def make():
         return Loader(dataset, 100, True, targets=["y"])
@@ -113,22 +123,42 @@ def test_a_state_goes_over(dataset):
     assert all(torch.equal(a[0], b[0]) for a, b in rest)
 
 
-def test_memory_is_divided_within_its_bounds():
+@pytest.mark.parametrize("cudf", [False, True])
+@pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
+def test_memory_is_divided_within_its_bounds(cudf, memory):
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    lot_bytes = 32
-    for cudf in (False, True):
-        for memory in (60_000_000, 3 * 10**8, 10**9):
-            share = divide(plan, layout, lot_bytes, memory, cudf=cudf)
-            if share is None:
-                assert memory == 60_000_000
-                continue
-            chunk = 2 * 65_536 * (64 + lot_bytes + 4)
-            held = share.slabs * share.rows * lot_bytes + (share.depth + 2) * chunk
-            assert held + share.decoding <= memory
-            assert share.rows >= share.together * 250_000
-            assert share.slabs * share.together >= 8
-    assert divide(plan, layout, lot_bytes, 1000, cudf=False) is None
+    need = Need.of(plan, layout, {"c": 4})
+    assert (need.lot, need.batch, need.passing) == (36, 64, 36)
+    share = divide(need, memory, cudf=cudf)
+    if share is None:
+        assert memory == 60_000_000
+        return
+    chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
+    assert share.lots * share.rows * 36 + chunks + share.decoding <= memory
+    assert share.rows == 250_000
+    # Two lots a stream may be open at once; more, if the chunks ahead reach over several.
+    assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
+
+
+def test_too_little_memory_for_anything_is_none():
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)
+    assert divide(Need.of(plan, layout, {"c": 4}), 1000, cudf=False) is None
+
+
+def test_processes_that_decode(dataset, monkeypatch):
+    monkeypatch.setattr(gpu, "cpu_count", lambda: 8)
+    loader = walked(tuples(dataset))
+    reader = loader.feed.recipe.reader
+    assert reader.processes == 7
+    reader.processes = 1
+    for epoch in range(6):
+        plain = tuples(dataset)
+        plain.set_epoch(epoch)
+        pairs = zip(plain, loader, strict=True)
+        assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+    reader._decoders.close()
 
 
 def test_too_little_memory_leaves_the_feed_as_it_is(dataset):

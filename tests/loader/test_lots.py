@@ -45,18 +45,19 @@ def dataset(tmp_path):
     return Dataset(tmp_path / "a.parquet", npartitions=3)
 
 
-def reader(ds, layout=LAYOUT, transforms=()):
-    parts = PartReader(ds, ds.partitions, ds.partition_lens, layout, transforms)
+def reader(ds, layout=LAYOUT, transforms=(), at_once=2**20):
+    parts = PartReader(ds, ds.partitions, ds.partition_lens, layout, transforms, at_once)
     return LotReader(parts, layout, lot_dtypes(layout, None if transforms else ds.schema))
 
 
 @pytest.mark.parametrize("lot_rows", [1, 15, 1000])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_rows_of_a_lot_stay_whole(dataset, lot_rows, shuffle):
+@pytest.mark.parametrize("at_once", [1, 2**20])
+def test_rows_of_a_lot_stay_whole(dataset, lot_rows, shuffle, at_once):
     epoch = Plan((10, 10, 10), batch=5, shuffle=shuffle, lot=lot_rows).epoch(0)
     seen = []
     for number in range(len(epoch.starts) - 1):
-        (lot,) = reader(dataset).read(epoch, [number])
+        (lot,) = reader(dataset, at_once=at_once).read(epoch, [number])
         order = lot.matrices["cats"][0].tolist()
         assert lot.rows == len(order)
         assert lot.matrices["cats"][1].tolist() == [k * 10 for k in order]

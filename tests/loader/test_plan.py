@@ -241,3 +241,27 @@ def test_a_distant_chunk_costs_no_replay():
 def test_bad_options_are_named(options, message):
     with pytest.raises(ArgumentError, match=message):
         Plan(sizes=(1,), **options)
+
+
+@pytest.mark.parametrize(
+    ("last", "rows"),
+    [
+        ("short", [0, 10, 20, 27]),
+        ("drop", [0, 10, 20]),
+        ("pad", [0, 10, 20, 28]),
+        ("wrap", [0, 10, 20, 30]),
+    ],
+)
+def test_rows_before_a_global_batch(last, rows):
+    plan = Plan((20, 7), 10, ranks=2, last=last)
+    assert [plan.rows_until(step) for step in range(plan.steps + 1)] == rows
+
+
+def test_rows_before_the_last_two_batches_that_share():
+    plan = Plan((21,), 10, ranks=2)  # one row is left for two ranks
+    assert [plan.rows_until(step) for step in range(4)] == [0, 10, 16, 21]
+
+
+def test_how_many_lots_there_are():
+    assert Plan((5, 3, 1, 1), 4, lot=4, shuffle=False).epoch(0).lots == 3
+    assert Plan((5, 3), 4).epoch(0).lots == 2

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +41,7 @@ from tabfeed.loader.tensorflow import (  # noqa: E402
 )
 from tabfeed.loader.tensorflow.tensors import as_tensor  # noqa: E402
 from tabfeed.schema import ColumnSchema, Schema  # noqa: E402
+from tabfeed.trace import ListRecorder, recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 fc = tf.feature_column
@@ -334,6 +337,66 @@ def test_passes_of_a_tf_dataset_are_epochs() -> None:
     assert [ids(dataset_of) for _ in range(3)] == [ids(loader) for _ in range(3)]
 
 
+def test_a_pass_begins_while_keras_builds_what_will_take_it() -> None:
+    """The first is there before it is asked for; the next ones, and others', are in order."""
+    loader, passes = loader_at(5), loader_at(5)
+    with recording(recorder := ListRecorder()):
+        given = loader.get_tf_dataset()
+        wait_for(lambda: any(span.name == "chunk" for span in recorder.spans))
+    assert loader.num_rows_processed == 0
+    assert [ids(given) for _ in range(2)] == [ids(passes) for _ in range(2)]
+    assert loader.get_tf_dataset() is given  # made once, begun again
+    assert ids(loader) == ids(passes)  # a loop takes the epoch that was begun for `fit`
+    assert ids(given) == ids(passes)
+    wait_for(lambda: not loader_threads())
+
+
+def test_a_pass_begun_early_gives_way_to_what_is_said_after() -> None:
+    state, expected = loader_at(5), loader_at(5)
+    reached = ids([next(iter(state))])
+    loader = loader_at(5)
+    given = loader.get_tf_dataset()
+    loader.load_state_dict(state.state_dict())
+    assert reached + ids(given) == ids(expected)
+    given = loader.get_tf_dataset()
+    loader.set_epoch(7)
+    expected.set_epoch(7)
+    assert ids(given) == ids(expected)
+    state.close()
+
+
+def test_a_pass_begun_early_draws_one_seed() -> None:
+    seeds = iter(range(10))
+    loader = make(dataset(5), 1, shuffle=True, seed_fn=lambda: next(seeds))
+    assert ids(loader.get_tf_dataset()) == ids(loader_at(0))
+    assert next(seeds) == 1
+    loader.close()
+
+
+def test_what_is_begun_and_not_taken_ends_with_the_loader() -> None:
+    loader = make(depth=1, buffer_size=16)  # three chunks, of which one is made
+    loader.get_tf_dataset()
+    assert loader_threads()
+    loader.close()
+    assert not loader_threads()
+    loader.get_tf_dataset()
+    gone = weakref.ref(loader)
+    del loader
+    assert gone() is None  # the dataset it made does not hold it
+    wait_for(lambda: not loader_threads())
+
+
+def loader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert what()
+
+
 def test_an_error_within_a_tf_dataset_is_told() -> None:
     loader = make(cat_names=None, feature_columns=[identity("C", 3)])
     with pytest.raises(tf.errors.OpError, match="column 'C' has the id 4"):
@@ -439,10 +502,13 @@ def test_a_device_is_honoured() -> None:
     assert x["C"].device.endswith("CPU:0")
 
 
-def whole_columns(matrix: Any, bounds: tuple[int, ...]) -> list[list[Any]]:
-    """Columns cut from a whole buffer, as where tensors lie on another device."""
-    whole = tf.constant(matrix[:, :, None])
-    return [tf.unstack(whole[:, low:high]) for low, high in pairwise(bounds)]
+def whole_columns(matrices: Sequence[Any], bounds: Sequence[int]) -> list[list[Any]]:
+    """Columns cut from whole buffers, as where tensors lie on another device."""
+    wholes = [tf.constant(matrix[:, :, None]) for matrix in matrices]
+    return [
+        [column for whole in wholes for column in tf.unstack(whole[:, low:high])]
+        for low, high in pairwise(bounds)
+    ]
 
 
 def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:

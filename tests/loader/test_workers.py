@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 
 import pytest
@@ -38,45 +39,59 @@ def make(kind, folder, workers, **options):
     return stateful.StatefulDataLoader(itr, batch_size=None, num_workers=workers, **options)
 
 
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write_rows(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(dataset):
+    """Two epochs that nobody stopped, by kind and options: each starts processes only once."""
+
+    @functools.cache
+    def batches(kind, workers, **options):
+        whole = make(kind, dataset, workers, **options)
+        first = keys(whole)
+        if kind == "stateful":
+            whole.dataset.set_epoch(1)  # new workers know no epochs: torch's own custom
+        epochs = [first, keys(whole)]
+        assert kind == "stateful" or whole.dataset.num_rows_processed == 2 * 132
+        assert epochs[0] != epochs[1]
+        assert all(sorted(k for b in e for k in b) == list(range(132)) for e in epochs)
+        return epochs
+
+    return batches
+
+
 @pytest.mark.parametrize("stop", [0, 5, 13, 14])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stateful_data_loader_goes_on_bit_for_bit(tmp_path, workers, stop):
-    dataset = write_rows(tmp_path)
+def test_stateful_data_loader_goes_on_bit_for_bit(dataset, uninterrupted, workers, stop):
     first = make("stateful", dataset, workers)
     got = some(first, stop)
     state = copy.deepcopy(first.state_dict())
     again = make("stateful", dataset, workers)
     again.load_state_dict(state)
     rest = keys(again)
-    whole = make("stateful", dataset, workers)
-    assert got + rest == keys(whole)
-    assert sorted(k for b in got + rest for k in b) == list(range(132))
-    for loader in (again, whole):  # new workers know no epochs: torch's own custom
-        loader.dataset.set_epoch(1)
-    second = keys(again)
-    assert second == keys(whole) and second != got + rest
+    again.dataset.set_epoch(1)
+    assert [got + rest, keys(again)] == uninterrupted("stateful", workers)
 
 
 @pytest.mark.parametrize("stop", [1, 4, 13])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_data_loader_goes_on_bit_for_bit_and_counts_epochs(tmp_path, persistent, stop):
-    dataset = write_rows(tmp_path)
+def test_data_loader_goes_on_bit_for_bit_and_counts_epochs(
+    dataset, uninterrupted, persistent, stop
+):
     options = {"workers": 2, "persistent_workers": persistent}
-    whole = make("DLDataLoader", dataset, **options)
-    expected = [keys(whole), keys(whole)]
-    assert expected[0] != expected[1]
-    assert whole.dataset.num_rows_processed == 2 * 132
     first = make("DLDataLoader", dataset, **options)
     got = some(first, stop)
     state = json.loads(json.dumps(first.state_dict()))
     assert (state["epoch"], state["step"], state["workers"]) == (0, stop, 2)
     again = make("DLDataLoader", dataset, **options)
     again.load_state_dict(state)
-    assert [got + keys(again), keys(again)] == expected
+    assert [got + keys(again), keys(again)] == uninterrupted("DLDataLoader", **options)
 
 
-def test_the_end_of_an_epoch_is_the_start_of_the_next(tmp_path):
-    dataset = write_rows(tmp_path)
+def test_the_end_of_an_epoch_is_the_start_of_the_next(dataset):
     whole = make("DLDataLoader", dataset, 2)
     keys(whole)
     again = make("DLDataLoader", dataset, 2)
@@ -84,8 +99,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(tmp_path):
     assert keys(again) == keys(whole)
 
 
-def test_living_workers_hear_of_a_new_epoch_and_of_a_state(tmp_path):
-    dataset = write_rows(tmp_path)
+def test_living_workers_hear_of_a_new_epoch_and_of_a_state(dataset):
     loader = make("DLDataLoader", dataset, 2, persistent_workers=True)
     first, state = some(loader, 3), loader.state_dict()
     loader.set_epoch(0)
@@ -95,8 +109,7 @@ def test_living_workers_hear_of_a_new_epoch_and_of_a_state(tmp_path):
     assert keys(loader) == whole[3:]
 
 
-def test_a_state_needs_as_many_workers(tmp_path):
-    dataset = write_rows(tmp_path)
+def test_a_state_needs_as_many_workers(dataset):
     two = make("DLDataLoader", dataset, 2)
     some(two, 3)
     state = two.state_dict()

@@ -10,7 +10,7 @@ batch from a list; once in a chunk it takes the next list.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -62,6 +62,10 @@ class Recipe(Generic[B]):
             plan = epoch.chunk(number, place.rank, place.world)
         chunks = self.maker.make(plan, lots.get(strip.lot for strip in plan.strips))
         lots.done(number)
+        return self.finished(chunks)
+
+    def finished(self, chunks: Iterable[Chunk]) -> list[B]:
+        """The batches of some chunks, after what is to happen to them."""
         batches: list[B] = []
         for chunk in chunks:
             for op in self.ops:
@@ -75,6 +79,10 @@ class Recipe(Generic[B]):
         """What `make` gave, on the training thread, when it takes the first of the batches."""
         batches: list[B] = made
         return batches
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Recipe[Any]:
+        """The same chunks, cut into batches by another function."""
+        return replace(self, finish=finish)
 
 
 class EpochIterator(Generic[B]):
@@ -175,10 +183,14 @@ class EpochIterator(Generic[B]):
         return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
 
     def _refill(self) -> B:
-        batches = self._recipe.arrive(next(self._prefetch))
+        batches = self._take()
         self._ready = iter(batches[self._skip :])
         self._skip = 0
         return next(self._ready)
+
+    def _take(self) -> list[B]:
+        """The batches of the next chunk."""
+        return self._recipe.arrive(next(self._prefetch))
 
     def state_dict(self) -> dict[str, Any]:
         """Where this iterator stands."""
@@ -210,7 +222,14 @@ class Feed(Generic[B]):
         The order.
     options
         Everything else.
+
+    Attributes
+    ----------
+    reader_choice
+        Where there was a choice of readers: which one reads, and why.
     """
+
+    reader_choice = ""
 
     def __init__(self, recipe: Recipe[B], plan: Plan, options: LoaderOptions) -> None:
         self.recipe = recipe
@@ -234,7 +253,6 @@ class Feed(Generic[B]):
         workers: int = 1,
         *,
         recipe: Recipe[Any] | None = None,
-        threads: int | None = None,
     ) -> EpochIterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands.
 
@@ -244,20 +262,27 @@ class Feed(Generic[B]):
             Within a process that is one of several workers of a rank: which, of how many.
         recipe
             How to make these batches, if otherwise than the feed's own.
-        threads
-            How many threads make them, if otherwise than the options say.
         """
         begin, options = self._begin().in_worker(worker, workers), self.options
-        if threads is not None:
-            options = replace(options, threads=threads)
         if workers > 1:
             options = replace(options, threads=max(1, options.workers // workers))
-        made = recipe or self.recipe
-        iterator = EpochIterator(made, begin, options.place, options, self._on_batch)
+        iterator = self._iterator(recipe or self.recipe, begin, options)
         self._iterators.add(iterator)
         if begin.step + worker >= begin.steps:  # the other workers have the batches that are left
             self._next = Position(begin.plan, begin.epoch + 1, 0)
         return iterator
+
+    def _iterator(
+        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
+    ) -> EpochIterator[Any]:
+        return EpochIterator(recipe, begin, options.place, options, self._on_batch)
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
+        """A feed of the same chunks, cut into batches by another function."""
+        new: Feed[Any] = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        if self.reader_choice:
+            new.reader_choice = self.reader_choice
+        return new
 
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
@@ -319,6 +344,11 @@ class Feed(Generic[B]):
     def skip_epoch(self) -> None:
         """Count an epoch as done; somebody else did the reading."""
         self._now = self._next = Position(self._next.plan, self._next.epoch + 1, 0)
+
+    @property
+    def upcoming(self) -> Position:
+        """Where the next `iter` begins."""
+        return self._next
 
     @property
     def epoch(self) -> int:

@@ -34,7 +34,8 @@ def pad_lists(lists: Lists, width: int, value: float = 0, *, dtype: Any = None) 
            [4, 0]])
     """
     lengths = np.minimum(np.diff(lists.offsets), width)
-    out = np.full((len(lengths), width), value, dtype=dtype or lists.values.dtype)
+    shape = (len(lengths), width, *lists.values.shape[1:])
+    out = np.full(shape, value, dtype=dtype or lists.values.dtype)
     inside = np.arange(width) < lengths[:, None]
     starts = lists.offsets[:-1]
     out[inside] = lists.values[(starts[:, None] + np.arange(width))[inside]]
@@ -148,6 +149,11 @@ class EmbeddingOperator:
     def dimension(self) -> int:
         """Length of a vector."""
         return int(self._matrix.shape[1])
+
+    @property
+    def tables(self) -> tuple[Array, Array | None, Array | None]:
+        """The vectors; ids in ascending order and the row of each, unless ids are row numbers."""
+        return self._matrix, self._ids, self._order
 
     def __call__(self, chunk: Chunk) -> None:
         """Add the vectors of a chunk's ids."""

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.errors import LoaderError
 from tabfeed.loader.cache_folder import CacheFolder, default_folder, default_limit
 from tabfeed.loader.cache_key import PartNames
 from tabfeed.loader.columns import Lists, Part
@@ -56,6 +57,11 @@ class _ForkSafeLock:
 
 def with_cache(reader: ReadsParts, kind: str | None, budget: int) -> ReadsParts:
     """The reader, with a cache before it if one was asked for."""
+    if kind == "device":
+        raise LoaderError(
+            'cache="device" keeps data on a GPU, which only the torch loaders do; use '
+            'cache="memory" or "disk" here'
+        )
     if kind == "memory":
         return MemoryCache(reader, budget)
     return DiskCache(reader) if kind == "disk" else reader

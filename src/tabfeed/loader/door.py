@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tabfeed.loader.base import Feed
 from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
+from tabfeed.loader.telling import line, page
 
 __all__ = ["Door"]
 
@@ -63,6 +64,12 @@ class Door:
     def stop(self) -> None:
         """The same as `close`."""
         self.close()
+
+    def __repr__(self) -> str:
+        return line(type(self).__name__, self.feed)
+
+    def _repr_html_(self) -> str:
+        return page(type(self).__name__, self.feed)
 
     def __enter__(self: D) -> D:
         return self

@@ -3,8 +3,9 @@
 Each column is gathered by the lot's permutation right after it was decoded, while it is in the
 processor's cache, into memory that is used again and again. Measured on two cores: taking one
 column after the other this way costs less than decoding a row group in one call and leaving it
-where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and ``mode="clip"``
-releases the interpreter lock, so several threads fill several lots at once.
+where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and a mode other than
+"raise" releases the interpreter lock, so several threads fill several lots at once; no index is out
+of range, and "wrap" takes a seventh less time than "clip".
 
 Columns keep the dtype of the file where all of a group agree on one that the batch's dtype can
 hold: half the memory, and the cast comes for free with the copy into a batch.
@@ -145,42 +146,39 @@ class LotReader:
         if matrices is None:
             matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
         lot = Lot(rows, matrices)
-        if len(partitions) == 1:
-            for part in self.parts.pieces(partitions[0]):
-                with span("gather", rows=rows):
-                    self._fill(lot, [part], index)
-        else:
-            parts = [self.parts.read(n) for n in partitions]
+        *small, last = partitions  # the last one is what makes a lot large enough
+        before = [self.parts.read(n) for n in small]
+        for piece in self.parts.pieces(last):
             with span("gather", rows=rows):
-                self._fill(lot, [p for p in parts if p.rows], index)
+                self._fill(lot, [*(part for part in before if part.rows), piece], index)
         return lot
 
     def _matrix(self, group: Group, rows: int) -> Array:
         return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
 
     def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
-        """Put what these parts have of some columns, one after the other, into the lot."""
+        """Put the columns that the last of these parts has, from all of them, into the lot."""
         if not parts:
             return
         for group in self.layout.groups:
             for row, name in enumerate(group.columns):
-                if name in parts[0].scalars:
+                if name in parts[-1].scalars:
                     arrays = [p.scalars[name] for p in parts]
                     out = lot.matrices[group.name][row]
                     if out.dtype != group.dtype:
                         _check_dtype(arrays, out, name)
                     self._gather(arrays, index, out)
         for name, width, dtype in self.layout.fixed:
-            if name in parts[0].scalars:
+            if name in parts[-1].scalars:
                 out = lot.fixed[name] = self.pool.empty((lot.rows, width), dtype)
                 source = _laid([p.scalars[name] for p in parts])
                 out[:] = source if index is None else np.take(source, index, axis=0)
         for name, dtype in self.layout.lists:
-            if name in parts[0].lists:
+            if name in parts[-1].lists:
                 joined = join_lists([p.lists[name] for p in parts], dtype)
                 lot.lists[name] = gather_lists(joined, index)
         for name in self.layout.extras:
-            if name in parts[0].extras:
+            if name in parts[-1].extras:
                 joined = pa.concat_arrays([p.extras[name] for p in parts])
                 lot.extras[name] = joined if index is None else joined.take(pa.array(index))
 
@@ -194,10 +192,10 @@ class LotReader:
             source = self.scratch.get("laid", len(out), np.result_type(*arrays))
             np.concatenate(arrays, out=source)
         if source.dtype == out.dtype:
-            np.take(source, index, out=out, mode="clip")
+            np.take(source, index, out=out, mode="wrap")
         else:
             gathered = self.scratch.get("gathered", len(out), source.dtype)
-            np.take(source, index, out=gathered, mode="clip")
+            np.take(source, index, out=gathered, mode="wrap")
             np.copyto(out, gathered, casting="unsafe")
 
 

@@ -17,7 +17,7 @@ from tabfeed.loader.ranks import Place, find_place
 
 __all__ = ["CACHES", "LoaderOptions", "RowBytes", "check_plan", "lots_ahead", "make_plan"]
 
-CACHES = (None, "memory", "disk")
+CACHES = (None, "memory", "disk", "device")
 _STREAMS = 4
 _CHUNK_ROWS = 2**17
 _CHUNK_PARTS = 32
@@ -60,7 +60,9 @@ class LoaderOptions:
         Most memory for one chunk: bytes, "200MB" or a share of what is free.
     cache
         "memory" or "disk" to keep decoded partitions for later epochs; on disk for later runs too,
-        in ``TABFEED_CACHE_DIR``, up to ``TABFEED_CACHE_SIZE``.
+        in ``TABFEED_CACHE_DIR``, up to ``TABFEED_CACHE_SIZE``. "device" to keep all of the data on
+        the GPU (torch's doors alone): read once, before the first batch, and permuted as a whole in
+        every epoch, the first one included.
     threads
         How many threads read and prepare; the usable cores, at most 8, by default.
     depth
@@ -89,7 +91,9 @@ class LoaderOptions:
             if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
                 raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
         if self.cache not in CACHES:
-            raise ArgumentError(f'cache is {self.cache!r}; it must be "memory", "disk" or None')
+            raise ArgumentError(
+                f'cache is {self.cache!r}; it must be "memory", "disk", "device" or None'
+            )
         if self.last is not None and self.last not in LAST:
             raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
         if self.drop_last and self.last not in (None, "drop"):
@@ -129,6 +133,11 @@ class LoaderOptions:
         if self.host_memory is None:
             return _HOST_MEMORY
         return parse_bytes(self.host_memory, name="host_memory")
+
+    @property
+    def off_device(self) -> LoaderOptions:
+        """The same, where nothing is kept on a device."""
+        return replace(self, cache=None) if self.cache == "device" else self
 
     def streaming(self, overhead: int) -> LoaderOptions:
         """The same, where row groups are read in slices and each thread holds `overhead` bytes.

@@ -51,6 +51,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tabfeed.errors import ArgumentError
+from tabfeed.loader.permutations import Permutations
 
 __all__ = ["LAST", "ChunkPlan", "Epoch", "Plan", "Run", "Strip"]
 
@@ -135,6 +136,10 @@ class Plan:
         For how many ranks the last batches are evened out.
     last
         What becomes of rows that do not fill a batch: "short", "drop", "pad" or "wrap".
+    whole
+        Whether the order is one permutation of all rows, drawn by whoever holds all of them:
+        global batch ``t`` is its places ``[t * batch, (t + 1) * batch)``, and lots and streams
+        only say how the data are read.
 
     Examples
     --------
@@ -157,6 +162,7 @@ class Plan:
     ranks: int = 1
     last: str = "short"
     lot: int = 1
+    whole: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch", "streams", "chunk", "ranks", "lot"):
@@ -210,6 +216,11 @@ class Plan:
     def chunks(self) -> int:
         """Chunks in an epoch."""
         return -(-self.steps // self.chunk)
+
+    def rows_until(self, step: int) -> int:
+        """Rows of the global batches before `step`."""
+        full = min(step, self.steps - len(self.tail))
+        return full * self.batch + sum(self.tail[: step - full])
 
     def rank_rows(self, step: int, rank: int, world: int) -> int:
         """Rows of a batch on one rank."""
@@ -299,6 +310,11 @@ class Epoch:
         sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
         return np.concatenate([[0], np.cumsum(sizes)])[self._firsts].astype(np.int64)
 
+    @property
+    def lots(self) -> int:
+        """How many lots there are."""
+        return len(self._firsts) - 1
+
     def partitions(self, lot: int) -> list[int]:
         """The partitions of a lot, as they are laid end to end before they are permuted."""
         numbers: list[int] = self.order[self._firsts[lot] : self._firsts[lot + 1]].tolist()
@@ -308,7 +324,13 @@ class Epoch:
         """Row ``i`` of a lot is row ``permutation[i]`` of its partitions; None if not shuffled."""
         if not self.plan.shuffle:
             return None
-        return self._random(1, lot).permutation(self.lot_rows(lot))
+        order: Index = self.permutations.of(lot)
+        return order
+
+    @cached_property
+    def permutations(self) -> Permutations:
+        """The permutations of lots, where rows are shuffled."""
+        return Permutations(np.diff(self.starts), self._random)
 
     def lot_rows(self, lot: int) -> int:
         """Rows of a lot."""

@@ -57,16 +57,16 @@ def shuffle_quality(plan: Plan, epoch: int = 0) -> ShuffleQuality:
     chunks = np.unique(np.linspace(0, plan.chunks - 1, min(_SAMPLE, plan.chunks)).astype(int))
     random = np.random.default_rng(0)
     here, chance, ordered = [], [], []
-    order = plan.epoch(epoch)
+    order, uniform = plan.epoch(epoch), plan.whole and plan.shuffle
     for number in chunks.tolist():
         chunk = order.chunk(number)
-        rows = _rows(order, chunk, starts)
+        rows = np.empty(0, np.int64) if uniform else _rows(order, chunk, starts)
         for step in random.integers(chunk.steps, size=-(-_SAMPLE // len(chunks))).tolist():
             batch = rows[chunk.bounds[step] : chunk.bounds[step + 1]]
-            count, total = len(batch), plan.rows
-            here.append(_distance(batch, total))
+            count, total = int(chunk.bounds[step + 1] - chunk.bounds[step]), plan.rows
             drawn = random.choice(total, count, replace=count > total)
             chance.append(_distance(drawn, total))
+            here.append(chance[-1] if uniform else _distance(batch, total))
             first = int(random.integers(max(1, total - count + 1)))
             ordered.append(_distance(np.arange(first, first + count), total))
     got, best, worst = float(np.mean(here)), float(np.mean(chance)), float(np.mean(ordered))

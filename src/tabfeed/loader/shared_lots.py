@@ -32,6 +32,9 @@ class Ahead:
         How many may be there before a chunk asks for them.
     together
         How many to read in one go, where a reader is faster so.
+    most
+        How many may be there in all, those that chunks are made of included, for any to be read
+        early; no limit if None.
     by_all
         Whether a thread that makes a chunk, and finds that others are reading what it needs,
         reads for later meanwhile. With few threads that keeps all of them busy; with many it
@@ -41,6 +44,7 @@ class Ahead:
     lots: int = 1
     together: int = 1
     by_all: bool = True
+    most: int | None = None
 
 
 class SharedLots(Generic[L]):
@@ -132,6 +136,8 @@ class SharedLots(Generic[L]):
         """The next lots that nobody has begun to read: as many as are read together, or none."""
         room = self._ahead.lots - len(self._early)
         count = min(self._ahead.together, self._ahead.lots)
+        if self._ahead.most is not None:
+            room = min(room, self._ahead.most - len(self._lots) - len(self._reading))
         if room < count:
             return []
         numbers: list[int] = []

@@ -22,8 +22,9 @@ from tabfeed.loader.plan import Plan
 
 __all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
 
-VERSION = 2
+VERSION = 3
 _PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "lot")
+_WHOLE = "whole"  # in a state only where it is so
 
 
 class Position(NamedTuple):
@@ -88,11 +89,12 @@ def save(position: Position) -> dict[str, Any]:
     """A position as plain values."""
     plan = position.plan
     workers = {"workers": position.workers} if position.workers > 1 else {}
+    whole = {_WHOLE: True} if plan.whole else {}
     return {
         "tabfeed_loader": VERSION,
         "data": fingerprint(plan),
         "rows": plan.rows,
-        "plan": {name: getattr(plan, name) for name in _PLAN},
+        "plan": {name: getattr(plan, name) for name in _PLAN} | whole,
         "epoch": position.epoch,
         "step": position.step,
         **workers,
@@ -124,7 +126,8 @@ def restore(state: Mapping[str, Any], plan: Plan) -> Position:
             f"{plan.rows} rows in {len(plan.sizes)} partitions; load it with the same files, "
             "columns, filters and part_size"
         )
-    _check_same_run(fields, plan)
+    _check_same_run(fields | {_WHOLE: bool(saved.get(_WHOLE, False))}, plan)
+    fields["chunk"] = plan.chunk  # changes nothing of the order, and is what memory was shared by
     return _checked(Position(replace(plan, **fields), epoch, step, workers))
 
 
@@ -132,6 +135,11 @@ def _check_same_run(saved: dict[str, Any], plan: Plan) -> None:
     if saved["shuffle"] != plan.shuffle:
         raise StateError(
             f"the state was made with shuffle={saved['shuffle']}, this loader with {plan.shuffle}"
+        )
+    if saved[_WHOLE] != plan.whole:
+        which = "another than" if plan.whole else "that of"
+        raise StateError(
+            f'the state is of an order that is {which} cache="device": go on with the same cache='
         )
     same_global = saved["batch"] == plan.batch
     same_per_rank = saved["batch"] * plan.ranks == plan.batch * saved["ranks"]

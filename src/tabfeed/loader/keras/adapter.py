@@ -12,6 +12,7 @@ loader is a `PyDataset` and no more.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from tabfeed.loader.base import EpochIterator, Feed, Recipe
 from tabfeed.loader.door import Door
 from tabfeed.loader.keras_fields import Array, Field
 from tabfeed.loader.keras_roles import Roles
+from tabfeed.loader.state import Position
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -44,26 +46,22 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
     raw
         Makes the arrays themselves instead, for passes that TensorFlow runs: it takes them over
         without a copy.
-    fit_threads
-        How many threads prepare the passes of ``fit``, ``evaluate`` and ``predict``; as many as
-        other passes by default.
     """
 
     fields: tuple[Field, ...]
     roles: Roles
     class_weight: Mapping[int, float] | None
 
-    def __init__(
-        self, feed: Feed[Any], raw: Recipe[list[Array]], fit_threads: int | None = None
-    ) -> None:
+    def __init__(self, feed: Feed[Any], raw: Recipe[list[Array]]) -> None:
         super().__init__()
         self.feed = feed
         self._raw = raw
-        self._fit_threads = fit_threads
         self._before = 0
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
         self._failure: BaseException | None = None
+        self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
+        self._fit_dataset: Any = None
 
     # -- a sequence of batches ------------------------------------------------------
 
@@ -71,13 +69,14 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """The next pass over the data."""
         return self._begin(self.feed.recipe)
 
-    def _begin(self, recipe: Recipe[Any], threads: int | None = None) -> EpochIterator[Any]:
+    def _begin(self, recipe: Recipe[Any]) -> EpochIterator[Any]:
+        self._end_early()
         self._before = self.feed.rows_given
-        return self.feed.iterate(recipe=recipe, threads=threads)
+        return self.feed.iterate(recipe=recipe)
 
     def _lazily(self) -> Iterator[Any]:
         """A pass that begins with its first batch."""
-        yield from self._begin(self.feed.recipe, self._fit_threads)
+        yield from self._begin(self.feed.recipe)
 
     def __getitem__(self, index: int) -> Any:
         """Batch `index` of the epoch that comes next; asked in order, prepared ahead."""
@@ -166,10 +165,18 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         return self._lazily()
 
     def get_tf_dataset(self) -> Any:
-        """A pass as `tf.data`, for ``fit``: what ends it early is raised by `on_epoch_end`."""
+        """Passes as `tf.data`, for ``fit``: what ends one early is raised by `on_epoch_end`.
+
+        The first begins now, while Keras builds what will take it. The dataset is made once: that
+        takes as long as some hundred thousand rows, and ``evaluate`` asks after every epoch.
+        """
         from tabfeed.loader.tensorflow.data import make_dataset
 
-        return make_dataset(self, self._raw_pass(self._keep_failure, self._fit_threads))
+        begun = self._begin(self._raw)
+        self._early = (self.feed.upcoming, begun)
+        if self._fit_dataset is None:
+            self._fit_dataset = make_dataset(self, _weakly(self))
+        return self._fit_dataset
 
     def as_tf_dataset(self) -> Any:
         """A `tf.data.Dataset` of the batches; each pass over it is an epoch of the loader.
@@ -180,23 +187,26 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """
         from tabfeed.loader.tensorflow.data import make_dataset
 
-        return make_dataset(self, self._raw_pass(None), exact=True)
+        return make_dataset(self, lambda: self._begin(self._raw), exact=True)
 
-    def _keep_failure(self, failure: BaseException) -> None:
-        self._failure = failure
+    def fit_pass(self) -> Iterator[list[Array]]:
+        """A pass of ``fit``; what ends it early is kept for `on_epoch_end`."""
+        try:
+            yield from self._take_early() or self._begin(self._raw)
+        except Exception as e:
+            self._failure = e
 
-    def _raw_pass(
-        self, on_failure: Callable[[BaseException], None] | None, threads: int | None = None
-    ) -> Callable[[], Any]:
-        def batches() -> Iterator[list[Array]]:
-            try:
-                yield from self._begin(self._raw, threads)
-            except Exception as e:
-                if on_failure is None:
-                    raise
-                on_failure(e)
+    def _take_early(self) -> EpochIterator[list[Array]] | None:
+        """The pass that was begun before it was asked for, if it is still the next one."""
+        if self._early is not None and self._early[0] != self.feed.upcoming:
+            self._end_early()
+        early, self._early = self._early, None
+        return None if early is None else early[1]
 
-        return batches
+    def _end_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            early[1].close()
 
     # -- where it stands -----------------------------------------------------------------
 
@@ -212,7 +222,20 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """End the background threads of all passes."""
         with self._walk_lock:
             self._end_walk()
+        self._end_early()
         super().close()
+
+
+def _weakly(feed: KerasFeed) -> Callable[[], Iterator[list[Array]]]:
+    """Begins passes of a feed, without keeping it alive in between."""
+    found = weakref.ref(feed)
+
+    def batches() -> Iterator[list[Array]]:
+        alive = found()
+        assert alive is not None  # Keras holds the loader as long as it reads
+        return alive.fit_pass()
+
+    return batches
 
 
 def _as_numpy(tensor: Any) -> Any:

@@ -4,8 +4,7 @@ In the computer's own memory a tensor takes over the array's, column by column: 
 microseconds each, and `JAX` takes a whole batch in one call. On another device each buffer of a
 chunk is copied whole, and columns are cut from it there: forty small copies a batch would take
 longer than the model's step. torch cuts by views, from chunks that were put together on the GPU
-if they can be; for JAX the cut of a chunk is one compiled call, which is compiled once for each
-size of chunk.
+if they can be; for JAX the cut of a batch is one compiled call.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from tabfeed.loader.base import Feed
 from tabfeed.loader.keras_fields import Array, Field
 
-__all__ = ["Tensors", "device_scope", "find_tensors", "on_cpu"]
+__all__ = ["Tensors", "device_scope", "find_tensors"]
 
 
 def as_entry(field: Field, tensors: Sequence[Any]) -> Any:
@@ -40,15 +39,15 @@ class Tensors:
     entry
         The entry of a field from the tensors it is made of.
     columns
-        Where buffers travel whole: from one, ``(columns, rows)``, and the bounds of its batches,
-        for each batch its columns ``(rows, 1)``.
+        Where buffers travel whole: from those of a chunk, ``(columns, rows)``, and the bounds of
+        its batches, for each batch the columns of all of them, ``(rows, 1)``.
     place
         Gives a feed whose chunks are made on the device, where that is possible.
     """
 
     put: Callable[[Sequence[Array]], Sequence[Any]]
     entry: Callable[[Field, Sequence[Any]], Any] = as_entry
-    columns: Callable[[Array, tuple[int, ...]], Sequence[Sequence[Any]]] | None = None
+    columns: Callable[[Sequence[Array], Sequence[int]], Sequence[Sequence[Any]]] | None = None
     place: Callable[[Feed[Any]], Feed[Any]] = lambda feed: feed
 
 
@@ -102,9 +101,12 @@ def _torch(device: str | None) -> Tensors:
 
 
 def _jax(device: str | None) -> Tensors:
-    from tabfeed.loader.jax import cut_columns, put
+    from tabfeed.loader.jax.carry import Carrier, in_whole_chunks
 
-    return Tensors(put, columns=None if on_cpu(device) else cut_columns)
+    carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
+    if on_cpu(device):
+        return Tensors(carry)
+    return Tensors(carry, columns=carry.columns, place=in_whole_chunks)
 
 
 def _any(device: str | None) -> Tensors:

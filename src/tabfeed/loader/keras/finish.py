@@ -51,19 +51,17 @@ class Finish:
 
     def _from_buffers(self, chunk: Chunk) -> list[dict[str, Any]]:
         """For each batch the columns that are cut from buffers on the device, if any are."""
-        found: list[dict[str, Any]] = [{} for _ in range(chunk.steps)]
-        if self.tensors.columns is None:
-            return found
-        bounds = tuple(chunk.bounds.tolist())
-        for group in self.cutter.groups:
-            batches = self.tensors.columns(chunk.matrices[group.name], bounds)
-            for ready, columns in zip(found, batches, strict=True):
-                ready.update(zip(group.columns, columns, strict=True))
-        return found
+        groups = self.cutter.groups
+        if self.tensors.columns is None or not groups:
+            return [{} for _ in range(chunk.steps)]
+        names = [name for group in groups for name in group.columns]
+        matrices = [chunk.matrices[group.name] for group in groups]
+        batches = self.tensors.columns(matrices, chunk.bounds.tolist())
+        return [dict(zip(names, columns, strict=True)) for columns in batches]
 
     def _batch(self, arrays: Sequence[Array], ready: dict[str, Any]) -> Any:
         """One batch from the arrays that are left and the entries there are already."""
-        made, at = self.tensors.put(arrays), 0
+        made, at = self.tensors.put(arrays) if arrays else (), 0
         entries = {}
         for field in self.fields:
             if field.name in ready:
@@ -79,6 +77,8 @@ class Finish:
 
     def _weights(self, label: Any) -> Any:
         assert self.weights is not None  # asked for only where there are some
+        if self.tensors.columns is not None:
+            return _weights_there(label, self.weights)
         found = weights_of(keras.ops.convert_to_numpy(label), self.weights)
         return self.tensors.put([found])[0]
 
@@ -87,6 +87,16 @@ def _one_or_all(labels: list[Any]) -> Any:
     if not labels:
         return None
     return labels[0] if len(labels) == 1 else labels
+
+
+def _weights_there(labels: Any, weights: Mapping[int, float]) -> Any:
+    """The same as `weights_of`, on the device: to fetch labels from there would stop the model."""
+    column = labels[:, 0]
+    found, others = 0.0, 1.0
+    for label, weight in weights.items():
+        alike: Any = keras.ops.cast(column == label, "float32")
+        found, others = found + alike * weight, others - alike
+    return found + others if weights else keras.ops.ones_like(column)
 
 
 def weights_of(labels: Array, weights: Mapping[int, float]) -> Array:

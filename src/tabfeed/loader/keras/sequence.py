@@ -15,7 +15,7 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed, output_schema, split_steps
 from tabfeed.loader.keras.adapter import KerasFeed
-from tabfeed.loader.keras.backends import find_tensors, on_cpu
+from tabfeed.loader.keras.backends import find_tensors
 from tabfeed.loader.keras.finish import Finish
 from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras_roles import find_roles
@@ -72,10 +72,7 @@ class KerasSequenceLoader(KerasFeed):
         not to ``fit``, which does not pass it on to a loader.
     transforms
         Functions from Arrow table to Arrow table; a fitted workflow is one.
-    threads
-        How many threads read and prepare: by default the usable cores, at most 8; where the model
-        computes on these cores too, half of them during ``fit``.
-    seed, last, streams, host_memory, cache, depth
+    seed, last, streams, host_memory, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
 
     Examples
@@ -148,9 +145,7 @@ class KerasSequenceLoader(KerasFeed):
         )
         feed: Feed[Any] = build_feed(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, feed.plan)
-        # Threads that take both of two cores at once hold a model that computes there up twice.
-        share = max(1, feed.options.workers // 2) if threads is None and on_cpu(where) else None
-        super().__init__(tensors.place(feed), replace(feed.recipe, finish=raw), share)
+        super().__init__(tensors.place(feed), replace(feed.recipe, finish=raw))
 
 
 def _as_dataset(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -58,6 +59,35 @@ class _Waiting:
         return self._held.pop(int(number))
 
 
+@dataclass(frozen=True)
+class _Structure:
+    """Flat tensors as ``(inputs, labels)``, without holding the loader, which holds a dataset."""
+
+    fields: tuple[Field, ...]
+    labels: int
+    weights: Mapping[int, float] | None
+
+    @classmethod
+    def of(cls, loader: KerasFeed) -> _Structure:
+        """That of a loader's batches."""
+        return cls(loader.fields, len(loader.roles.labels), loader.class_weight)
+
+    def __call__(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """The batch; without labels ``(inputs,)``."""
+        entries, at = [], 0
+        for field in self.fields:
+            count = PARTS[field.form]
+            entries.append(build_entry(field, tensors[at : at + count]))
+            at += count
+        inputs = len(entries) - self.labels
+        names = [field.name for field in self.fields[:inputs]]
+        x, y = dict(zip(names, entries, strict=False)), entries[inputs:]
+        if not y:
+            return (x,)
+        labels = y[0] if len(y) == 1 else tuple(y)
+        return (x, labels) if self.weights is None else (x, labels, tensors[-1])
+
+
 def make_dataset(
     loader: KerasFeed,
     batches: Callable[[], Iterator[list[Array]]],
@@ -80,19 +110,19 @@ def make_dataset(
     flat = [spec for parts in specs for spec in parts]
     if loader.class_weight is not None:
         flat.append(tf.TensorSpec((rows,), tf.float32))
-    waiting = _Waiting(batches)
+    waiting, structure = _Waiting(batches), _Structure.of(loader)
 
     def take(number: Any) -> list[Array]:
         arrays = waiting.take(number)
-        if loader.class_weight is not None:
-            arrays = [*arrays, weights_of(arrays[-1], loader.class_weight)]
+        if structure.weights is not None:
+            arrays = [*arrays, weights_of(arrays[-1], structure.weights)]
         return arrays
 
     def assemble(number: tf.Tensor) -> Any:
         tensors = tf.numpy_function(take, [number], [spec.dtype for spec in flat])
         for tensor, spec in zip(tensors, flat, strict=True):
             tensor.set_shape(spec.shape)
-        return _structure(loader, tensors)
+        return structure(tensors)
 
     numbers = tf.data.Dataset.from_generator(
         waiting.numbers, output_signature=tf.TensorSpec((), tf.int64)
@@ -101,22 +131,6 @@ def make_dataset(
     if exact:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(loader)))
     return dataset
-
-
-def _structure(loader: KerasFeed, tensors: Sequence[tf.Tensor]) -> Any:
-    """Flat tensors as ``(inputs, labels)``; without labels ``(inputs,)``."""
-    entries, at = [], 0
-    for field in loader.fields:
-        count = PARTS[field.form]
-        entries.append(build_entry(field, tensors[at : at + count]))
-        at += count
-    inputs = len(entries) - len(loader.roles.labels)
-    names = [field.name for field in loader.fields[:inputs]]
-    x, y = dict(zip(names, entries, strict=False)), entries[inputs:]
-    if not y:
-        return (x,)
-    labels = y[0] if len(y) == 1 else tuple(y)
-    return (x, labels) if loader.class_weight is None else (x, labels, tensors[-1])
 
 
 def _options(loader: KerasFeed) -> tf.data.Options:

@@ -35,7 +35,7 @@ class Carrier:
     --------
     >>> import numpy as np
     >>> carry = Carrier("cpu")
-    >>> first, second = carry.columns(np.array([[1, 2, 3], [4, 5, 6]]), (0, 2, 3))
+    >>> first, second = carry.columns([np.array([[1, 2, 3], [4, 5, 6]])], (0, 2, 3))
     >>> [column.tolist() for column in first], [column.tolist() for column in second]
     ([[[1], [2]], [[4], [5]]], [[[3]], [[6]]])
     """
@@ -69,11 +69,17 @@ class Carrier:
             self._streams.own = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return self._streams.own
 
-    def columns(self, matrix: Any, bounds: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """For each batch of a ``(columns, rows)`` buffer its columns, ``(rows, 1)``: views."""
-        whole = self(matrix).unsqueeze(2)
-        parts = torch.split(whole, [high - low for low, high in pairwise(bounds)], dim=1)
-        return [part.unbind(0) for part in parts]
+    def columns(self, matrices: Sequence[Any], bounds: Sequence[int]) -> list[list[Tensor]]:
+        """For each batch of a chunk the columns of all its ``(columns, rows)`` buffers.
+
+        They are views, ``(rows, 1)``.
+        """
+        sizes = [high - low for low, high in pairwise(bounds)]
+        batches: list[list[Tensor]] = [[] for _ in sizes]
+        for whole in [self(matrix).unsqueeze(2) for matrix in matrices]:
+            for batch, part in zip(batches, torch.split(whole, sizes, dim=1), strict=True):
+                batch.extend(part.unbind(0))
+        return batches
 
     def __reduce__(self) -> tuple[type[Carrier], tuple[str]]:
         return Carrier, (str(self.device),)  # streams stay with their threads

@@ -1,8 +1,8 @@
 """Lots decoded on the GPU itself, by pylibcudf.
 
-Each thread reads on a stream of its own; columns of the table that comes are gathered, by the lot's
-permutation, straight into the lot's matrices. What pylibcudf decodes lies in a pool of bounded
-size; the thread waits for its stream before a table goes, without the interpreter lock.
+Each thread reads on a stream of its own, several lots in one call, and lays the columns side by
+side in their slab, in few calls: pylibcudf joins those of one dtype to a matrix, which torch takes
+as it is. What pylibcudf decodes lies in a pool of bounded size.
 
 Whatever is not plain numbers in local Parquet files, and any lot with nulls, is left to Arrow,
 whose results are the same.
@@ -10,29 +10,31 @@ whose results are the same.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
+from tabfeed.budget import cpu_count
 from tabfeed.errors import MissingExtraError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.desks import Desks
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
-from tabfeed.loader.torch.gpu_buffers import Slab
-from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
+from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
+from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader, lock_pages
 from tabfeed.trace import span
 
-__all__ = ["CudfLotReader", "why_not_cudf"]
+__all__ = ["CudfLotReader", "why_not_cudf", "why_unfit"]
 
 Tensor = torch.Tensor
 _POOLS: list[Any] = []  # the one of ours that is in use
@@ -40,7 +42,21 @@ _STREAMS: dict[str, deque[tuple[Any, Any]]] = {}  # by device: pairs that nobody
 
 
 def why_not_cudf(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> str | None:
-    """Why pylibcudf cannot read these partitions; None if it can."""
+    """Why pylibcudf cannot read these partitions; None if it can. Loads it."""
+    if (reason := why_unfit(parts, layout, dtypes)) is not None:
+        return reason
+    # Threads of the library that fetches pages from files: 8 were measured half as fast again as
+    # its own 4, and faster than 16. It looks once, when it is loaded.
+    os.environ.setdefault("KVIKIO_NTHREADS", str(min(8, cpu_count())))
+    try:
+        import_module("pylibcudf")
+    except ImportError as e:
+        return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
+    return None
+
+
+def why_unfit(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> str | None:
+    """What of these partitions pylibcudf cannot read; None if it can read all. Loads nothing."""
     if not isinstance(parts, PartReader):
         return "partitions are cached"
     if parts.transforms:
@@ -51,10 +67,6 @@ def why_not_cudf(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[A
         return "the files are not local Parquet files of plain numbers"
     if any(not piece.whole for part in parts.partitions for piece in part.pieces):
         return "row groups are too large for the budget and are read in slices"
-    try:
-        import_module("pylibcudf")
-    except ImportError as e:
-        return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
     return None
 
 
@@ -80,12 +92,10 @@ class _Pool:
         # allocation there would stop the whole GPU; one that the user has chosen stays.
         current = rmm.mr.get_current_device_resource()
         if type(current) is rmm.mr.CudaMemoryResource or current in _POOLS:
-            size = nbytes // 256 * 256
-            pool = rmm.mr.PoolMemoryResource(
-                rmm.mr.CudaMemoryResource(), initial_pool_size=size, maximum_pool_size=size
-            )
-            _POOLS[:] = [pool]
-            rmm.mr.set_current_device_resource(pool)
+            pool = rmm.mr.CudaAsyncMemoryResource(release_threshold=nbytes)
+            limited = rmm.mr.LimitingResourceAdaptor(pool, allocation_limit=nbytes)
+            _POOLS[:] = [limited]
+            rmm.mr.set_current_device_resource(limited)
         self._streams = _STREAMS.setdefault(str(device), deque())
 
     @contextmanager
@@ -119,15 +129,19 @@ class CudfLotReader:
     ----------
     arrow
         Reads what pylibcudf must not.
+    slabs
+        Memory on the GPU.
     pool_bytes
         Most memory for what is being decoded.
     at_once
-        Most lots to decode at a time.
+        Most calls to decode at a time.
     """
 
     arrow: GpuLotReader
+    slabs: Slabs
     pool_bytes: int
     at_once: int
+    _footers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def parts(self) -> ReadsParts:
@@ -136,65 +150,128 @@ class CudfLotReader:
 
     def reading(self, parts: ReadsParts) -> CudfLotReader:
         """The same for another reader of the same partitions."""
+        if parts is self.parts:
+            return self
         new = replace(self, arrow=self.arrow.reading(parts))
         vars(new).update({n: vars(self)[n] for n in ("_pool", "_turns") if n in vars(self)})
         return new
 
     @cached_property
     def _pool(self) -> _Pool:
-        return _Pool(self.arrow.slabs.device, self.pool_bytes)
+        return _Pool(self.slabs.device, self.pool_bytes)
 
     @cached_property
     def _turns(self) -> threading.Semaphore:
         return threading.Semaphore(self.at_once)
 
+    @cached_property
+    def _runs(self) -> list[tuple[Plane, int, int]]:
+        """Columns of one dtype that lie side by side: their plane, the first, and the end."""
+        runs: list[tuple[Plane, int, int]] = []
+        last = None
+        for plane in self.slabs.planes:
+            for group, dtype, first in plane.spans():
+                end = first + len(group.columns)
+                if last == (plane, dtype):
+                    runs[-1] = (plane, runs[-1][1], end)
+                else:
+                    runs.append((plane, first, end))
+                last = (plane, dtype)
+        return runs
+
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
-        with span("plan"):
-            orders = [epoch.permutation(n) for n in numbers]
+        lots = [GpuLot(epoch.lot_rows(n), epoch.plan.shuffle) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
-        rows = [epoch.lot_rows(n) for n in numbers]
         with self._turns, self._pool.stream() as (own, stream):
-            slab = self._filled(partitions, sum(rows), own, stream)
-        if slab is None:
-            return self.arrow.read(epoch, numbers)
-        starts = [end - count for end, count in zip(accumulate(rows), rows, strict=True)]
-        return [
-            GpuLot(slab, start, count, order)
-            for start, count, order in zip(starts, rows, orders, strict=True)
-        ]
+            if not self._fill(lots, partitions, own, stream):
+                return self.arrow.read(epoch, numbers)
+            with torch.cuda.stream(stream):
+                if epoch.plan.shuffle:
+                    self._bring_orders(epoch, numbers, lots, stream)
+                ready = stream.record_event()
+        for lot in lots:
+            assert lot.slab is not None
+            lot.slab.ready = ready
+        return lots
 
-    def _filled(self, partitions: Sequence[int], rows: int, own: Any, stream: Any) -> Slab | None:
-        """A slab with these partitions; None if they have nulls, or memory is short."""
+    def _bring_orders(
+        self, epoch: Epoch, numbers: Sequence[int], lots: Sequence[GpuLot], stream: Any
+    ) -> None:
+        """Draw the permutations of lots, and copy them to their slabs."""
+        for number, lot in zip(numbers, lots, strict=True):
+            assert lot.slab is not None
+            desk = self._desks.take()
+            order = desk.memory.view(np.int32)[: lot.rows]
+            with span("plan"):
+                epoch.permutations.into(number, order)
+            lot.slab.order[: lot.rows].copy_(torch.from_numpy(order), non_blocking=True)
+            desk.used = stream.record_event()
+
+    @cached_property
+    def _desks(self) -> Desks:
+        """For permutations on their way."""
+        return Desks(4 * self.slabs.rows, 4 * self.at_once, lock_pages)
+
+    def _fill(
+        self, lots: Sequence[GpuLot], partitions: Sequence[int], own: Any, stream: Any
+    ) -> bool:
+        """Decode these partitions into slabs of lots; False if there are nulls, or no memory.
+
+        Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
+        """
+        rows = [lot.rows for lot in lots]
         try:
-            with span("read", rows=rows):
+            with span("read", rows=sum(rows)):
                 columns: list[Any] = self._table(partitions, own).columns()
+                if any(c.null_count() or c.size() != sum(rows) for c in columns):
+                    return False
+                with torch.cuda.stream(stream):
+                    found = self._matrices(columns, own)
         except MemoryError:
-            return None
-        if any(c.null_count() or c.size() != rows for c in columns):
-            return None
-        slab = self.arrow.slabs.take(stream)
-        with span("gather", rows=rows), torch.cuda.stream(stream):
-            at = 0
-            for plane in self.arrow.planes:
-                out = slab.matrix(plane)
-                found = columns[at : at + plane.columns]
-                values = [torch.as_tensor(c.data(), device=out.device) for c in found]
-                torch.stack([v.view(out.dtype) for v in values], out=out[:, :rows])
-                at += plane.columns
-            slab.ready = stream.record_event()
-            stream.synchronize()  # before the table's memory goes back to its pool
-        return slab
+            return False
+        with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
+            for lot in lots:
+                lot.slab = self.slabs.take(stream)
+            for (plane, first, end), matrix in zip(self._runs, found, strict=True):
+                for lot, part in zip(lots, torch.split(matrix, rows, 1), strict=True):
+                    assert lot.slab is not None
+                    out = lot.slab.matrix(plane)[first:end, : lot.rows]
+                    out.copy_(part.view(out.dtype), non_blocking=True)
+        return True
+
+    def _matrices(self, columns: list[Any], own: Any) -> list[Tensor]:
+        at, found = 0, []
+        for _, first, end in self._runs:
+            found.append(self._matrix(columns[at : at + end - first], own))
+            at += end - first
+        return found
+
+    def _matrix(self, columns: list[Any], own: Any) -> Tensor:
+        """Columns of one dtype as one tensor ``(columns, rows)``."""
+        plc = import_module("pylibcudf")
+        capsule = plc.interop.to_dlpack(plc.Table(columns), stream=own)
+        tensor = torch.utils.dlpack.from_dlpack(capsule)
+        return tensor.unsqueeze(0) if tensor.ndim == 1 else tensor.t()
 
     def _table(self, partitions: Sequence[int], stream: Any) -> Any:
         io = import_module("pylibcudf.io")
         paths, groups = self._row_groups(partitions)
         options = io.parquet.ParquetReaderOptions.builder(io.SourceInfo(paths)).build()
         options.set_column_names(
-            [c for plane in self.arrow.planes for g, _ in plane.groups for c in g.columns]
+            [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
         )
         options.set_row_groups(groups)
-        return io.parquet.read_parquet(options, stream=stream).tbl
+        footers = [self._footer(path) for path in paths]
+        return io.parquet.read_parquet(options, stream=stream, parquet_metadatas=footers).tbl
+
+    def _footer(self, path: str) -> Any:
+        """The footer of a file, read once."""
+        if path not in self._footers:
+            io = import_module("pylibcudf.io")
+            (footer,) = io.parquet_metadata.read_parquet_footers(io.SourceInfo([path]))
+            self._footers[path] = footer
+        return self._footers[path]
 
     def _row_groups(self, partitions: Sequence[int]) -> tuple[list[str], list[list[int]]]:
         """The files of these partitions, in order, and which row groups of each."""

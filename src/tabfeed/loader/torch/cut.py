@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,9 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
 from tabfeed.trace import span
 
-__all__ = ["as_tensor", "batch_sizes", "choose_device", "collector_paused", "cut_lists", "cut_rows"]
+__all__ = ["as_tensor", "batch_sizes", "collector_paused", "cut_lists", "cut_rows"]
 
 Tensor = torch.Tensor
-
-
-def choose_device(device: Any) -> torch.device:
-    """What a user calls a device: a GPU by its number; by default the GPU, if there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def as_tensor(array: Any, device: torch.device) -> Tensor:
@@ -70,11 +64,40 @@ def cut_rows(tensor: Tensor, chunk: Chunk) -> Sequence[Tensor]:
 
 
 def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """(values, offsets) of each batch; offsets are one more than rows and begin with 0."""
-    values, offsets = as_tensor(lists.values, device), lists.offsets
-    out = []
-    for low, high in zip(chunk.bounds[:-1].tolist(), chunk.bounds[1:].tolist(), strict=True):
-        first, last = int(offsets[low]), int(offsets[high])
-        own = as_tensor(offsets[low : high + 1] - first, device)
-        out.append((values[first:last], own))
-    return out
+    """(values, offsets) of each batch; offsets are one more than rows and begin with 0.
+
+    Both are carried to the device once for the whole chunk.
+    """
+    values, firsts = as_tensor(lists.values, device), _offsets_at(lists, chunk.bounds)
+    offsets = as_tensor(_cut_offsets(lists, chunk), device)
+    own = torch.unsafe_split_with_sizes(offsets, [size + 1 for size in batch_sizes(chunk)])
+    return [
+        (values[first:last], cut) for (first, last), cut in zip(pairwise(firsts), own, strict=True)
+    ]
+
+
+def _offsets_at(lists: Lists, places: Any) -> list[int]:
+    """The offsets at some rows, in the computer's memory; a GPU is asked and waited for."""
+    offsets: Any = lists.offsets
+    if isinstance(offsets, Tensor):
+        places = as_tensor(places, offsets.device)
+    found: list[int] = offsets[places].tolist()
+    return found
+
+
+def _cut_offsets(lists: Lists, chunk: Chunk) -> Any:
+    """The offsets of each batch, from 0 on, one batch after the other.
+
+    Examples
+    --------
+    >>> lists = Lists(np.arange(4), np.array([0, 2, 2, 4]))
+    >>> _cut_offsets(lists, Chunk(np.array([0, 2, 3])))
+    array([0, 2, 2, 0, 2])
+    """
+    sizes = np.diff(chunk.bounds) + 1  # a batch's last offset is the next one's first
+    places = np.arange(sizes.sum()) - np.repeat(np.arange(chunk.steps), sizes)
+    firsts = np.repeat(chunk.bounds[:-1], sizes)
+    offsets: Any = lists.offsets
+    if isinstance(offsets, Tensor):
+        places, firsts = as_tensor(np.stack([places, firsts]), offsets.device)
+    return offsets[places] - offsets[firsts]

@@ -129,6 +129,9 @@ class DLDataLoader(DataLoader[Any]):
         feed.check_workers(max(1, self.num_workers))
         self._forget_workers()
 
+    def __repr__(self) -> str:
+        return f"<DLDataLoader of {self.num_workers} worker processes over {self.dataset!r}>"
+
     def _forget_workers(self) -> None:
         """Have the next pass start new worker processes: living ones know nothing of a change."""
         self._iterator = None

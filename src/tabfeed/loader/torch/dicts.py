@@ -11,7 +11,6 @@ import torch
 
 from tabfeed.arguments import known_arguments
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.dicts import DictColumns, split_targets
@@ -20,14 +19,15 @@ from tabfeed.loader.order_check import warn_if_sorted
 from tabfeed.loader.torch.cut import (
     as_tensor,
     batch_sizes,
-    choose_device,
     collector_paused,
     cut_lists,
     cut_rows,
 )
+from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.gpu import GpuOptions
 from tabfeed.loader.torch.lists import ListForm, list_form
+from tabfeed.loader.torch.static import StaticBatch, ragged_after
 
 __all__ = ["Loader"]
 
@@ -114,7 +114,11 @@ class Loader(TorchFeed):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing.
+        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing. With
+        ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
+    static_batch
+        Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
+        `tabfeed.loader.torch.static`.
 
     Examples
     --------
@@ -153,6 +157,7 @@ class Loader(TorchFeed):
         depth: int | None = None,
         reader: str = "auto",
         device_memory: int | float | str | None = None,
+        static_batch: bool = False,
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
         options = LoaderOptions.among(locals())
@@ -160,8 +165,10 @@ class Loader(TorchFeed):
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
         finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
-        feed = build_feed(dataset, chosen.layout, options, finish, chosen.steps)
-        self._place(feed, GpuOptions(reader, device_memory))
+        feed = build_feed(dataset, chosen.layout, options.off_device, finish, chosen.steps)
+        self._place(feed, GpuOptions(reader, device_memory), options.cache)
+        if static_batch:
+            self._keep_static(ragged_after(chosen.layout, chosen.steps))
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
@@ -170,10 +177,10 @@ class Loader(TorchFeed):
         `fn` is called from several threads and must depend on nothing but its arguments.
         """
         new = copy.copy(self)
+        new.static = StaticBatch() if self.static is not None else None
         finish: Any = self.feed.recipe.finish
         functions = (*finish.functions, fn)
-        recipe = replace(self.feed.recipe, finish=replace(finish, functions=functions))
-        new.feed = Feed(recipe, self.feed.plan, self.feed.options)
+        new.feed = self.feed.finishing(replace(finish, functions=functions))
         return new
 
     def epochs(self, count: int = 1) -> Iterator[Any]:

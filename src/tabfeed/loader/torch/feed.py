@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import device as Device
@@ -11,6 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.resident import resident
+from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
 __all__ = ["TorchFeed", "rank_and_world"]
 
@@ -31,12 +34,30 @@ class TorchFeed(Door, IterableDataset[Any]):
     """
 
     device: Device
+    static: StaticBatch | None = None
 
-    def _place(self, feed: Feed[Any], options: GpuOptions) -> None:
+    def _place(self, feed: Feed[Any], options: GpuOptions, cache: str | None) -> None:
         """Take a feed, on the GPU if the loader's device is one."""
-        self.feed = on_gpu(feed, self.device, options) if self.device.type == "cuda" else feed
+        if cache == "device":
+            self.feed = resident(feed, self.device, options)
+        else:
+            self.feed = on_gpu(feed, self.device, options) if self.device.type == "cuda" else feed
 
-    def __iter__(self) -> EpochIterator[Any]:
+    def _keep_static(self, ragged: list[str]) -> None:
+        """Give batches in the same tensors from now on, unless some column is ragged."""
+        check_full(self.feed, ragged)
+        self.static = StaticBatch()
+
+    @property
+    def reader_choice(self) -> str:
+        """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
+        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._batches()
+        return batches if self.static is None else StaticIterator(batches, self.static)
+
+    def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
         if info is None:
             return self.feed.iterate()

@@ -10,38 +10,40 @@ The order of rows is that of the CPU, since both follow the same plan.
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, TypeVar, cast
 
 import torch
 
 from tabfeed.budget import cpu_count, parse_bytes
-from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
-from tabfeed.loader.base import Feed, Recipe
+from tabfeed.errors import ArgumentError, TabfeedWarning
+from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
-from tabfeed.loader.columns import Layout
+from tabfeed.loader.decoders import Decoders
+from tabfeed.loader.desks import Desks
 from tabfeed.loader.lots import LotReader
-from tabfeed.loader.plan import Epoch, Plan
-from tabfeed.loader.ranks import Place
-from tabfeed.loader.readers import PartReader
-from tabfeed.loader.shared_lots import Ahead, SharedLots
-from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
-from tabfeed.loader.torch.gpu_buffers import Slabs, ThreadStreams, planes_of
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.shared_lots import Ahead
+from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
+from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf, why_unfit
+from tabfeed.loader.torch.devices import check_device, free_bytes
+from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
-from tabfeed.loader.torch.gpu_lots import GpuLotReader
+from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages
+from tabfeed.loader.torch.gpu_memory import Need, Share, divide
+from tabfeed.loader.torch.gpu_ops import GpuOps
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
 
 B = TypeVar("B")
 READERS = ("auto", "arrow", "cudf")
 _DEFAULT_MEMORY = 10**9
-_DECODING = 4  # memory pylibcudf needs while it decodes, in decoded sizes; 3 was too little
-_MOST_READINGS = 4
-_MOST_LOTS = 24
-_MOST_THREADS = 12
+_MOST_READERS = 14
+_READY = 4  # lots that lie ready for chunks, beside those being read
 _FEW_CORES = 4
 
 
@@ -53,7 +55,8 @@ class GpuOptions:
     ----------
     reader
         "arrow": decoded by threads of the CPU; "cudf": by the GPU itself, faster, but in time that
-        the model would have; "auto": Arrow, which is enough for nearly every model.
+        the model would have; "auto": begins with Arrow, tries the other if training waits for
+        batches, and keeps it if steps come faster. A loader's `reader_choice` says which and why.
     device_memory
         Most memory to hold on the GPU: bytes, "500MB", or a share of the GPU's; 1 GB by default.
     """
@@ -68,165 +71,12 @@ class GpuOptions:
             )
 
     def memory(self, device: torch.device) -> int:
-        """Bytes that may be held on the GPU."""
+        """Bytes that may be held on the GPU: of those that are free never the last quarter."""
         total = torch.cuda.get_device_properties(device).total_memory
-        if self.device_memory is None:
-            return min(_DEFAULT_MEMORY, total // 4)
-        return parse_bytes(self.device_memory, name="device_memory", of=total)
-
-
-class _Ready(NamedTuple):
-    """Batches whose making is queued, the event after it, and a tensor of each memory they use."""
-
-    batches: list[Any]
-    event: Any
-    owners: list[Any]
-
-
-@dataclass(frozen=True)
-class GpuRecipe(Recipe[B]):
-    """How a chunk of batches is made on a GPU.
-
-    Attributes
-    ----------
-    stream
-        The stream on which chunks are put together.
-    device
-        The GPU.
-    host
-        The same in the computer's memory, for worker processes.
-    """
-
-    stream: Any = None
-    device: Any = None
-    host: Any = None
-
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
-        """The batches of one chunk, on one rank: queued, not done."""
-        with torch.cuda.stream(self.stream):
-            batches = super().make(epoch, place, lots, number)
-            event = self.stream.record_event()
-        return _Ready(batches, event, list(_owners(batches)))
-
-    def arrive(self, made: Any) -> list[B]:
-        """Let the stream of the training thread wait for the batches."""
-        current = torch.cuda.current_stream(self.device)
-        current.wait_event(made.event)
-        for tensor in made.owners:
-            tensor.record_stream(current)
-        batches: list[B] = made.batches
-        return batches
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.host,)  # streams stay in their process
-
-
-def _same(recipe: Recipe[B]) -> Recipe[B]:
-    return recipe
-
-
-def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
-    """One tensor for each piece of memory that batches use."""
-    seen = set()
-    for tensor in _tensors(batches):
-        if tensor.is_cuda:
-            place = tensor.untyped_storage().data_ptr()
-            if place not in seen:
-                seen.add(place)
-                yield tensor
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.is_sparse:
-            yield from (value._indices(), value._values())
-        elif value.is_nested:
-            nested: Any = value
-            yield from (nested.values(), nested.offsets())
-        else:
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-# -- how much memory for what -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Share:
-    """How the GPU's share of memory is divided.
-
-    Attributes
-    ----------
-    rows
-        Rows of a slab.
-    slabs
-        How many slabs.
-    together
-        Lots in a slab.
-    lots
-        Lots ahead.
-    depth
-        Chunks ahead.
-    readings
-        How many readings pylibcudf may do at a time.
-    decoding
-        Bytes for what pylibcudf decodes.
-    """
-
-    rows: int
-    slabs: int
-    together: int
-    lots: int
-    depth: int
-    readings: int = 0
-    decoding: int = 0
-
-
-def divide(plan: Plan, layout: Layout, lot_bytes: int, memory: int, *, cudf: bool) -> Share | None:
-    """How to divide the memory; None if not even the least fits.
-
-    Parameters
-    ----------
-    plan, layout
-        What is loaded.
-    lot_bytes
-        What a row takes in a lot.
-    memory
-        Bytes in all.
-    cudf
-        Whether the GPU decodes.
-    """
-    rows = _most_lot_rows(plan)
-    block = rows * lot_bytes
-    chunk = plan.chunk * plan.batch // plan.ranks * (layout.row_bytes + lot_bytes + 4)
-    streams = len(plan.rank_streams(0, plan.ranks))
-    for together, depth in itertools.product((4, 2, 1) if cudf else (1,), (3, 2)):
-        # Lots that end and lots that begin in one chunk, and those that are being read.
-        open_slabs = -(-2 * streams // together) + 1
-        reading = _DECODING * together * block if cudf else 0
-        left = memory - open_slabs * together * block - (depth + 2) * chunk - reading
-        ahead = left // (together * block)
-        if ahead < 0:
-            continue
-        more = min(_MOST_READINGS - 1, left // (reading + together * block)) if cudf else 0
-        ahead = min((left - more * reading) // (together * block), _MOST_LOTS // together)
-        slabs, readings = open_slabs + ahead, 1 + more if cudf else 0
-        lots = max(1, ahead) * together
-        return Share(together * rows, slabs, together, lots, depth, readings, readings * reading)
-    return None
-
-
-def _most_lot_rows(plan: Plan) -> int:
-    largest = max(plan.sizes, default=0)
-    return largest if min(plan.sizes, default=0) >= plan.lot else largest + plan.lot - 1
-
-
-# -- the feed ---------------------------------------------------------------------------------
+        most = min(_DEFAULT_MEMORY, total // 4)
+        if self.device_memory is not None:
+            most = parse_bytes(self.device_memory, name="device_memory", of=total)
+        return min(most, free_bytes(device) * 3 // 4)
 
 
 def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
@@ -241,60 +91,131 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     options
         Reader and memory.
     """
-    _check_device(device)
-    recipe, plan = feed.recipe, feed.plan
-    reader, maker, finish = recipe.reader, recipe.maker, cast(Any, recipe.finish)
-    if recipe.ops or not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
+    check_device(device)
+    recipe = feed.recipe
+    reader, maker = recipe.reader, recipe.maker
+    if not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
         return feed
-    layout, planes = reader.layout, planes_of(reader.layout.groups, reader.dtypes)
-    cudf = _uses_cudf(options, reader)
-    lot_bytes = sum(plane.columns * plane.width for plane in planes)
-    share = divide(plan, layout, lot_bytes, options.memory(device), cudf=cudf)
-    if share is None:  # chunks are made in the computer's memory, and copied
+    ops = GpuOps.of(recipe.ops, reader.layout, device)
+    if ops is None:
         return feed
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    slabs = Slabs(device, planes, share.rows, share.slabs, stream)
-    lots: Any = GpuLotReader(_in_large_steps(reader), slabs, planes, ThreadStreams(device))
-    if cudf:
-        lots = CudfLotReader(lots, share.decoding, share.readings)
-    made = GpuRecipe(
-        lots,
-        GpuChunkMaker(layout, maker, slabs, planes, stream),
-        recipe.finish,
-        ahead=Ahead(share.lots, share.together, by_all=False),
-        stream=stream,
-        device=device,
-        host=replace(recipe, finish=replace(finish, device=torch.device("cpu"))),
-    )
-    threads = feed.options.threads or _threads(share, cudf=cudf)
-    return Feed(made, plan, replace(feed.options, threads=threads, depth=share.depth))
+    build = _Build(feed, device, ops, options.memory(device) - ops.table_bytes)
+    if options.reader == "auto":
+        return _auto(build, reader)
+    cudf, why = _as_asked(options, reader)
+    made = build(cudf)
+    if made is None:  # chunks are made in the computer's memory, and copied
+        return feed
+    made.reader_choice = why
+    return made
 
 
-def _uses_cudf(options: GpuOptions, reader: LotReader) -> bool:
+@dataclass(frozen=True)
+class _Build:
+    """Makes feeds whose batches are made on a GPU, within so many bytes."""
+
+    feed: Feed[Any]
+    device: torch.device
+    ops: GpuOps
+    memory: int
+
+    def __call__(self, cudf: bool) -> Feed[Any] | None:
+        """One that reads with pylibcudf or with Arrow; None if memory is too small."""
+        feed, recipe, ops = self.feed, self.feed.recipe, self.ops
+        reader, maker = cast(LotReader, recipe.reader), cast(ChunkMaker, recipe.maker)
+        widths = {name: dtype.itemsize for name, dtype in reader.dtypes.items()}
+        need = Need.of(feed.plan, reader.layout, widths)
+        need = replace(need, batch=need.batch + ops.row_bytes)
+        share = divide(need, self.memory, cudf=cudf)
+        if share is None:
+            return None
+        planes = planes_of(reader.layout.groups, reader.dtypes)
+        streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
+        slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
+        desks = _Desks.of(need, share, feed.options, reader, cudf=cudf)
+        lots: Any = desks.reader(reader, planes)
+        if cudf:
+            lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
+        chunks = GpuChunkMaker(reader.layout, maker, slabs, *streams)
+        made = self._recipe(lots, chunks, desks.ahead(share))
+        threads = feed.options.threads or 2 + (share.readings if cudf else desks.threads)
+        options = replace(feed.options, threads=threads, depth=share.depth)
+        return Feed(made, replace(feed.plan, chunk=share.steps), options)
+
+    def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
+        recipe = self.feed.recipe
+        finish = cast(Any, recipe.finish)
+        return GpuRecipe(
+            lots,
+            chunks,
+            recipe.finish,
+            self.ops.ops,
+            ahead=ahead,
+            stream=chunks.stream,
+            device=self.device,
+            host=replace(recipe, finish=replace(finish, device=torch.device("cpu"))),
+        )
+
+
+@dataclass(frozen=True)
+class _Desks:
+    """How many lots lie ready in the computer's memory, and who puts them there."""
+
+    nbytes: int
+    count: int
+    early: int
+    threads: int
+    processes: int
+
+    @classmethod
+    def of(
+        cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader, *, cudf: bool
+    ) -> _Desks:
+        """As many as `host_memory` and cores allow."""
+        nbytes = max(1, need.lot_rows * need.lot)
+        cores = cpu_count()
+        able = not cudf and cores > _FEW_CORES and Decoders.can_read(reader)
+        readers = min(_MOST_READERS, max(1, cores - 1))
+        early = max(1, min(options.budget // nbytes - share.lots, readers + _READY))
+        threads = min(readers, early)
+        if cudf:  # Arrow only reads what pylibcudf does not
+            return cls(nbytes, share.lots + share.readings * share.together, 1, 0, 0)
+        return cls(nbytes, share.lots + early, early, threads, threads if able else 0)
+
+    def ahead(self, share: Share) -> Ahead:
+        """How lots are read before chunks need them."""
+        if share.readings:
+            return Ahead(share.lots, share.together, by_all=False, most=share.lots)
+        return Ahead(self.early, by_all=False)
+
+    def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader:
+        """Reads onto these desks."""
+        return GpuLotReader(
+            host, planes, Desks(self.nbytes, self.count, lock_pages), self.processes
+        )
+
+
+def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
+    """Arrow, with pylibcudf in reserve where it could read the same."""
+    made = build(False)
+    if made is None:
+        return build.feed
+    of_these = (reader.parts, reader.layout, reader.dtypes)
+    reason = why_unfit(*of_these)
+    if reason is None and find_spec("pylibcudf") is None:
+        reason = "pylibcudf is not installed; pip install tabfeed[gpu]"
+    if reason is None:
+        return AutoFeed(made, Ways(build, partial(why_not_cudf, *of_these)))
+    made.reader_choice = f"Arrow: {reason}"
+    return made
+
+
+def _as_asked(options: GpuOptions, reader: LotReader) -> tuple[bool, str]:
+    """Whether pylibcudf reads, where the user has said who shall; and why."""
     if options.reader == "arrow":
-        return False
+        return False, "Arrow: as asked for"
     reason = why_not_cudf(reader.parts, reader.layout, reader.dtypes)
-    if options.reader == "cudf" and reason is not None:
-        warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=5)
-    return options.reader == "cudf" and reason is None
-
-
-def _in_large_steps(reader: LotReader) -> LotReader:
-    if not isinstance(reader.parts, PartReader) or cpu_count() <= _FEW_CORES:
-        return reader
-    return reader.reading(replace(reader.parts, at_once=2**40))
-
-
-def _threads(share: Share, *, cudf: bool) -> int:
-    """Some read, two make chunks."""
-    if cudf:
-        return share.readings + 2
-    return max(2, min(_MOST_THREADS, cpu_count() * 3 // 4, share.lots + 2))
-
-
-def _check_device(device: torch.device) -> None:
-    if not torch.cuda.is_available():
-        raise LoaderError(f"device is {str(device)!r}, but torch finds no GPU here")
-    count = torch.cuda.device_count()
-    if device.index is not None and device.index >= count:
-        raise LoaderError(f"device is {str(device)!r}, but there are {count} GPUs, from 0 on")
+    if reason is None:
+        return True, "pylibcudf: as asked for"
+    warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=5)
+    return False, f"Arrow: {reason}"

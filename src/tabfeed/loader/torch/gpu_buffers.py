@@ -4,14 +4,13 @@ All lots lie in one piece of memory for each width of column: *slabs* of ``(colu
 after the other. So rows of any number of lots are gathered in one call, by one list of numbers:
 few calls matter, since every call of every thread queues for the interpreter.
 
-A slab is written on the stream of the thread that reads lots and read on the one stream that puts
-chunks together. The event after the last such reading travels with the slab; whoever writes it next
-waits for that, on the GPU, not in the program.
+A slab is written on one stream and read on another, the one that puts chunks together. The event
+after the last such reading travels with the slab; whoever writes it next waits for that, on the
+GPU, not in the program.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,36 +22,19 @@ import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.columns import Group
+from tabfeed.loader.plan import Strip
 
-__all__ = ["Plane", "Slab", "Slabs", "ThreadStreams", "pinned_bytes", "planes_of", "torch_dtype"]
+__all__ = ["Plane", "Slab", "Slabs", "planes_of", "torch_dtype"]
 
 Tensor = torch.Tensor
 _BY_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PATIENCE = 60.0
+_LARGE = 2**31  # values: more need 64 bits to number them
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     """The same in torch's terms."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
-def pinned_bytes(nbytes: int) -> Any:
-    """Page-locked memory, from which a GPU copies while the program goes on."""
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-
-
-class ThreadStreams(threading.local):
-    """A stream for each thread: reading on one stream for all was measured half as fast."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._own: Any = None
-
-    def get(self) -> Any:
-        """The stream of this thread."""
-        if self._own is None:
-            self._own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        return self._own
 
 
 @dataclass(frozen=True)
@@ -75,11 +57,11 @@ class Plane:
         """How many columns there are."""
         return sum(len(group.columns) for group, _ in self.groups)
 
-    def split(self, matrix: Any) -> dict[str, Any]:
-        """The rows of a ``(columns, rows)`` matrix that belong to each group."""
-        out, at = {}, 0
-        for group, _ in self.groups:
-            out[group.name] = matrix[at : at + len(group.columns)]
+    def spans(self) -> list[tuple[Group, np.dtype[Any], int]]:
+        """Each group, its dtype in lots, and its first column."""
+        out, at = [], 0
+        for group, dtype in self.groups:
+            out.append((group, dtype, at))
             at += len(group.columns)
         return out
 
@@ -99,20 +81,26 @@ def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tupl
     for group in groups:
         dtype = dtypes[group.name]
         by_width.setdefault(dtype.itemsize, []).append((group, dtype))
-    return tuple(Plane(width, tuple(found)) for width, found in sorted(by_width.items()))
+    # The widest first: what follows is then aligned, however many columns there are.
+    return tuple(Plane(width, tuple(by_width[width])) for width in sorted(by_width, reverse=True))
 
 
 class Slab:
-    """A place for some lots; free again when nothing refers to it."""
+    """A place for a lot; free again when nothing refers to it."""
 
     def __init__(self, slabs: Slabs, number: int) -> None:
         self._slabs, self.number = slabs, number
-        self.ready: Any = None  # the event after it was filled
+        self.ready: Any = None  # the event after it was filled; None once chunks wait for it
         self.used: Any = None  # the event after it was read last
 
     def matrix(self, plane: Plane) -> Tensor:
         """Its ``(columns, rows)`` in a plane."""
         return self._slabs.planes[plane][self.number]
+
+    @property
+    def order(self) -> Tensor:
+        """Its permutation: row ``i`` of the lot is row ``order[i]`` in file order."""
+        return self._slabs.orders[self.number]
 
     def __del__(self) -> None:
         self._slabs.give(self.number, self.used or self.ready)
@@ -144,6 +132,8 @@ class Slabs:
                 p: torch.empty((count, p.columns, rows), dtype=_BY_WIDTH[p.width], device=device)
                 for p in planes
             }
+            # In file order until somebody writes another.
+            self.orders = torch.arange(rows, dtype=torch.int32, device=device).repeat(count, 1)
             event = stream.record_event()
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
@@ -168,12 +158,25 @@ class Slabs:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
         self._free.append((number, event))
 
-    def gathered(self, plane: Plane, places: Tensor) -> Tensor:
-        """``(columns, places)``: the rows at these places, of whichever slabs.
+    def places(self, plane: Plane, strips: Sequence[tuple[Slab, Strip]], rows: int) -> Tensor:
+        """Where in a plane the row of each place of a chunk lies.
 
-        Row ``r`` of slab ``s`` is at place ``s * columns * rows + r``: seen from there, its columns
-        lie `rows` values apart.
+        Row ``r`` of slab ``s`` is at ``s * columns * rows + r``: seen from there, its columns lie
+        `rows` values apart.
         """
+        large = self.planes[plane].numel() >= _LARGE
+        out = torch.empty(rows, dtype=torch.int64 if large else torch.int32, device=self.device)
+        for slab, strip in strips:
+            shape, at = (strip.steps, strip.width), slab.number * self.rows + strip.start
+            order = self.orders.as_strided(shape, (strip.pitch, 1), at)
+            base = slab.number * plane.columns * self.rows
+            to = out.as_strided(shape, (strip.stride, 1), strip.place)
+            torch.add(order.long() if large else order, base, out=to)
+        return out
+
+    def gathered(self, plane: Plane, columns: range, places: Tensor) -> Tensor:
+        """``(columns, places)``: the rows at these places, of whichever slabs."""
         whole = self.planes[plane].view(-1)
         last = whole.numel() - (plane.columns - 1) * self.rows
-        return whole.as_strided((plane.columns, last), (self.rows, 1)).index_select(1, places)
+        seen = whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
+        return seen.index_select(1, places)

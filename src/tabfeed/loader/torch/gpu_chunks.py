@@ -1,32 +1,30 @@
-"""Chunks on a GPU: rows gathered from lots there, in one call, and cast.
+"""Chunks on a GPU: rows gathered from lots there, in one call for each group, and cast.
 
-All chunks are made on one stream beside the model's. The training thread makes its own stream wait
-for the event after a chunk, when it takes the chunk's first batch; the program waits for nothing.
+All chunks are made on one stream beside the model's; lots that are still in the computer's memory
+are copied on another, for which that one waits. The training thread makes its own stream wait for
+the event after a chunk, when it takes the chunk's first batch; the program waits for nothing.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from numpy.lib.stride_tricks import as_strided
 
 from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import Lot
-from tabfeed.loader.plan import ChunkPlan, Strip
-from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, torch_dtype
+from tabfeed.loader.plan import ChunkPlan
+from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs, torch_dtype
 from tabfeed.loader.torch.gpu_lots import GpuLot
 from tabfeed.trace import span
 
 __all__ = ["GpuChunkMaker"]
 
 Tensor = torch.Tensor
-Array = npt.NDArray[Any]
 
 
 @dataclass
@@ -39,57 +37,55 @@ class GpuChunkMaker:
         What a batch is made of.
     host
         Makes the columns without a matrix.
-    slabs, planes
+    slabs
         Where lots lie.
     stream
-        The stream to work on.
+        The stream to gather on.
+    copies
+        The stream to copy lots on.
     """
 
     layout: Layout
     host: ChunkMaker
     slabs: Slabs
-    planes: tuple[Plane, ...]
     stream: Any
+    copies: Any
+    _turn: Any = field(default_factory=threading.Lock)
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
         with span("gather", rows=plan.rows):
             chunk = self._rest(plan, lots)
-            places = {plane: self._places(plane, plan, lots) for plane in self.planes}
-            slabs = {lots[strip.lot].slab for strip in plan.strips}
+            slabs = self._bring({strip.lot: lots[strip.lot] for strip in plan.strips})
+            strips = [(slabs[strip.lot], strip) for strip in plan.strips]
             with torch.cuda.stream(self.stream):
-                for slab in slabs:
-                    self.stream.wait_event(slab.ready)
-                for plane in self.planes:
-                    self._gather(chunk, plane, places[plane])
+                for plane in self.slabs.planes:
+                    places = self.slabs.places(plane, strips, plan.rows)
+                    self._gather(chunk, plane, places)
                 event = self.stream.record_event()
-            for slab in slabs:
+            for slab in slabs.values():
                 slab.used = event
         return [chunk]
 
-    def _gather(self, chunk: Chunk, plane: Plane, places: Array) -> None:
-        # Pinned through torch, which keeps that memory until the stream has read it.
-        index = torch.from_numpy(places).pin_memory().to(self.slabs.device, non_blocking=True)
-        found = plane.split(self.slabs.gathered(plane, index))
-        for group, dtype in plane.groups:
-            part = found[group.name].view(torch_dtype(dtype)).to(torch_dtype(group.dtype))
+    def _bring(self, lots: Mapping[int, GpuLot]) -> dict[int, Slab]:
+        """The slabs of these lots; the stream waits until they are filled."""
+        with self._turn, torch.cuda.stream(self.copies):
+            slabs = {n: lot.bring(self.slabs, self.copies) for n, lot in lots.items()}
+            for slab in slabs.values():
+                if slab.ready is not None:  # else an earlier chunk waits for it
+                    self.stream.wait_event(slab.ready)
+                    slab.ready = None
+        return slabs
+
+    def _gather(self, chunk: Chunk, plane: Plane, places: Tensor) -> None:
+        for group, dtype, first in plane.spans():
+            columns = range(first, first + len(group.columns))
+            found = self.slabs.gathered(plane, columns, places).view(torch_dtype(dtype))
+            part: Any = found.to(torch_dtype(group.dtype))
             if self.layout.matrices:
                 chunk.matrices[group.name] = part
             else:
                 chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
-
-    def _places(self, plane: Plane, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Array:
-        """Where on the GPU the row of each place of the chunk lies."""
-        large = self.slabs.planes[plane].numel() >= 2**31
-        out = np.empty(plan.rows, np.int64 if large else np.int32)
-        for strip in plan.strips:
-            lot = lots[strip.lot]
-            base = lot.slab.number * plane.columns * self.slabs.rows + lot.offset
-            rows = np.arange(lot.rows) if lot.index is None else lot.index
-            source = _spaced(rows[strip.start :], strip.pitch, strip)
-            to = _spaced(out[strip.place :], strip.stride, strip)
-            np.add(source, base, out=to, casting="unsafe")
-        return out
 
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
         layout = Layout((), self.layout.lists, self.layout.fixed, self.layout.extras)
@@ -97,9 +93,3 @@ class GpuChunkMaker:
             return Chunk(plan.bounds)
         held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
-
-
-def _spaced(array: Array, distance: int, strip: Strip) -> Array:
-    """``(steps, width)``: a view of places that lie `distance` rows apart."""
-    (step,) = array.strides
-    return as_strided(array, (strip.steps, strip.width), (distance * step, step))

@@ -1,76 +1,119 @@
-"""Lots on a GPU: decoded by Arrow into page-locked memory, copied whole, left in file order.
+"""Lots for a GPU: decoded by Arrow into page-locked memory, copied there whole, in file order.
 
-The permutation stays in the computer's memory and is applied when chunks are made: a GPU gathers
-rows much faster than they can be read. Columns without a matrix (lists, what rides along) stay
-there as well, and are permuted there.
+A lot waits on its desk in the computer's memory until the first chunk needs it. So what is read
+ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
+
+The permutation comes with it and is applied when chunks are made: a GPU gathers rows much faster
+than they can be read. Columns without a matrix (lists, what rides along) stay in the computer's
+memory, and are permuted there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.decoders import Decoder, Decoders, Order, Spot
+from tabfeed.loader.desks import Desk, Desks
 from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
-from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs, ThreadStreams, pinned_bytes
+from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs
 from tabfeed.trace import span
 
-__all__ = ["GpuLot", "GpuLotReader"]
+__all__ = ["GpuLot", "GpuLotReader", "lock_pages"]
 
-Index = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+_FEW = 3
+_TICK = 0.002
+
+
+def lock_pages(memory: Array) -> None:
+    """Keep memory where it is, so that a GPU copies from it while the program goes on."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
+
+
+def _order(desk: Desk, at: int, rows: int) -> Array:
+    """Where on a desk the permutation of a lot lies, behind its columns."""
+    return desk.memory[at : at + 4 * rows].view(np.int32)
 
 
 @dataclass
 class GpuLot:
-    """Rows on a GPU, and the rest of their columns in the computer's memory.
+    """Rows for a GPU, and the rest of their columns in the computer's memory.
 
     Attributes
     ----------
-    slab, offset
-        Where its rows lie, in file order.
     rows
         How many.
-    index
-        Row ``i`` of the lot is row ``index[i]`` there; None if they are in order.
+    shuffled
+        Whether a permutation lies behind its columns.
+    slab
+        Where its rows lie on the GPU, in file order; None as long as they are on a desk.
+    desk
+        Where they lie before.
     host
         The columns without a matrix, permuted.
     """
 
-    slab: Slab
-    offset: int
     rows: int
-    index: Index | None
+    shuffled: bool
+    slab: Slab | None = None
+    desk: Desk | None = None
     host: Lot | None = None
+
+    def bring(self, slabs: Slabs, stream: Any) -> Slab:
+        """Its place on the GPU; copied there by `stream` if it is still on its desk."""
+        if self.slab is None:
+            assert self.desk is not None
+            slab, at = slabs.take(stream), 0
+            for plane in slabs.planes:
+                end = at + plane.columns * plane.width * self.rows
+                part = self.desk.memory[at:end].view(f"i{plane.width}")
+                whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
+                slab.matrix(plane)[:, : self.rows].copy_(whole, non_blocking=True)
+                at = end
+            if self.shuffled:
+                order = torch.from_numpy(_order(self.desk, at, self.rows))
+                slab.order[: self.rows].copy_(order, non_blocking=True)
+            slab.ready = self.desk.used = stream.record_event()
+            self.slab, self.desk = slab, None
+        return self.slab
 
 
 @dataclass
 class GpuLotReader:
-    """Makes lots on a GPU; threads may share it.
+    """Reads lots onto desks; threads may share it.
 
     Parameters
     ----------
     host
         Reads lots of the same layout in the computer's memory.
-    slabs
-        Memory on the GPU.
     planes
-        How columns lie in it.
-    streams
-        A stream for each thread.
+        How columns lie on a desk.
+    desks
+        Where they are laid.
+    processes
+        How many processes of their own decode; 0 if the threads themselves do.
     """
 
     host: LotReader
-    slabs: Slabs
     planes: tuple[Plane, ...]
-    streams: ThreadStreams
-    pinned: BufferPool = field(default_factory=lambda: BufferPool(allocate=pinned_bytes))
+    desks: Desks
+    processes: int = 0
+    _verified: set[int] = field(default_factory=set)
+    _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
     @property
     def parts(self) -> ReadsParts:
@@ -79,38 +122,79 @@ class GpuLotReader:
 
     def reading(self, parts: ReadsParts) -> GpuLotReader:
         """The same for another reader of the same partitions."""
-        return replace(self, host=self.host.reading(parts))
+        if parts is self.host.parts:
+            return self
+        return replace(self, host=self.host.reading(parts), processes=0)
+
+    @cached_property
+    def _decoders(self) -> Decoders | None:
+        return Decoders(self.host, self.desks, self.processes) if self.processes else None
+
+    @cached_property
+    def _scalars(self) -> LotReader:
+        return replace(self.host, layout=Layout(self.host.layout.groups))
+
+    @cached_property
+    def _rest(self) -> LotReader | None:
+        layout = self.host.layout
+        rest = Layout((), layout.lists, layout.fixed, layout.extras)
+        return replace(self.host, layout=rest) if rest.columns else None
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch."""
         return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
-        with span("plan"):
-            index = epoch.permutation(number)
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
-        lot = GpuLot(self._filled(partitions, rows), 0, rows, index)
-        layout = self.host.layout
-        rest = Layout((), layout.lists, layout.fixed, layout.extras)
-        if rest.columns:
-            lot.host = replace(self.host, layout=rest).fill(partitions, rows, index)
+        desk, spots = self.desks.take(), self._spots(rows)
+        lot = GpuLot(rows, epoch.plan.shuffle, desk=desk)
+        with self._decoder() as decoder:
+            if decoder is not None:
+                quick = self._verified.issuperset(partitions)
+                decoder.begin(desk, Order(partitions, rows, spots, quick))
+            if lot.shuffled:
+                with span("plan"):  # while the other process is at work
+                    end = sum(p.columns * p.width for p in self.planes) * rows
+                    epoch.permutations.into(number, _order(desk, end, rows))
+            if decoder is not None:
+                with span("read", rows=rows):
+                    decoder.finish()
+            else:
+                matrices = {s.group: s.on(desk.memory, rows) for s in spots}
+                self._scalars.fill(partitions, rows, None, matrices)
+        self._verified.update(partitions)
+        if self._rest is not None:
+            lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
         return lot
 
-    def _filled(self, partitions: Sequence[int], rows: int) -> Slab:
-        """A slab with the matrices of these partitions, one after the other."""
-        held = {p: self.pinned.empty((p.columns, rows), f"i{p.width}") for p in self.planes}
-        matrices = {
-            group.name: part.view(dtype)
-            for plane, whole in held.items()
-            for (group, dtype), part in zip(plane.groups, plane.split(whole).values(), strict=True)
-        }
-        scalars = replace(self.host, layout=Layout(self.host.layout.groups))
-        scalars.fill(partitions, rows, None, matrices)
-        stream = self.streams.get()
-        slab = self.slabs.take(stream)
-        with span("copy", rows=rows), torch.cuda.stream(stream):
-            for plane, whole in held.items():
-                slab.matrix(plane)[:, :rows].copy_(torch.from_numpy(whole), non_blocking=True)
-            slab.ready = stream.record_event()
-            stream.synchronize()  # the page-locked memory may be written again after this
-        return slab
+    @contextmanager
+    def _decoder(self) -> Iterator[Decoder | None]:
+        """A process to decode; None if this thread shall do it.
+
+        Threads do it until the processes come up: a few, since more would only queue.
+        """
+        if self._decoders is None:
+            yield None
+            return
+        while True:
+            with self._decoders.borrow() as decoder:
+                if decoder is not None:
+                    yield decoder
+                    return
+            if self._decoders.up:
+                time.sleep(_TICK)
+            elif self._here.acquire(timeout=_TICK):
+                try:
+                    yield None
+                finally:
+                    self._here.release()
+                return
+
+    def _spots(self, rows: int) -> list[Spot]:
+        """Where on a desk the groups lie: those of one plane after the other, without gaps."""
+        spots, at = [], 0
+        for plane in self.planes:
+            for group, dtype in plane.groups:
+                spots.append(Spot(group.name, at, len(group.columns), dtype))
+                at += len(group.columns) * dtype.itemsize * rows
+        return spots

@@ -16,15 +16,16 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.batch_ops import pad_lists
 from tabfeed.loader.build import build_feed, matrix_layout, output_schema, split_steps
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.torch.cut import as_tensor, choose_device, cut_lists, cut_rows
+from tabfeed.loader.torch.cut import as_tensor, cut_lists, cut_rows
+from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.gpu import GpuOptions
+from tabfeed.loader.torch.ragged import longest_row, pad_any
 from tabfeed.schema import Schema, Tags
 
 __all__ = ["TorchAsyncItr"]
@@ -48,18 +49,22 @@ class _Sparse:
                     f'sparse_max={{"{name}": most values in a row}}'
                 )
 
+    def makes_dense(self, name: str) -> bool:
+        """Whether all rows of a column get one length."""
+        return self.as_dense and name in self.names
+
     def cut(self, name: str, lists: Lists, chunk: Chunk, device: torch.device) -> list[Any]:
         """One column of each batch."""
         if name not in self.names:
             return cut_lists(lists, chunk, device)
         width = self.widths[name]
-        longest = int(np.diff(lists.offsets).max(initial=0))
+        longest = longest_row(lists)
         if longest > width:
             raise LoaderError(
                 f"column {name!r} has a row of {longest} values; sparse_max allows {width}"
             )
         if self.as_dense:
-            return list(cut_rows(as_tensor(pad_lists(lists, width), device), chunk))
+            return list(cut_rows(as_tensor(pad_any(lists, width), device), chunk))
         return [_coo(v, o, width) for v, o in cut_lists(lists, chunk, device)]
 
 
@@ -134,7 +139,11 @@ class TorchAsyncItr(TorchFeed):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing.
+        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing. With
+        ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
+    static_batch
+        Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
+        `tabfeed.loader.torch.static`.
 
     Examples
     --------
@@ -176,6 +185,7 @@ class TorchAsyncItr(TorchFeed):
         depth: int | None = None,
         reader: str = "auto",
         device_memory: int | float | str | None = None,
+        static_batch: bool = False,
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
         options = LoaderOptions.among(locals())
@@ -200,8 +210,10 @@ class TorchAsyncItr(TorchFeed):
             device=self.device,
             row_major=row_major,
         )
-        feed = build_feed(dataset, layout, options, finish, steps)
-        self._place(feed, GpuOptions(reader, device_memory))
+        feed = build_feed(dataset, layout, options.off_device, finish, steps)
+        self._place(feed, GpuOptions(reader, device_memory), options.cache)
+        if static_batch:
+            self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])
         warn_if_sorted(dataset, self.labels, self.feed.plan)
 
 

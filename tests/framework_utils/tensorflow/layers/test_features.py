@@ -56,7 +56,7 @@ def gradients(layer: Any, inputs: Any) -> tuple[np.ndarray, np.ndarray, list[np.
     return out.numpy(), up, [tf.convert_to_tensor(g).numpy() for g in grads]
 
 
-def close(left: Any, right: Any) -> None:
+def assert_close(left: Any, right: Any) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
@@ -68,8 +68,8 @@ def test_embeddings_of_several_ids(form: str, combiner: str, dtype: str) -> None
     layer = DenseFeatures([column], dtype=dtype)
     out, up, (grad,) = gradients(layer, {"t": as_form(MULTI, form)})
     table = layer.weights[0].numpy().astype(np.float64)
-    close(out, reference.embed(MULTI, table, combiner))
-    close(grad, reference.embed_grad(MULTI, table, combiner, up))
+    assert_close(out, reference.embed(MULTI, table, combiner))
+    assert_close(grad, reference.embed_grad(MULTI, table, combiner, up))
     assert out.shape == (4, 3) and not out[1].any()
 
 
@@ -80,15 +80,15 @@ def test_embeddings_of_one_id(combiner: str, shape: tuple[int, ...]) -> None:
     ids = tf.reshape(tf.constant(SINGLE), shape)
     out, up, (grad,) = gradients(layer, {"c": ids})
     table = layer.weights[0].numpy()
-    close(out, reference.embed(SINGLE, table, "sum"))
-    close(grad, reference.embed_grad(SINGLE, table, "sum", up))
+    assert_close(out, reference.embed(SINGLE, table, "sum"))
+    assert_close(grad, reference.embed_grad(SINGLE, table, "sum", up))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_indicators_count(form: str) -> None:
     column = fc.indicator_column(fc.categorical_column_with_identity("t", 7))
     out = DenseFeatures([column])({"t": as_form(MULTI, form)})
-    close(out, reference.indicate(MULTI, 7))
+    assert_close(out, reference.indicate(MULTI, 7))
 
 
 def test_numbers_go_through_and_are_normalised() -> None:
@@ -97,7 +97,7 @@ def test_numbers_go_through_and_are_normalised() -> None:
         fc.numeric_column("b", shape=(2,)),
     ]
     out = DenseFeatures(columns)({"a": tf.constant(NUMBERS), "b": tf.constant(PAIRS)})
-    close(out, np.concatenate([2 * NUMBERS - 1, PAIRS], axis=1))
+    assert_close(out, np.concatenate([2 * NUMBERS - 1, PAIRS], axis=1))
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, PAIRS])
@@ -107,7 +107,7 @@ def test_buckets_are_one_hot(numbers: np.ndarray) -> None:
     column = fc.bucketized_column(source, list(boundaries))
     out = DenseFeatures([column])({"a": tf.constant(numbers)})
     rows = reference.buckets(numbers, boundaries)
-    close(out, reference.indicate(rows, 4 * numbers.shape[1]))
+    assert_close(out, reference.indicate(rows, 4 * numbers.shape[1]))
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
@@ -118,8 +118,8 @@ def test_buckets_are_embedded(numbers: np.ndarray, combiner: str) -> None:
     layer = DenseFeatures([column], dtype="float64")
     out, up, (grad,) = gradients(layer, {"a": tf.constant(numbers)})
     rows, table = reference.buckets(numbers, (0.0, 1.0)), layer.weights[0].numpy()
-    close(out, reference.embed(rows, table, combiner))
-    close(grad, reference.embed_grad(rows, table, combiner, up))
+    assert_close(out, reference.embed(rows, table, combiner))
+    assert_close(grad, reference.embed_grad(rows, table, combiner, up))
 
 
 def test_columns_stand_side_by_side_in_the_order_of_their_names() -> None:
@@ -145,8 +145,8 @@ def test_columns_stand_side_by_side_in_the_order_of_their_names() -> None:
         reference.embed(MULTI, table, "sum"),
         reference.indicate(reference.buckets(NUMBERS, (0.0,)), 2),
     ]
-    close(out, np.concatenate(parts, axis=1))
-    close(grad, reference.embed_grad(MULTI, table, "sum", up[:, 8:11]))
+    assert_close(out, np.concatenate(parts, axis=1))
+    assert_close(grad, reference.embed_grad(MULTI, table, "sum", up[:, 8:11]))
     shapes = {name: tuple(getattr(t, "shape", ())) for name, t in batch.items()}
     assert layer.compute_output_shape(shapes) == out.shape
 
@@ -161,9 +161,9 @@ def test_columns_are_stacked(combiner: str) -> None:
     expected = [
         reference.embed(r, t, combiner) for r, t in zip((SINGLE, MULTI), tables, strict=True)
     ]
-    close(out, np.stack(expected, axis=1))
-    close(grads[0], reference.embed_grad(SINGLE, tables[0], combiner, up[:, 0]))
-    close(grads[1], reference.embed_grad(MULTI, tables[1], combiner, up[:, 1]))
+    assert_close(out, np.stack(expected, axis=1))
+    assert_close(grads[0], reference.embed_grad(SINGLE, tables[0], combiner, up[:, 0]))
+    assert_close(grads[1], reference.embed_grad(MULTI, tables[1], combiner, up[:, 1]))
     assert layer.compute_output_shape({"a": (4, 1), "b": ((6, 1), (4, 1))}) == (4, 2, 3)
 
 
@@ -200,19 +200,19 @@ def test_the_wide_part(combiner: str, form: str) -> None:
     for name, (ids, how) in rows.items():
         weights, grad = by_name[f"{name}_weights"]
         expected = expected + reference.embed(ids, weights, how)
-        close(grad, reference.embed_grad(ids, weights, how, up))
-    close(out, expected)
-    close(by_name["bias"][1], up.sum(axis=0))
-    close(by_name["n_weights"][1], PAIRS.T @ up)
+        assert_close(grad, reference.embed_grad(ids, weights, how, up))
+    assert_close(out, expected)
+    assert_close(by_name["bias"][1], up.sum(axis=0))
+    assert_close(by_name["n_weights"][1], PAIRS.T @ up)
     assert out.shape == (4, 1) == layer.compute_output_shape({name: (4, 1) for name in batch})
 
 
 def test_an_id_below_zero_is_none_and_a_default_stands_in() -> None:
     ids = {"c": tf.constant([[-1], [9], [2]])}
     plain = DenseFeatures([Indicator(Identity("c", 10))])(ids)
-    close(plain[0], np.zeros(10))
+    assert_close(plain[0], np.zeros(10))
     default = DenseFeatures([Indicator(Identity("c", 4, default_value=3))])(ids)
-    close(default, np.eye(4)[[3, 3, 2]])
+    assert_close(default, np.eye(4)[[3, 3, 2]])
 
 
 @pytest.mark.parametrize("form", ["dense", "ragged"])
@@ -220,14 +220,14 @@ def test_mask_zero_makes_zero_padding(form: str) -> None:
     column = Embedding(Identity("t", 7), 3, "mean")
     layer = DenseFeatures([column], mask_zero=True, dtype="float64")
     out = layer({"t": as_form([[1, 2, 0], [0, 0, 0], [4, 0, 0]], form)})
-    close(out, reference.embed([[1, 2], [], [4]], layer.weights[0].numpy(), "mean"))
+    assert_close(out, reference.embed([[1, 2], [], [4]], layer.weights[0].numpy(), "mean"))
 
 
 def test_a_mask_hides_ids() -> None:
     layer = DenseFeatures([Embedding(Identity("t", 7), 3, "mean")], dtype="float64")
     ids = tf.constant([[1, 2, 3], [4, 5, 6]])
     out = layer({"t": ids}, mask={"t": tf.constant([[True, False, True], [False] * 3])})
-    close(out, reference.embed([[1, 3], []], layer.weights[0].numpy(), "mean"))
+    assert_close(out, reference.embed([[1, 3], []], layer.weights[0].numpy(), "mean"))
     assert layer.supports_masking and layer.compute_mask(ids) is None
 
 
@@ -243,7 +243,7 @@ def test_a_mask_of_an_earlier_layer_arrives() -> None:
     ids = keras.Input((3,), dtype="int32")
     column = Embedding(Identity("t", 7), 2, "sum", initializer="ones")
     model = keras.Model(ids, DenseFeatures([column])({"t": Mask()(ids)}))
-    close(model(tf.constant([[1, 5, 6], [1, 2, 3]])), [[1, 1], [3, 3]])
+    assert_close(model(tf.constant([[1, 5, 6], [1, 2, 3]])), [[1, 1], [3, 3]])
 
 
 @pytest.mark.parametrize("kind", [DenseFeatures, LinearFeatures])
@@ -264,7 +264,7 @@ def test_a_table_is_not_read_whole(kind: Any) -> None:
 def test_vectors_are_clipped_to_a_norm() -> None:
     column = Embedding(Identity("c", 2), 2, initializer="ones", max_norm=0.5)
     out = DenseFeatures([column])({"c": tf.constant([[0], [1]])})
-    close(np.linalg.norm(out, axis=1), [0.5, 0.5])
+    assert_close(np.linalg.norm(out, axis=1), [0.5, 0.5])
 
 
 def test_a_frozen_table_is_not_trained() -> None:

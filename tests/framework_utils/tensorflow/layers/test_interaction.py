@@ -23,7 +23,7 @@ from tests.framework_utils.tensorflow.layers import reference  # noqa: E402
 RNG = np.random.default_rng(3)
 
 
-def close(left: Any, right: Any) -> None:
+def assert_close(left: Any, right: Any) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
@@ -41,11 +41,11 @@ def test_dot_products(kind: str | None, both: bool, fields: int) -> None:
         loss = tf.reduce_sum(out * up)
     of_x, *of_kernel = tape.gradient(loss, [given, *(w.value for w in layer.weights)])
     kernel = layer.weights[0].numpy() if kind else None
-    close(out, reference.dots(x, kind, kernel, both))
+    assert_close(out, reference.dots(x, kind, kernel, both))
     expected_x, expected_kernel = reference.dots_grad(x, kind, kernel, both, up)
-    close(of_x, expected_x)
+    assert_close(of_x, expected_x)
     if kind:
-        close(of_kernel[0], expected_kernel)
+        assert_close(of_kernel[0], expected_kernel)
     count = fields * (fields + 1) // 2 if both else fields * (fields - 1) // 2
     assert out.shape == (5, count) == layer.compute_output_shape((5, fields, 3))
     assert layer.compute_output_shape((None, fields, 3)) == (None, count)
@@ -62,9 +62,11 @@ def test_dot_products_in_float32() -> None:
 def test_a_mask_hides_vectors() -> None:
     x = np.ones((2, 3, 2))
     out = DotProductInteraction()(x, mask=tf.constant([[True, True, False], [True, True, True]]))
-    close(out, [[2, 0, 0], [2, 2, 2]])
+    assert_close(out, [[2, 0, 0], [2, 2, 2]])
     kernel = XDeepFmOuterProduct(1, kernel_initializer="ones")
-    close(kernel(x, mask=tf.constant([[True, False, False], [True] * 3])), [[[1, 1]], [[9, 9]]])
+    assert_close(
+        kernel(x, mask=tf.constant([[True, False, False], [True] * 3])), [[[1, 1]], [[9, 9]]]
+    )
 
 
 @pytest.mark.parametrize("hidden", [None, 4])
@@ -80,14 +82,14 @@ def test_outer_products(hidden: int | None) -> None:
         loss = tf.reduce_sum(out * up)
     of_0, of_k, of_w = tape.gradient(loss, [given_0, given_k, layer.kernel.value])
     kernel = layer.kernel.numpy()
-    close(out, reference.outer(x0, xk, kernel))
+    assert_close(out, reference.outer(x0, xk, kernel))
     expected_0, expected_k, expected_w = reference.outer_grad(x0, xk, kernel, up)
-    close(of_w, expected_w)
+    assert_close(of_w, expected_w)
     if hidden is None:
-        close(of_0, expected_0 + expected_k)
+        assert_close(of_0, expected_0 + expected_k)
     else:
-        close(of_0, expected_0)
-        close(of_k, expected_k)
+        assert_close(of_0, expected_0)
+        assert_close(of_k, expected_k)
     shape = x0.shape if hidden is None else [x0.shape, xk.shape]
     assert out.shape == (5, 6, 2) == layer.compute_output_shape(shape)
 

@@ -1,0 +1,131 @@
+"""Memory in equal pieces, *desks*, which other processes can fill.
+
+All desks lie in one piece of memory without a name, so that there is nothing to clean up whatever
+becomes of a process. A desk is free again when nothing refers to it and the event that it was
+given, if any, has happened: a GPU may still be copying from it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tabfeed.errors import LoaderError
+
+__all__ = ["Desk", "Desks", "attach"]
+
+Array = npt.NDArray[Any]
+_PAGE = 4096
+_PATIENCE = 60.0
+
+
+def attach(fd: int, nbytes: int) -> Array:
+    """The memory behind a file descriptor; the process's own where there is none."""
+    if fd < 0:
+        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+    return np.frombuffer(mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED), np.uint8)
+
+
+class Desk:
+    """One piece, lent until nothing refers to it."""
+
+    def __init__(self, desks: Desks, number: int) -> None:
+        self._desks, self.number = desks, number
+        self.used: Any = None  # an event after which its content is no longer needed
+
+    @property
+    def memory(self) -> Array:
+        """Its bytes."""
+        return self._desks.piece(self.number)
+
+    def __del__(self) -> None:
+        self._desks.give(self.number, self.used)
+
+
+class Desks:
+    """Some desks of one size.
+
+    Parameters
+    ----------
+    nbytes
+        Size of each.
+    count
+        How many.
+    prepare
+        Called with the memory of a desk before it is lent for the first time.
+
+    Examples
+    --------
+    >>> desks = Desks(1000, 2)
+    >>> one, two = desks.take(), desks.take()
+    >>> one.memory.size, one.number, two.number
+    (1000, 0, 1)
+    >>> del one
+    >>> desks.take().number
+    0
+    """
+
+    def __init__(
+        self, nbytes: int, count: int, prepare: Callable[[Array], None] = lambda memory: None
+    ) -> None:
+        self.nbytes, self.count = nbytes, count
+        self.spacing = -(-nbytes // _PAGE) * _PAGE
+        total = max(1, self.spacing * count)
+        self.fd = os.memfd_create("tabfeed-desks") if hasattr(os, "memfd_create") else -1
+        if self.fd >= 0:
+            os.ftruncate(self.fd, total)
+        self._memory = attach(self.fd, total)
+        self._prepare, self._prepared = prepare, 0
+        self._lock = threading.Lock()
+        self._free: deque[tuple[int, Any]] = deque()
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of them."""
+        return len(self._memory)
+
+    def piece(self, number: int) -> Array:
+        """The bytes of a desk."""
+        return self._memory[number * self.spacing :][: self.nbytes]
+
+    def take(self) -> Desk:
+        """A desk that may be written."""
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            try:
+                number, event = self._free.popleft()
+            except IndexError:
+                if (new := self._next()) is not None:
+                    return Desk(self, new)
+                time.sleep(0.001)
+                continue
+            if event is not None:
+                event.synchronize()
+            return Desk(self, number)
+        raise LoaderError("no memory for the next rows came free; give more host_memory")
+
+    def _next(self) -> int | None:
+        """A desk that was never used."""
+        with self._lock:
+            number = self._prepared
+            if number >= self.count:
+                return None
+            self._prepared += 1
+        self._prepare(self.piece(number))
+        return number
+
+    def give(self, number: int, event: Any) -> None:
+        """Take a desk back; it may be written after `event`. Safe inside a finaliser."""
+        self._free.append((number, event))
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)

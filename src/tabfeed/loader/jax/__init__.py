@@ -1,0 +1,18 @@
+"""JAX: batches as ``(dict of arrays, targets)``, on a device or sharded over several.
+
+Arrays are made in the background: `Loader` in `dicts`, and how they reach a GPU in `carry`. JAX
+holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut.
+"""
+
+from __future__ import annotations
+
+from tabfeed.errors import MissingExtraError
+
+try:
+    import jax  # noqa: F401
+except ImportError as e:
+    raise MissingExtraError("jax", "JAX loaders") from e
+
+from tabfeed.loader.jax.dicts import Loader
+
+__all__ = ["Loader"]

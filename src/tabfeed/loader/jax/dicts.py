@@ -1,0 +1,232 @@
+"""`Loader`: batches as ``(dict of arrays, targets)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from tabfeed.arguments import known_arguments
+from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.io.dataset import Dataset
+from tabfeed.loader.base import EpochIterator
+from tabfeed.loader.build import build_feed
+from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.columns import Group
+from tabfeed.loader.dicts import DictColumns, split_targets
+from tabfeed.loader.door import Door
+from tabfeed.loader.jax.carry import Carrier, find_device, in_whole_chunks
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.order_check import warn_if_sorted
+
+__all__ = ["Loader"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """Chunks to ``(dict of arrays, targets)``.
+
+    Attributes
+    ----------
+    targets
+        What is to be learned.
+    carry
+        Takes arrays to the device.
+    sharding
+        How they lie over several devices instead.
+    groups
+        The columns of those buffers that are carried whole.
+    """
+
+    targets: tuple[str, ...]
+    carry: Carrier
+    sharding: Any
+    groups: tuple[Group, ...] = ()
+
+    def __call__(self, chunk: Chunk) -> list[Any]:
+        ready = self._from_buffers(chunk)
+        moved = self._put(self._arrays(chunk))
+        extras = self._extras(chunk)
+        return [
+            self._split({**one, **two, **three})
+            for one, two, three in zip(ready, moved, extras, strict=True)
+        ]
+
+    def _from_buffers(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """For each batch the columns that are cut on the device, if any are."""
+        if not self.groups:
+            return [{} for _ in range(chunk.steps)]
+        matrices = [_fit(chunk.matrices[g.name], g.columns) for g in self.groups]
+        names = [name for group in self.groups for name in group.columns]
+        batches = self.carry.columns(matrices, chunk.bounds.tolist())
+        return [dict(zip(names, columns, strict=True)) for columns in batches]
+
+    def _arrays(self, chunk: Chunk) -> list[dict[str, Array]]:
+        """For each batch the other columns."""
+        columns = {name: _fit(array[None], (name,))[0] for name, array in chunk.columns.items()}
+        lists = {
+            name: (_fit(found.values[None], (name,))[0], found.offsets.astype(np.int32))
+            for name, found in chunk.lists.items()
+        }
+        batches = []
+        for low, high in pairwise(chunk.bounds.tolist()):
+            arrays = {name: array[low:high] for name, array in columns.items()}
+            for name, (values, offsets) in lists.items():
+                first, last = int(offsets[low]), int(offsets[high])
+                arrays[f"{name}__offsets"] = offsets[low : high + 1] - first
+                arrays[f"{name}__values"] = values[first:last]
+            batches.append(arrays)
+        return batches
+
+    def _put(self, batches: list[dict[str, Array]]) -> list[dict[str, Any]]:
+        if self.sharding is None:
+            return self._moved(batches) if any(batches) else batches
+        return [{name: self._shard(name, a) for name, a in batch.items()} for batch in batches]
+
+    def _moved(self, batches: list[dict[str, Array]]) -> list[dict[str, Any]]:
+        """All in one call; as lists, since JAX would put a dict in the order of its names."""
+        moved = self.carry([list(batch.values()) for batch in batches])
+        return [dict(zip(a, b, strict=True)) for a, b in zip(batches, moved, strict=True)]
+
+    def _shard(self, name: str, array: Array) -> Any:
+        if name.endswith("__offsets"):
+            raise LoaderError(
+                f"column {name.removesuffix('__offsets')!r} is ragged, and what differs in length "
+                "cannot be sharded: give Padding in transforms=, or leave the column out"
+            )
+        make: Any = jax.make_array_from_process_local_data
+        try:
+            return make(self.sharding, array)
+        except ValueError as e:
+            raise LoaderError(
+                f"column {name!r} has {len(array)} rows here, which this sharding cannot spread "
+                f'evenly ({e}): use drop_last=True or last="wrap", and a batch_size that divides'
+            ) from e
+
+    def _extras(self, chunk: Chunk) -> list[dict[str, Any]]:
+        return [
+            {name: array.slice(low, high - low) for name, array in chunk.extras.items()}
+            for low, high in pairwise(chunk.bounds.tolist())
+        ]
+
+    def _split(self, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        names, found = split_targets(columns, self.targets)
+        inputs = {name: columns[name] for name in names}
+        if isinstance(found, list):
+            return inputs, {name: columns[name] for name in found}
+        return inputs, None if found is None else columns[found]
+
+
+def _fit(matrix: Array, names: Sequence[str]) -> Array:
+    """A buffer in a dtype JAX has: 32 bits unless ``jax_enable_x64`` is on."""
+    config: Any = jax.config
+    if config.jax_enable_x64 or matrix.dtype.itemsize < 8 or matrix.dtype.kind not in "iuf":
+        return matrix
+    narrow = np.dtype(f"{matrix.dtype.kind}4")
+    if matrix.dtype.kind != "f" and matrix.size:
+        limits = np.iinfo(narrow)
+        if matrix.min() < limits.min or matrix.max() > limits.max:
+            raise _too_wide(matrix, names, limits)
+    return matrix.astype(narrow)
+
+
+def _too_wide(matrix: Array, names: Sequence[str], limits: Any) -> LoaderError:
+    ranges = {name: (row.min(), row.max()) for name, row in zip(names, matrix, strict=True)}
+    name = next(n for n, (a, b) in ranges.items() if a < limits.min or b > limits.max)
+    return LoaderError(
+        f"column {name!r} goes from {ranges[name][0]} to {ranges[name][1]}, beyond the 32 bits JAX "
+        'uses: jax.config.update("jax_enable_x64", True) allows 64'
+    )
+
+
+class Loader(Door):
+    """Batches ``(inputs, targets)`` of JAX arrays, prepared in the background.
+
+    Parameters
+    ----------
+    dataset
+        What to load.
+    batch_size, shuffle, seed_fn, parts_per_chunk, global_size, global_rank, drop_last
+        See `tabfeed.loader.options.LoaderOptions`. Rank and size default to JAX's process index and
+        count where there are several processes.
+    transforms
+        Functions from Arrow table to Arrow table, then `Padding` and `EmbeddingOperator`.
+    device
+        Where arrays shall be: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a GPU's number or a device of
+        JAX's; JAX's own default otherwise, which is the GPU if there is one.
+    sharding
+        How batches lie over devices instead, along their rows; each process gives its own rows, and
+        the arrays are those of all processes together. Every batch must divide evenly: use
+        ``drop_last=True`` or ``last="wrap"``, and `Padding` for ragged columns.
+    columns, targets, extras
+        As for `tabfeed.loader.torch.Loader`; ragged columns come as ``name__values`` and
+        ``name__offsets``.
+    seed, last, streams, host_memory, buffer_size, cache, threads, depth
+        See `tabfeed.loader.options.LoaderOptions`.
+
+    Examples
+    --------
+    >>> ds = Dataset({"x": [1, 2, 3], "y": [0.0, 1.0, 0.0]})
+    >>> [(inputs["x"].tolist(), y.tolist()) for inputs, y in Loader(ds, 2, targets=["y"])]
+    [([1, 2], [0.0, 1.0]), ([3], [0.0])]
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        shuffle: bool = False,
+        seed_fn: Callable[[], int] | None = None,
+        parts_per_chunk: int = 1,
+        global_size: int | None = None,
+        global_rank: int | None = None,
+        drop_last: bool = False,
+        transforms: Any = None,
+        device: Any = None,
+        *,
+        sharding: Any = None,
+        columns: Sequence[str] | None = None,
+        targets: Sequence[str] | None = None,
+        extras: Sequence[str] = (),
+        seed: int = 0,
+        last: str | None = None,
+        streams: int | None = None,
+        host_memory: int | float | str | None = None,
+        buffer_size: int | float | str | None = None,
+        cache: str | None = None,
+        threads: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        if global_size is None and global_rank is None and jax.process_count() > 1:
+            global_size, global_rank = jax.process_count(), jax.process_index()
+        options = LoaderOptions.among(locals())
+        if device is not None and sharding is not None:
+            raise ArgumentError("device and sharding both say where arrays lie; give one of them")
+        chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
+        self.output_schema, self.targets = chosen.schema, list(chosen.targets)
+        finish = _Finish(chosen.targets, Carrier(find_device(device)), sharding)
+        layout = chosen.layout
+        # What works on single columns (`Padding` and the like) does so in the computer's memory.
+        whole = finish.carry.remote and sharding is None and not chosen.steps.chunks
+        if whole and layout.groups:
+            finish = replace(finish, groups=layout.groups)
+            layout = replace(layout, matrices=True)
+        feed = build_feed(dataset, layout, options, finish, chosen.steps)
+        self.feed = in_whole_chunks(feed) if finish.groups else feed
+        warn_if_sorted(dataset, self.targets, self.feed.plan)
+
+    def __iter__(self) -> EpochIterator[Any]:
+        return iter(self.feed)
+
+    def epochs(self, count: int = 1) -> Iterator[Any]:
+        """Batches of several epochs, one after the other."""
+        for _ in range(count):
+            yield from self

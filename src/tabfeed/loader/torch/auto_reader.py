@@ -1,0 +1,342 @@
+"""``reader="auto"``: a feed that goes over to another reader in mid-epoch, if that trains faster.
+
+What a step waits for is read from the GPU's own clock, since the program may run ahead of it: an
+event behind the model's work when the next chunk is asked for, and the one behind that chunk. If
+the second comes later, the model had nothing to do in between. Two events a chunk, looked at when
+they have happened; nobody waits for them.
+
+The order of rows does not depend on who reads, nor on how many batches a chunk has. So an iterator
+goes over by beginning again at the step where it stands. The memory of one reader is given up
+before the other's is asked for, which makes that one step slow; it happens twice at most. It does
+not happen as long as others (a second iterator, a loader made by `map`) use the same memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from tabfeed.errors import TabfeedError
+from tabfeed.loader.base import EpochIterator, Feed, Recipe
+from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.lots import ReadsLots
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.plan import Epoch
+from tabfeed.loader.prefetch import Prefetch
+from tabfeed.loader.readers import ReadsParts
+from tabfeed.loader.state import Position
+from tabfeed.loader.torch.auto_choice import CUDF, Choice
+from tabfeed.loader.torch.gpu_recipe import timed_event
+
+__all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
+
+B = TypeVar("B")
+
+
+class Meter:
+    """How fast a reader reads: rows, and the time in which any reading was under way.
+
+    Examples
+    --------
+    >>> times = iter([0.0, 0.5, 1.5, 2.0])
+    >>> meter = Meter(lambda: next(times))
+    >>> meter.begin(); meter.begin(); meter.end(300); meter.end(100)
+    >>> meter.rate
+    200.0
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._rows, self._running = 0, 0
+        self._busy = self._since = 0.0
+
+    def begin(self) -> None:
+        """A reading begins."""
+        with self._lock:
+            now = self._clock()
+            if not self._running:
+                self._since = now
+            self._running += 1
+
+    def end(self, rows: int) -> None:
+        """A reading is done."""
+        with self._lock:
+            now = self._clock()
+            self._busy, self._since = self._busy + now - self._since, now
+            self._running -= 1
+            self._rows += rows
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self._rows / self._busy if self._busy else 0.0
+
+
+@dataclass(frozen=True)
+class Metered:
+    """A reader of lots, with a meter."""
+
+    reader: ReadsLots
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def parts(self) -> ReadsParts:
+        """Reads partitions."""
+        return self.reader.parts
+
+    def reading(self, parts: ReadsParts) -> Metered:
+        """The same for another reader of the same partitions."""
+        return replace(self, reader=self.reader.reading(parts))
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
+        """Some lots of an epoch."""
+        rows = 0
+        self.meter.begin()
+        try:
+            lots = self.reader.read(epoch, numbers)
+            rows = sum(epoch.lot_rows(n) for n in numbers)
+            return lots
+        finally:
+            self.meter.end(rows)
+
+
+class _Mark(NamedTuple):
+    """Where the model's work ended when a chunk was asked for, and where the chunk's did."""
+
+    asked: Any
+    made: Any
+    step: int
+
+
+class _Timeline:
+    """The chunks of one pass, until the GPU has come by them."""
+
+    def __init__(self) -> None:
+        self._marks: deque[_Mark] = deque()
+        self._first = True
+
+    def add(self, mark: _Mark) -> None:
+        """A chunk was taken. The first of a pass is left out: it waits for reading to begin."""
+        if self._first:
+            self._first = False
+        else:
+            self._marks.append(mark)
+
+    def tell(self, choice: Choice, rate: float) -> None:
+        """What is known by now."""
+        marks = self._marks
+        while len(marks) > 1 and marks[0].made.query() and marks[1].asked.query():
+            this, after = marks.popleft(), marks[0]
+            seconds = this.asked.elapsed_time(after.asked) / 1000
+            waited = this.asked.elapsed_time(this.made) / 1000
+            choice.add(seconds, min(max(waited, 0.0), seconds), after.step - this.step, rate)
+
+
+class Ways(NamedTuple):
+    """The two ways of making a feed's batches on a GPU.
+
+    Attributes
+    ----------
+    build
+        A feed whose lots pylibcudf reads (True) or Arrow does; None if memory is too small.
+    why_not
+        Why pylibcudf cannot be used, None if it can; may take seconds, to load it.
+    """
+
+    build: Callable[[bool], Feed[Any] | None]
+    why_not: Callable[[], str | None]
+
+
+class _Loading(threading.Thread):
+    """Loads pylibcudf beside the training."""
+
+    def __init__(self, why_not: Callable[[], str | None]) -> None:
+        super().__init__(name="tabfeed-loading")
+        self._why_not, self.reason = why_not, "it could not be loaded"  # until it has been
+        self.ok = False
+        self.start()
+
+    def run(self) -> None:
+        reason = self._why_not()
+        self.ok, self.reason = reason is None, reason or ""
+
+
+class AutoFeed(Feed[B]):
+    """A feed that begins with Arrow and may go over to pylibcudf.
+
+    Parameters
+    ----------
+    made
+        Makes the batches with Arrow.
+    ways
+        Both ways to make them.
+    """
+
+    def __init__(self, made: Feed[B], ways: Ways) -> None:
+        super().__init__(_watched(made.recipe), made.plan, made.options)
+        self.choice = Choice()
+        self._ways = ways
+        self._loading: _Loading | None = None
+        self._kin: weakref.WeakSet[AutoFeed[Any]] = weakref.WeakSet([self])  # use the same memory
+
+    @property
+    def reader_choice(self) -> str:  # type: ignore[override]
+        """Which reader, and why."""
+        return self.choice.why
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> AutoFeed[Any]:
+        """A feed of the same chunks, cut into batches by another function."""
+        new = AutoFeed(super().finishing(finish), self._ways)
+        new._kin = self._kin
+        new._kin.add(new)
+        return new
+
+    def _iterator(
+        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
+    ) -> EpochIterator[Any]:
+        if recipe is not self.recipe:
+            return super()._iterator(recipe, begin, options)
+        return AutoIterator(self, begin)
+
+    def may_change(self) -> bool:
+        """Whether another reader is wanted and can be had at this moment."""
+        if self.choice.wanted == self.choice.reader:
+            return False
+        if self.choice.wanted == CUDF and not self._loaded():
+            return False
+        return len(self._kin) == 1 and len(self._iterators) == 1
+
+    def _loaded(self) -> bool:
+        """Whether pylibcudf is there; if not yet, it soon will be."""
+        if self._loading is None:
+            self._loading = _Loading(self._ways.why_not)
+        if self._loading.is_alive():
+            return False
+        if not self._loading.ok:
+            self.choice.refuse(self._loading.reason)
+        return self._loading.ok
+
+    def change(self) -> None:
+        """Go over to the reader that is wanted. Nobody else may hold the recipe."""
+        finish = self.recipe.finish
+        made = None
+        self.let_go()
+        if self.choice.wanted == CUDF:
+            try:
+                made = self._ways.build(True)
+                reason = "device_memory is too small for it"
+            except (TabfeedError, MemoryError, torch.OutOfMemoryError) as e:
+                reason = f"it cannot begin: {e}"
+            if made is None:
+                self.choice.refuse(reason)
+        if made is None:
+            made = self._ways.build(False)
+            assert made is not None, "it was there before"
+        self.choice.went_over()
+        self.recipe, self.options = _watched(made.recipe.finishing(finish)), made.options
+        self.plan = replace(self.plan, chunk=made.plan.chunk)
+        self._next, self._now = self._with_chunk(self._next), self._with_chunk(self._now)
+
+    def _with_chunk(self, position: Position) -> Position:
+        plan = replace(position.plan, chunk=self.plan.chunk)
+        return position._replace(plan=plan)
+
+    def let_go(self) -> None:
+        """Give up all memory on the GPU."""
+        self.recipe = self.recipe.host  # type: ignore[attr-defined]
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = ("choice", "_ways", "_loading", "_kin")
+        return _plain, ({k: v for k, v in self.__getstate__().items() if k not in own},)
+
+
+def _plain(state: dict[str, Any]) -> Feed[Any]:
+    """In another process batches are made on the CPU."""
+    feed: Feed[Any] = Feed.__new__(Feed)
+    feed.__setstate__(state)
+    return feed
+
+
+def _watched(recipe: Any) -> Any:
+    reader = recipe.reader
+    metered = reader if isinstance(reader, Metered) else Metered(reader)
+    return replace(recipe, reader=metered, timed=True)
+
+
+class AutoIterator(EpochIterator[B]):
+    """Batches of one epoch, by whichever reader the feed has chosen.
+
+    Parameters
+    ----------
+    feed
+        Whose.
+    position
+        Where to begin.
+    """
+
+    def __init__(self, feed: AutoFeed[B], position: Position) -> None:
+        self._feed, self._closed = feed, False
+        options = feed.options
+        super().__init__(feed.recipe, position, options.place, options, feed._on_batch)
+
+    def _start(self) -> None:
+        self._timeline = _Timeline()
+        super()._start()
+
+    def _take(self) -> list[B]:
+        feed = self._feed
+        if feed.choice.settled:
+            return super()._take()
+        meter: Meter = self._recipe.reader.meter  # type: ignore[attr-defined]
+        self._timeline.tell(feed.choice, meter.rate)
+        if self._step < self._plan.steps and feed.may_change():
+            self._go_over()
+        asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
+        made = self._next_chunk()
+        self._timeline.add(_Mark(asked, made.event, self._step))
+        return self._recipe.arrive(made)
+
+    def _next_chunk(self) -> Any:
+        """The next chunk; from Arrow, if pylibcudf fails while it is on trial."""
+        try:
+            return next(self._prefetch)
+        except StopIteration:
+            raise
+        except Exception as e:  # whatever it is: Arrow will say if the data are to blame
+            if self._closed or not self._feed.choice.trying:
+                raise
+            self._feed.choice.refuse(f"it failed: {e!r}")
+        self._go_over()
+        return next(self._prefetch)
+
+    def _go_over(self) -> None:
+        """Begin again where this stands, with the reader that is wanted."""
+        feed = self._feed
+        self._prefetch.close()
+        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
+        self._recipe = self._recipe.host  # type: ignore[attr-defined]
+        self._timeline = _Timeline()
+        feed.change()
+        self._recipe, self._options = feed.recipe, feed.options
+        self._sit_down(feed._with_chunk(self.position))
+        self._start()
+        if self._closed:  # by another thread, meanwhile
+            self._prefetch.close()
+
+    def close(self) -> None:
+        """End the threads; there is no next batch after this."""
+        self._closed = True
+        super().close()
+
+
+def _nothing(number: int) -> Any:
+    raise AssertionError(f"there is no chunk {number}")

@@ -1,0 +1,139 @@
+"""How the memory that a loader may have on a GPU is divided: lots, chunks, and what decodes.
+
+A chunk costs Python once, whatever its size, and Python is what a training loop runs on: so chunks
+are larger here than on the CPU, as far as memory goes. Nothing of the order depends on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tabfeed.loader.columns import Layout
+from tabfeed.loader.plan import Plan
+
+__all__ = ["Need", "Share", "divide"]
+
+_CHUNK_ROWS = 2**19
+_DECODING = 3.1  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
+# How many lots to decode in one call, and how many calls at a time, the fastest first.
+_WAYS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 3), (1, 2), (2, 1), (1, 1))
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a loader needs memory for.
+
+    Attributes
+    ----------
+    plan
+        The order.
+    batch
+        Bytes of a row in a batch.
+    lot
+        Bytes of a row in a lot, its place in the permutation included.
+    passing
+        Bytes of a row while it is gathered and cast.
+    """
+
+    plan: Plan
+    batch: int
+    lot: int
+    passing: int
+
+    @classmethod
+    def of(cls, plan: Plan, layout: Layout, widths: dict[str, int]) -> Need:
+        """For a layout whose groups have these widths in lots."""
+        sizes = {g.name: len(g.columns) * widths[g.name] for g in layout.groups}
+        cast = [sizes[g.name] for g in layout.groups if g.dtype.itemsize != widths[g.name]]
+        return cls(plan, layout.row_bytes, sum(sizes.values()) + 4, sum(cast) + 4)
+
+    @property
+    def lot_rows(self) -> int:
+        """Most rows of a lot."""
+        sizes, least = self.plan.sizes, self.plan.lot
+        largest = max(sizes, default=0)
+        return largest if min(sizes, default=0) >= least else largest + least - 1
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch, on one rank."""
+        return self.plan.batch // self.plan.ranks
+
+    def chunk_bytes(self, steps: int, depth: int) -> int:
+        """Chunks that are ready, in use and not yet given back, and two in the making."""
+        rows = steps * self.batch_rows
+        return rows * ((depth + 2) * self.batch + 2 * self.passing)
+
+    def open_lots(self, steps: int, depth: int) -> int:
+        """Most lots that the chunks in the making need at a time."""
+        streams = len(self.plan.rank_streams(0, self.plan.ranks))
+        share = -(-steps * self.batch_rows // streams)
+        least = max(self.plan.lot, min((s for s in self.plan.sizes if s), default=1))
+        return streams * (depth * share // least + 2)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How memory is divided.
+
+    Attributes
+    ----------
+    steps
+        Batches of a chunk.
+    depth
+        Chunks ahead.
+    rows
+        Most rows of a lot.
+    lots
+        How many lots may lie on the GPU.
+    together
+        Lots decoded in one call.
+    readings
+        How many readings pylibcudf may do at a time.
+    decoding
+        Bytes for what pylibcudf decodes.
+    """
+
+    steps: int
+    depth: int
+    rows: int
+    lots: int
+    together: int = 1
+    readings: int = 0
+    decoding: int = 0
+
+
+def divide(need: Need, memory: int, *, cudf: bool) -> Share | None:
+    """How to divide so many bytes; None if not even the least fits."""
+    for share, nbytes in _for_cudf(need) if cudf else _for_arrow(need):
+        if nbytes <= memory:
+            return share
+    return None
+
+
+def _sizes(need: Need) -> Iterator[tuple[int, int]]:
+    """Steps and depth of chunks, the best first."""
+    most = max(need.plan.chunk, _CHUNK_ROWS // need.batch_rows)
+    steps = most
+    while steps >= 1:
+        yield from ((steps, 3), (steps, 2))
+        steps = steps * 3 // 4 if steps > 1 else 0
+
+
+def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
+    for steps, depth in _sizes(need):
+        lots = need.open_lots(steps, depth)
+        nbytes = lots * need.lot_rows * need.lot + need.chunk_bytes(steps, depth)
+        yield Share(steps, depth, need.lot_rows, lots), nbytes
+
+
+def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
+    for together, readings in _WAYS:
+        block = need.lot_rows * need.lot
+        decoding = int(readings * _DECODING * together * block)
+        for steps, depth in _sizes(need):
+            lots = need.open_lots(steps, depth) + together * readings
+            nbytes = lots * block + decoding + need.chunk_bytes(steps, depth)
+            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding)
+            yield share, nbytes

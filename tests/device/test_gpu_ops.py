@@ -1,0 +1,152 @@
+"""`Padding`, `EmbeddingOperator` and bad circumstances on a real GPU."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
+from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.torch import Loader
+from tabfeed.loader.torch.devices import free_bytes
+from tabfeed.loader.torch.gpu import GpuRecipe
+from tabfeed.testing.loader import check_loader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
+]
+KINDS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "float32", "float64"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder, key = tmp_path_factory.mktemp("ops"), np.arange(12_000)
+    table = {"k": key.astype(np.int32), "u": key.astype(np.uint32), "y": key.astype(np.float32)}
+    for kind in KINDS:
+        words = [[int(i) % 100] * (i % 4) for i in key]
+        table[f"w_{kind}"] = pa.array(words, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
+    pq.write_table(pa.table(table), folder / "a.parquet", row_group_size=2500)
+    return Dataset(str(folder))
+
+
+def same(one, other):
+    (a, ya), (b, yb) = one, other
+    assert a.keys() == b.keys() and torch.equal(ya, yb.cpu())
+    for name in a:
+        assert b[name].is_cuda and a[name].dtype == b[name].dtype
+        assert a[name].numpy().tobytes() == b[name].cpu().numpy().tobytes(), name
+    return True
+
+
+def pairs(dataset, ops, **options):
+    loaders = [
+        Loader(dataset, 512, True, targets=["y"], transforms=ops, device=device, **options)
+        for device in ("cpu", "cuda")
+    ]
+    assert isinstance(loaders[1].feed.recipe, GpuRecipe) and loaders[1].feed.recipe.ops
+    return zip(*loaders, strict=True)
+
+
+def test_padding_of_every_dtype(dataset):
+    assert all(same(*pair) for pair in pairs(dataset, [Padding(3, 7, mask=True)]))
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int32", "uint16"])
+def test_vectors_of_every_dtype(dataset, kind):
+    vectors = np.random.default_rng(0).integers(0, 99, (9000, 6)).astype(kind)
+    ids = np.random.default_rng(1).permutation(12_000)[:9000]
+    ops = [
+        EmbeddingOperator(vectors, "k", "direct", unknown_value=3),
+        EmbeddingOperator(vectors, "u", "by_id", id_lookup_table=ids),
+        EmbeddingOperator(vectors, "w_int64", "lists"),
+    ]
+    assert all(same(*pair) for pair in pairs(dataset, ops))
+
+
+def test_a_table_that_does_not_fit_stays_in_the_computers_memory(dataset):
+    op = EmbeddingOperator(np.ones((12_000, 100), np.float32), "k")
+    loader = Loader(
+        dataset, 512, targets=["y"], transforms=[op], device="cuda", device_memory="4MB"
+    )
+    assert not isinstance(loader.feed.recipe, GpuRecipe)
+    inputs, _ = next(iter(loader))
+    assert inputs["embeddings"].is_cuda and inputs["embeddings"].shape == (512, 100)
+
+
+def test_vectors_that_are_read_late_are_whole(dataset):
+    vectors = np.arange(12_000, dtype=np.float32)[:, None] * np.ones(8, np.float32)
+    op = EmbeddingOperator(vectors, "k")
+    got = []
+    for inputs, _ in Loader(dataset, 256, True, targets=["y"], transforms=[op], device="cuda"):
+        torch.cuda._sleep(5_000_000)
+        got.append((inputs["k"].clone(), inputs["embeddings"].clone()))
+        del inputs
+        junk = [torch.full((4096, 8), -1.0, device="cuda") for _ in range(4)]
+        del junk
+    torch.cuda.synchronize()
+    assert sum(len(k) for k, _ in got) == 12_000
+    assert all(torch.equal(k[:, None].float().expand(-1, 8), v) for k, v in got)
+
+
+def test_a_gpu_that_is_nearly_full_gets_smaller_chunks(dataset):
+    torch.cuda.empty_cache()
+    plain = Loader(dataset, 512, True, targets=["y"], device="cuda")
+    held = torch.empty(
+        free_bytes(torch.device("cuda")) - 128 * 2**20, dtype=torch.int8, device="cuda"
+    )
+    try:
+        tight = Loader(dataset, 512, True, targets=["y"], device="cuda")
+        keys = [k for inputs, _ in tight for k in inputs["k"].tolist()]
+    finally:
+        del held
+        torch.cuda.empty_cache()
+    assert keys == [k for inputs, _ in plain for k in inputs["k"].tolist()]
+
+
+@pytest.mark.parametrize("device", ["duck", -1])
+def test_what_is_no_device(dataset, device):
+    with pytest.raises(ArgumentError, match='give "cpu", "cuda", "cuda:1" or a GPU'):
+        Loader(dataset, 512, device=device)
+
+
+def test_a_gpu_that_does_not_exist(dataset):
+    for options in ({}, {"cache": "device"}, {"static_batch": True, "drop_last": True}):
+        with pytest.raises(LoaderError, match="GPUs, from 0 on"):
+            Loader(dataset, 512, device=99, columns=["k"], **options)
+
+
+def test_without_pylibcudf_it_is_said_once(dataset, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pylibcudf", None)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loader = Loader(dataset, 512, columns=["k", "u"], device="cuda", reader="cudf")
+        assert all(len(list(loader)) == 24 for _ in range(2))
+    assert [w.category for w in told] == [TabfeedWarning]
+    assert "pylibcudf cannot be imported" in str(told[0].message)
+
+
+@pytest.mark.timeout(300)
+def test_every_promise_of_a_loader_holds_with_operators():
+    vectors = np.arange(1000, dtype=np.float32)[:, None]
+
+    def make(dataset, transforms=None, **options):
+        given = transforms if isinstance(transforms, list) else [transforms] if transforms else []
+        ops = [*given, EmbeddingOperator(vectors, "key", "twin"), Padding(4, -1)]
+        return Loader(dataset, targets=["y"], transforms=ops, device="cuda", **options)
+
+    def read(batch):
+        inputs, y = batch
+        found = {name: t.cpu().numpy() for name, t in inputs.items()}
+        assert np.array_equal(found.pop("twin")[:, 0], found["key"].astype(np.float32))
+        found["words"] = [row[row >= 0] for row in found["words"]]
+        return found | {"y": y.cpu().numpy()}
+
+    check_loader(make, read)

@@ -1,0 +1,192 @@
+"""``cache="device"`` on a real GPU: every promise of a loader, its memory, its streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import LoaderError
+from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tabfeed.loader.torch.devices import free_bytes
+from tabfeed.loader.torch.permute import permutation
+from tabfeed.loader.torch.resident import ResidentRecipe
+from tabfeed.testing.loader import check_loader, words_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
+]
+ROWS = 120_000
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resident")
+    for number, key in enumerate(np.array_split(np.arange(ROWS), 3)):
+        table = {
+            "key": key.astype(np.int32),
+            "small": (key % 100).astype(np.int8),
+            "x": (key * 0.5).astype(np.float32),
+            "y": (key % 2).astype(np.float32),
+        }
+        pq.write_table(pa.table(table), folder / f"{number}.parquet", row_group_size=15_000)
+    return Dataset(str(folder))
+
+
+def load(dataset, **options):
+    options = {"batch_size": 4096, "shuffle": True, "cache": "device", "device": "cuda", **options}
+    return TorchAsyncItr(dataset, ["key", "small"], ["x"], ["y"], **options)
+
+
+def whole(batch):
+    cats, conts, y = batch
+    assert all(t.is_cuda for t in batch)
+    assert torch.equal(cats[:, 1], cats[:, 0] % 100)
+    assert torch.equal(conts[:, 0], cats[:, 0] * 0.5) and torch.equal(y, (cats[:, 0] % 2).float())
+    return cats[:, 0].tolist()
+
+
+def test_the_gpu_draws_the_permutation_of_the_cpu():
+    for rows, at_once in ((10**6, 2**22), (10**6, 10**5)):
+        words = (rows, 2**64 - 3)
+        there = permutation(rows, words, CUDA, at_once=at_once)
+        assert torch.equal(there.cpu(), permutation(rows, words, torch.device("cpu")))
+
+
+def test_each_epoch_is_a_permutation_of_all_rows(dataset):
+    loader = load(dataset)
+    assert isinstance(loader.feed.recipe, ResidentRecipe)
+    epochs = [[key for batch in loader for key in whole(batch)] for _ in range(3)]
+    assert all(sorted(keys) == list(range(ROWS)) for keys in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = [key for batch in load(dataset, threads=1, batch_size=4096) for key in whole(batch)]
+    assert again == epochs[0]
+
+
+def test_ranks_share_the_batches_of_one_process(dataset):
+    alone = [whole(b) for b in load(dataset, batch_size=8192, drop_last=True)]
+    ranks = [
+        [whole(b) for b in load(dataset, drop_last=True, global_size=2, global_rank=r)]
+        for r in range(2)
+    ]
+    assert [a + b for a, b in zip(*ranks, strict=True)] == alone
+
+
+def test_a_state_goes_on(dataset):
+    loader, other = load(dataset), load(dataset)
+    batches = iter(loader)
+    for _ in range(7):
+        next(batches)
+    other.load_state_dict(loader.state_dict())
+    assert [whole(b) for b in batches] == [whole(b) for b in other]
+
+
+def test_batches_that_are_read_late_are_whole(dataset):
+    """Each batch is dropped at once, and read only much later by a slow stream."""
+    got = []
+    for batch in load(dataset, batch_size=2048):
+        torch.cuda._sleep(20_000_000)
+        got.append(tuple(t.clone() for t in batch))
+        del batch
+        junk = [torch.full((2048, 5), -1, device="cuda") for _ in range(4)]
+        del junk
+    torch.cuda.synchronize()
+    assert sorted(key for batch in got for key in whole(batch)) == list(range(ROWS))
+
+
+def test_the_budget_is_kept(dataset):
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    needed = load(dataset, batch_size=512).feed.recipe.store._size.known
+    loader = load(dataset, batch_size=512, device_memory=needed)
+    for _ in range(2):
+        for batch in loader:
+            del batch
+    assert torch.cuda.max_memory_allocated() - before <= needed
+
+
+def test_too_large_is_told_when_it_is_made(dataset):
+    with pytest.raises(LoaderError, match=r"GPU for 120,000 rows, and device_memory allows 1 MB"):
+        load(dataset, device_memory="1MB")
+
+
+def test_a_gpu_that_is_nearly_full(dataset):
+    torch.cuda.empty_cache()
+    held = torch.empty(free_bytes(CUDA) - 48 * 2**20, dtype=torch.uint8, device="cuda")
+    try:
+        with pytest.raises(LoaderError, match="raise device_memory if the GPU has room"):
+            load(dataset, batch_size=ROWS)
+    finally:
+        del held
+        torch.cuda.empty_cache()
+
+
+def test_lists_padding_and_vectors(tmp_path):
+    key = np.arange(20_000)
+    table = {
+        "key": key,
+        "words": [[int(k)] * (k % 4) for k in key],
+        "pair": pa.array([[k, -k] for k in key], pa.list_(pa.int64(), 2)),
+        "y": key.astype(np.float32),
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=3000)
+    vectors = np.random.default_rng(0).standard_normal((15_000, 4)).astype(np.float32)
+    there = torch.from_numpy(vectors).cuda()
+
+    def make(**options):
+        return Loader(
+            Dataset(str(tmp_path)),
+            1024,
+            True,
+            targets=["y"],
+            cache="device",
+            device="cuda",
+            **options,
+        )
+
+    for inputs, _ in make():
+        keys, lengths = inputs["key"], inputs["words__offsets"].diff()
+        assert torch.equal(lengths, keys % 4)
+        assert torch.equal(inputs["words__values"], torch.repeat_interleave(keys, lengths))
+        assert torch.equal(inputs["pair"], torch.stack([keys, -keys], 1))
+    ops = [EmbeddingOperator(vectors, "key", unknown_value=2), Padding(3, -1)]
+    for inputs, _ in make(transforms=ops):
+        keys = inputs["key"]
+        known = keys < 15_000
+        assert torch.equal(inputs["embeddings"][known], there[keys[known]])
+        assert (inputs["embeddings"][~known] == 2).all()
+        assert torch.equal((inputs["words"] != -1).sum(1), keys % 4)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["tuples", "dicts"])
+def test_every_promise_of_a_loader_holds(kind):
+    def tuples(dataset, **options):
+        options = {"device": "cuda", "cache": "device", **options}
+        return TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], **options)
+
+    def dicts(dataset, **options):
+        options = {"device": "cuda", "cache": "device", **options}
+        return Loader(dataset, targets=["y"], **options)
+
+    def read_tuples(batch):
+        cats, conts, y = (t.cpu().numpy() for t in batch)
+        return {"check": cats[:, 0], "key": cats[:, 1], "x": conts[:, 0], "y": y}
+
+    def read_dicts(batch):
+        inputs, y = batch
+        found = {name: t.cpu().numpy() for name, t in inputs.items()}
+        offsets, values = found.pop("words__offsets"), found.pop("words__values")
+        found["words"] = np.split(values, offsets[1:-1])
+        return found | {"y": y.cpu().numpy()}
+
+    assert words_of(7) == [70, 71, 72]
+    check_loader(*((tuples, read_tuples) if kind == "tuples" else (dicts, read_dicts)))

@@ -1,0 +1,152 @@
+"""Processes that decode: what they give is what a thread would; what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tabfeed import Dataset
+from tabfeed.errors import LoaderError, TabfeedError
+from tabfeed.loader.decoders import Decoders, Order, Spot
+from tabfeed.loader.desks import Desks
+from tabfeed.loader.torch import TorchAsyncItr
+
+ROWS = 700
+
+
+def make_reader(folder):
+    loader = TorchAsyncItr(
+        Dataset(str(folder)), ["a", "b"], ["x"], batch_size=64, shuffle=True, device="cpu"
+    )
+    return loader.feed.recipe.reader
+
+
+@pytest.fixture
+def folder(tmp_path):
+    n = np.arange(3 * ROWS, dtype=np.int32)
+    table = pa.table({"a": n, "b": n * 2, "x": n.astype(np.float32) / 4})
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def ready(folder):
+    reader = make_reader(folder)
+    desks = Desks(ROWS * 12, 2)
+    decoders = Decoders(reader, desks, 1)
+    yield reader, desks, decoders
+    decoders.close()
+
+
+def borrowed(decoders):
+    """Borrow, once one has come up."""
+    while True:
+        with decoders.borrow() as decoder:
+            if decoder is not None:
+                break
+        time.sleep(0.01)
+    return decoders.borrow()
+
+
+SPOTS = (
+    Spot("cats", 0, 2, np.dtype(np.int32)),
+    Spot("conts", ROWS * 8, 1, np.dtype(np.float32)),
+)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_process_gives_what_a_thread_gives(ready, quick):
+    reader, desks, decoders = ready
+    desk = desks.take()
+    with borrowed(decoders) as decoder:
+        decoder.begin(desk, Order([1], ROWS, SPOTS, quick))
+        decoder.finish()
+    lot = reader.fill([1], ROWS, None)
+    for spot in SPOTS:
+        assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+
+
+def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
+    _, desks, decoders = ready
+    desk = desks.take()
+    whole = (folder / "one.parquet").read_bytes()
+    (folder / "one.parquet").write_bytes(whole[:2000])
+    with pytest.raises(TabfeedError, match=r"one\.parquet"), borrowed(decoders) as decoder:
+        decoder.begin(desk, Order([1], ROWS, SPOTS))
+        decoder.finish()
+    (folder / "one.parquet").write_bytes(whole)
+    with borrowed(decoders) as decoder:
+        decoder.begin(desk, Order([0], ROWS, SPOTS))
+        decoder.finish()
+    assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10
+
+
+def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
+    _, desks, decoders = ready
+    desk = desks.take()
+    with (
+        pytest.raises(LoaderError, match="ended with status -9, perhaps for want of memory"),
+        borrowed(decoders) as decoder,
+    ):
+        os.kill(decoder.pid, signal.SIGKILL)
+        decoder.begin(desk, Order([1], ROWS, SPOTS))
+        decoder.finish()
+    assert not decoders.up
+    with decoders.borrow() as decoder:
+        assert decoder is None
+
+
+def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
+    _, desks, decoders = ready
+    with pytest.raises(KeyboardInterrupt), borrowed(decoders) as decoder:
+        decoder.begin(desks.take(), Order([1], ROWS, SPOTS))
+        raise KeyboardInterrupt
+    assert not decoder.alive
+
+
+_STARTS_AND_DIES = """
+import os, signal, sys, time
+sys.path[:0] = sys.argv[2:]
+from test_decoders import Decoders, Desks, ROWS, borrowed, make_reader
+decoders = Decoders(make_reader(sys.argv[1]), Desks(ROWS * 12, 2), 1)
+with borrowed(decoders) as decoder:
+    print(decoder.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_its_parent_however_that_ends(folder):
+    here = os.path.dirname(__file__)
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTS_AND_DIES, str(folder), here],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pid = int(done.stdout)
+    for _ in range(500):
+        if not os.path.exists(f"/proc/{pid}") or _is_zombie(pid):
+            return
+        time.sleep(0.02)
+    pytest.fail("the child outlived its parent")
+
+
+def _is_zombie(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_what_another_process_cannot_have_is_left_to_threads(folder):
+    dataset = Dataset(str(folder))
+    plain = make_reader(folder)
+    changed = TorchAsyncItr(
+        dataset, ["a"], [], batch_size=8, device="cpu", transforms=lambda table: table
+    ).feed.recipe.reader
+    assert Decoders.can_read(plain) and not Decoders.can_read(changed)

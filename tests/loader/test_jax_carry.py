@@ -1,0 +1,125 @@
+"""How arrays reach a device of JAX: what is done for a GPU, walked on the CPU."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+jax = pytest.importorskip("jax")
+
+from tabfeed import Dataset  # noqa: E402
+from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
+from tabfeed.loader import Padding  # noqa: E402
+from tabfeed.loader.jax import Loader, carry  # noqa: E402
+from tabfeed.loader.jax.carry import Carrier, WholeChunks, find_device  # noqa: E402
+
+ROWS = 1000
+
+
+def table() -> pa.Table:
+    n = np.arange(ROWS)
+    return pa.table(
+        {
+            "c": n,  # 64 bits wide, which JAX is not
+            "d": (n * 7 % 100).astype(np.int32),
+            "x": (n * 0.5).astype(np.float32),
+            "words": [[int(k)] * (k % 4) for k in n],
+            "name": [f"n{k}" for k in n],
+            "y": n % 2,
+        }
+    )
+
+
+def load(**options: Any) -> Loader:
+    data = Dataset(table(), npartitions=5)
+    return Loader(data, 64, targets=["y"], extras=["name"], **options)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_batches_cut_on_the_device_are_those_cut_before(
+    shuffle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list(load(shuffle=shuffle))
+    monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
+    monkeypatch.setattr(carry, "cpu_count", lambda: 16 if shuffle else 2)
+    loader = load(shuffle=shuffle, device="cpu")
+    assert isinstance(loader.feed.recipe.maker, WholeChunks)
+    found = list(loader)
+    assert [len(y) for _, y in found] == [64] * 15 + [40]
+    for (left, left_y), (right, right_y) in zip(expected, found, strict=True):
+        names = ["c", "d", "x", "words__offsets", "words__values", "name"]
+        assert list(left) == list(right) == names
+        assert left["name"] == right["name"]
+        pairs = [(left[n], right[n]) for n in left if n != "name"] + [(left_y, right_y)]
+        for a, b in pairs:
+            assert isinstance(b, jax.Array) and a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:
+    """Whatever chunks there are, the last and shorter one too."""
+    carry._cut.clear_cache()
+    data = Dataset({"a": np.arange(70_000, dtype=np.int32)}, npartitions=9)
+    loader = Loader(data, 999, buffer_size=20_000)
+    assert [len(x["a"]) for x, _ in loader] == [999] * 70 + [70]
+    assert carry._cut._cache_size() == 2
+
+
+def test_small_chunks_do_not_change_what_was_given(as_on_a_gpu: None) -> None:
+    rows = 64 * 150
+    data = Dataset({"a": np.arange(rows, dtype=np.int32)}, npartitions=3)
+    loader = Loader(data, 64, True, buffer_size=4_000)
+    kept = [x["a"] for _ in range(2) for x, _ in loader]
+    np.testing.assert_array_equal(np.sort(np.concatenate(kept)), np.repeat(np.arange(rows), 2))
+
+
+def test_a_column_beyond_32_bits_is_named(as_on_a_gpu: None) -> None:
+    data = Dataset({"a": np.array([1, 2]), "b": np.array([5, -(2**40)])})
+    with pytest.raises(LoaderError, match="column 'b' goes from -1099511627776 to 5, beyond the"):
+        next(iter(Loader(data, 2)))
+
+
+def test_padding_works_before_the_device(as_on_a_gpu: None) -> None:
+    data = Dataset({"a": np.arange(3), "w": [[1], [2, 3], []]})
+    (batch, _) = next(iter(Loader(data, 3, transforms=Padding(2))))
+    assert batch["w"].tolist() == [[1, 0], [2, 3], [0, 0]]
+    assert batch["a"].tolist() == [0, 1, 2]
+
+
+def test_devices_by_name() -> None:
+    first = jax.devices("cpu")[0]
+    assert find_device(None) is None
+    assert find_device("cpu") is find_device("cpu:0") is find_device(first) is first
+    with pytest.raises(ArgumentError, match="device is 'cpu:x'; it must be like \"cuda\""):
+        find_device("cpu:x")
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
+def test_a_device_that_is_not_there() -> None:
+    data = Dataset({"a": [1, 2]})
+    for device in ("cuda", 0):
+        with pytest.raises(LoaderError, match="but JAX finds none of that kind here, only cpu"):
+            Loader(data, 2, device=device)
+
+
+def test_a_device_and_a_sharding_contradict_each_other() -> None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(ArgumentError, match="device and sharding both say where arrays lie"):
+        Loader(Dataset({"a": [1, 2]}), 2, device="cpu", sharding=sharding)
+
+
+def test_a_carrier_goes_to_another_process_by_the_name_of_its_device() -> None:
+    one = Carrier(jax.devices("cpu")[0], (1,))
+    one.columns([np.zeros((1, 4), np.int32)], (0, 2, 4))
+    again = pickle.loads(pickle.dumps(one))
+    assert (again.device, again.column) == (one.device, one.column)
+    assert pickle.loads(pickle.dumps(Carrier())).device is None
