@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/chaos.py --rows 4000000 --repetitions 10
 
 Three worker processes do the work. Every few seconds one of them, drawn at random, is killed with
-SIGKILL; now and then one is stopped for a moment instead, which makes it a slow worker. What was
+SIGKILL, if it is not the only one left; now and then one is stopped for a moment instead, which
+makes it a slow worker. What was
 learned and what was written must be, byte for byte, what the threads of this machine make of the
 same data in peace. Prints one JSON object; the exit status is 1 if anything differed.
 """
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,13 +65,19 @@ def graph() -> Any:
     return ids + numbers + groups + ["label"]
 
 
-def fit_and_write(data: Dataset, folder: Path, executor: Executor) -> dict[str, str]:
-    """Fit, save, transform, write; what every file holds."""
+def fit_and_write(
+    data: Dataset, folder: Path, executor: Executor, begin: Callable[[str], None] = lambda _: None
+) -> dict[str, str]:
+    """Fit, save, transform, write; what every file holds. `begin` is told of each step."""
     shutil.rmtree(folder, ignore_errors=True)
+    begin("fit")
     workflow = Workflow(graph(), executor=executor).fit(data)
     workflow.save(folder / "workflow")
+    begin("transform")
     workflow.transform(data).to_parquet(folder / "plain", executor=executor)
+    begin("full_shuffle")
     workflow.transform(data).to_parquet(folder / "mixed", shuffle="FULL", executor=executor)
+    begin("compare")
     return {
         str(path.relative_to(folder)): hashlib.sha256(content(path)).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -81,7 +89,9 @@ class Killer:
     """Kills or stops one of a cluster's workers every `every` seconds."""
 
     def __init__(self, cluster: LocalCluster, every: float, seed: int) -> None:
-        self.kills = self.stops = 0
+        self.kills: Counter[str] = Counter()
+        self.stops: Counter[str] = Counter()
+        self._step = ""
         self._cluster, self._every = cluster, every
         self._rng = random.Random(seed)
         self._end = threading.Event()
@@ -95,6 +105,10 @@ class Killer:
         self._end.set()
         self._thread.join()
 
+    def begin(self, step: str) -> None:
+        """What is going on from now on, for the count."""
+        self._step = step
+
     def _run(self) -> None:
         count = len(self._cluster.workers)
         while not self._end.wait(self._every * self._rng.uniform(0.7, 1.3)):
@@ -102,19 +116,19 @@ class Killer:
             there = set(self._cluster.scheduler.workers)
             nannies = [n for n in list(self._cluster.workers.values()) if n.pid]
             pids = [n.pid for n in nannies if n.worker_address in there]
-            if pids:
+            if len(pids) > 1:  # on a slow machine a dead worker takes its time to come back
                 self._strike(self._rng.choice(pids))
 
     def _strike(self, pid: int) -> None:
         with suppress(ProcessLookupError):
             if self._rng.random() < 0.8:
                 os.kill(pid, signal.SIGKILL)
-                self.kills += 1
+                self.kills[self._step] += 1
             else:
                 os.kill(pid, signal.SIGSTOP)
                 self._end.wait(self._every / 2)
                 os.kill(pid, signal.SIGCONT)
-                self.stops += 1
+                self.stops[self._step] += 1
 
 
 @contextmanager
@@ -135,32 +149,42 @@ def workers(count: int) -> Iterator[tuple[LocalCluster, Client]]:
         yield cluster, client
 
 
-def run(rows: int, repetitions: int, every: float, folder: Path) -> dict[str, Any]:
-    """One calm run on threads, then `repetitions` on a cluster that is losing its workers."""
-    write_data(folder / "raw", rows)
-    data = Dataset(folder / "raw", part_size=max(20_000, 48 * rows // 40))
+def repetition(
+    client: Client, data: Dataset, folder: Path, killer: Killer
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """What a cluster that is losing its workers makes of the data, and what it went through."""
+    start = time.perf_counter()
+    with killer:
+        result = fit_and_write(data, folder, as_executor(client), killer.begin)
+    seconds = round(time.perf_counter() - start, 1)
+    return result, {"seconds": seconds, "kills": dict(killer.kills), "stops": dict(killer.stops)}
+
+
+def run(options: argparse.Namespace, found: dict[str, Any], folder: Path) -> None:
+    """A calm run on threads, then the repetitions that are missing."""
+    write_data(folder / "raw", options.rows)
+    data = Dataset(folder / "raw", part_size=max(20_000, 48 * options.rows // 40))
     start = time.perf_counter()
     calm = fit_and_write(data, folder / "out", LocalExecutor())
-    found = {"rows": rows, "partitions": data.npartitions, "files": len(calm), "runs": []}
     found["calm_seconds"] = round(time.perf_counter() - start, 1)
+    found |= {"partitions": data.npartitions, "files": len(calm)}
     with workers(3) as (cluster, client):
-        executor = as_executor(client)
-        fit_and_write(data, folder / "out", executor)  # every worker has imported all it needs
-        for repetition in range(repetitions):
-            start = time.perf_counter()
-            with Killer(cluster, every, repetition) as killer:
-                result = fit_and_write(data, folder / "out", executor)
-            found["runs"].append(
-                {
-                    "seconds": round(time.perf_counter() - start, 1),
-                    "kills": killer.kills,
-                    "stops": killer.stops,
-                    "equal": result == calm,
-                }
-            )
+        while len(found["runs"]) < options.repetitions:
+            killer = Killer(cluster, options.every, seed=len(found["runs"]))
+            result, facts = repetition(client, data, folder / "out", killer)
+            other = sorted(k for k in calm | result if calm.get(k) != result.get(k))
+            found["runs"].append({**facts, "equal": not other, "differs": other[:5]})
+            add_up(found)
             print(json.dumps(found["runs"][-1]), file=sys.stderr, flush=True)
+            if options.keep:
+                options.keep.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def add_up(found: dict[str, Any]) -> None:
+    """All repetitions together."""
+    for name in ("kills", "stops"):
+        found[name] = sum((Counter(r[name]) for r in found["runs"]), Counter())
     found["equal"] = all(r["equal"] for r in found["runs"])
-    return found
 
 
 def main() -> None:
@@ -168,11 +192,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between two kills")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between two kills")
+    parser.add_argument("--keep", type=Path, help="where to keep the result, and go on from it")
     options = parser.parse_args()
+    found = {"rows": options.rows, "seconds_between_kills": options.every, "runs": []}
+    if options.keep and options.keep.exists():
+        kept = json.loads(options.keep.read_text())
+        if any(kept[name] != found[name] for name in ("rows", "seconds_between_kills")):
+            parser.error(f"{options.keep} has a result with other settings")
+        found = kept
     with tempfile.TemporaryDirectory() as folder:
-        found = run(options.rows, options.repetitions, options.every, Path(folder))
-    print(json.dumps(found))
+        run(options, found, Path(folder))
+    print(json.dumps(found, indent=1))
     raise SystemExit(not found["equal"])
 
 

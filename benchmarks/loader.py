@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -32,33 +32,19 @@ from tabfeed import Dataset
 from tabfeed.budget import cpu_count
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 
-# The number of different values in each of the 26 categories of the Criteo click logs.
-CARDINALITIES = [
-    10_000_000, 29612, 15050, 7190, 19547, 4, 6492, 1317, 63, 10_000_000, 707291, 218510, 11,
-    2209, 9798, 72, 4, 954, 15, 10_000_000, 4553157, 10_000_000, 291641, 10904, 91, 35,
-]  # fmt: skip
-CATS = [f"C{i}" for i in range(1, 27)]
-CONTS = [f"I{i}" for i in range(1, 14)]
-COLUMNS = [*CATS, *CONTS, "label"]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.harness.data import (
+    CARDINALITIES,
+    CATS,
+    COLUMNS,
+    CONTS,
+    Spec,
+    make_file,
+    make_files,
+)
 
-def make_files(folder: Path, rows: int, files: int, group: int) -> None:
-    """Processed click logs: int32 categories drawn log-uniformly, float32 numbers, a label."""
-    for number in range(files):
-        make_file(folder / f"part_{number:04}.parquet", rows // files, group, number)
-
-
-def make_file(path: Path, rows: int, group: int, seed: int) -> None:
-    """One of these files."""
-    random = np.random.default_rng(seed)
-    table: dict[str, Any] = {}
-    for name, size in zip(CATS, CARDINALITIES, strict=True):
-        table[name] = np.exp(random.random(rows) * np.log(size)).astype(np.int32)
-    for name in CONTS:
-        table[name] = random.standard_normal(rows, dtype=np.float32)
-    table["label"] = (random.random(rows) < 0.03).astype(np.float32)
-    pq.write_table(pa.table(table), path, row_group_size=group)
-
+__all__ = ["CARDINALITIES", "CATS", "COLUMNS", "CONTS", "make_file"]
 
 # -- contenders: each goes over the data once and returns how many rows it delivered -----------
 
@@ -207,7 +193,7 @@ def cached_epochs(folder: Path) -> dict[str, float]:
 def first_batch(files: int) -> dict[str, float]:
     """Seconds until the first batch of a dataset of many files: opening it, and in all."""
     with tempfile.TemporaryDirectory() as folder:
-        make_files(Path(folder), files * 1000, files, 1000)
+        make_files(Spec(files * 1000, group=1000), Path(folder), files)
         times = []
         for _ in range(3):
             start = time.perf_counter()
@@ -250,7 +236,7 @@ def main() -> None:
         folder = args.data or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if not any(folder.glob("*.parquet")):
-            make_files(folder, args.rows, 4, 250_000)
+            make_files(Spec(args.rows), folder)
         work = contenders(folder)
         if args.only:
             work = {n: f for n, f in work.items() if any(o in n for o in args.only)}

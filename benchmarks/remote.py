@@ -2,18 +2,23 @@
 
 A server on loopback adds `--latency` to each request and lets each connection have `--bandwidth`
 bytes a second. "share" is what the loader gets of connections times bandwidth, over whole epochs,
-the wait for the first bytes and the last decoding included. The server runs on the same cores as
-the loader: on a small or busy machine take so few connections, or so little bandwidth, that these
-limits and not the processors decide; "cpu_busy" says how much of the machine was in use meanwhile.
+the wait for the first bytes and the last decoding included; the best of `--rounds`. The server
+sends from the page cache (sendfile) but runs on the same cores as the loader. "bare" is what
+clients get that only receive, as many connections and requests as large as the loader's, with
+nothing decoded: the limit of this machine and of this server, in the same rounds. "cpu_busy"
+says how much of the machine was in use meanwhile. The data are 40 columns of random 32-bit integers
+in plain, uncompressed pages, which take little to decode.
 
-    python benchmarks/remote.py --connections 2 --bandwidth 100e6 --latency 0.05
+    python benchmarks/remote.py --connections 2 4 --bandwidth 100e6 --latency 0.05
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
+import queue
 import resource
 import shutil
 import subprocess
@@ -22,7 +27,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,7 @@ import pyarrow.parquet as pq
 import torch
 
 from tabfeed import Dataset
+from tabfeed.io.ranges import Range, largest_request, requests_for
 from tabfeed.loader.torch import TorchAsyncItr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -42,6 +49,7 @@ from tests.faulty_server import FaultyServer
 
 COLUMNS = [f"C{i}" for i in range(40)]
 PIECE = 8 * 2**20
+PARTS = ("remote", "local", "disk_cache", "libraries", "ranks")
 
 
 def write(folder: Path, rows: int, group: int) -> int:
@@ -80,6 +88,38 @@ def epochs(dataset: Dataset, count: int, **options: Any) -> dict[str, float]:
     }
 
 
+def bare(given: argparse.Namespace, folder: Path, nbytes: int) -> dict[str, float]:
+    """Clients that throw away what comes, each with a connection, a file after the other."""
+    waiting: queue.SimpleQueue[tuple[str, Range]] = queue.SimpleQueue()
+    for path in sorted(folder.glob("bucket/*.parquet")):
+        whole = [Range(0, path.stat().st_size)]
+        for piece in requests_for(whole, largest_request(given.connections)):
+            waiting.put((f"/bucket/{path.name}", piece))
+    with FaultyServer(folder=folder, latency=given.latency, bandwidth=given.bandwidth) as server:
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(given.connections) as pool:
+            list(pool.map(receive, [server.url] * given.connections, repeat(waiting)))
+        seconds = time.perf_counter() - begun
+    speed = nbytes / seconds
+    share = round(speed / given.connections / given.bandwidth, 3)
+    return {"seconds": round(seconds, 2), "mb_a_second": round(speed / 1e6, 1), "share": share}
+
+
+def receive(url: str, waiting: queue.SimpleQueue[tuple[str, Range]]) -> None:
+    """Ask for pieces on one connection until there are none."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    space = bytearray(2**20)
+    with suppress(queue.Empty):
+        while True:
+            path, piece = waiting.get(block=False)
+            asked = {"Range": f"bytes={piece.start}-{piece.stop - 1}"}
+            connection.request("GET", path, headers=asked)
+            answer = connection.getresponse()
+            while answer.readinto(space):
+                pass
+    connection.close()
+
+
 def through_loader(given: argparse.Namespace, folder: Path, nbytes: int) -> dict[str, Any]:
     """The loader on the slow server."""
     with FaultyServer(folder=folder, latency=given.latency, bandwidth=given.bandwidth) as server:
@@ -88,7 +128,7 @@ def through_loader(given: argparse.Namespace, folder: Path, nbytes: int) -> dict
         dataset = Dataset("s3://bucket", storage_options=options)
         opened = time.perf_counter() - begun
         server.calm()
-        found: dict[str, Any] = epochs(dataset, given.epochs)
+        found: dict[str, Any] = epochs(dataset, given.epochs, host_memory=given.host_memory)
         stats = server.stats()
     speed = nbytes * given.epochs / found["seconds"]
     return {
@@ -168,36 +208,71 @@ def ranks(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "all_over_data": round(sum(read) / whole, 4)}  # fmt: skip
 
 
-def main() -> None:
-    """Measure and print."""
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--group", type=int, default=400_000, help="rows in a row group")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--connections", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--connections", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--bandwidth", type=float, default=100e6)
     parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--host-memory", help="as the loader takes it")
     parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--folder", default=tempfile.gettempdir())
-    given = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def against_bare(given: argparse.Namespace, folder: Path, nbytes: int) -> dict[str, Any]:
+    """The loader and bare clients by turns; the best of each."""
+    clients, loaders = [], []
+    for _ in range(given.rounds):
+        clients.append(bare(given, folder, nbytes))
+        loaders.append(through_loader(given, folder, nbytes))
+    limit, found = (max(runs, key=lambda run: run["share"]) for runs in (clients, loaders))
+    return {"bare": limit, **found, "of_bare": round(found["share"] / limit["share"], 3)}
+
+
+def _with(given: argparse.Namespace, **other: Any) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(given) | other))
+
+
+def on_disk(given: argparse.Namespace, folder: Path, nbytes: int) -> dict[str, float]:
+    """The loader on the same files, from the page cache."""
+    found = epochs(Dataset(str(folder / "bucket")), given.epochs)
+    return {**found, "mb_a_second": round(nbytes * given.epochs / found["seconds"] / 1e6, 1)}
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was asked for."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         folder = Path(place)
         (folder / "bucket").mkdir()
         nbytes = write(folder / "bucket", given.rows, given.group)
-        local = epochs(Dataset(str(folder / "bucket")), given.epochs)
-        local["mb_a_second"] = round(nbytes * given.epochs / local["seconds"] / 1e6, 1)
-        result = {
-            "settings": {k: v for k, v in vars(given).items() if k != "folder"},
-            "data_mb": round(nbytes / 1e6, 1),
-            "remote": through_loader(given, folder, nbytes),
-            "local": local,
-            "disk_cache": cached(folder, given),
-            "libraries": libraries(given, folder),
-            "ranks": ranks(given, folder),
-            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
+        settings = {k: v for k, v in vars(given).items() if k not in ("folder", "parts")}
+        numbers = given.connections
+        given.connections = numbers[0]
+        calls: dict[str, Callable[[], Any]] = {
+            "remote": lambda: {
+                f"{n} connections": against_bare(_with(given, connections=n), folder, nbytes)
+                for n in numbers
+            },
+            "local": lambda: on_disk(given, folder, nbytes),
+            "disk_cache": lambda: cached(folder, given),
+            "libraries": lambda: libraries(given, folder),
+            "ranks": lambda: ranks(given, folder),
         }
-    print(json.dumps(result, indent=1))
+        found = {name: calls[name]() for name in given.parts}
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    return {"settings": settings, "data_mb": round(nbytes / 1e6, 1), **found, "peak_mb": peak}
+
+
+def main() -> None:
+    """Measure and print."""
+    print(json.dumps(measure(arguments()), indent=1))
 
 
 if __name__ == "__main__":

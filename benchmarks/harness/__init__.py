@@ -9,7 +9,10 @@
     store.py       heats already run, so that an interrupted run goes on
     summary.py     medians and ratios
     picture.py     the picture
+    tables.py      figures as Markdown
+    wins.py        where a peer is ahead, and why
     page.py        docs/benchmarks.md
+    readme.py      the README's figures
 
 A heat is the unit: its contenders and the reference run in turn, once a round, each in a process of
 its own, and every figure is a ratio to the reference in the same round. Running all contenders in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["about", "code_version"]
+__all__ = ["about", "code_digest", "code_version"]
 
 ROOT = Path(__file__).parents[2]
 _ALWAYS = ("tabfeed", "numpy", "pyarrow", "polars", "duckdb", "torch")
@@ -37,6 +38,15 @@ def code_version() -> str:
     commit = _git("rev-parse", "--short", "HEAD:src")
     changed = _git("status", "--porcelain", "--", "src")
     return f"{commit or 'unknown'}{' with changes' if changed else ''}"
+
+
+def code_digest() -> str:
+    """Of all that is measured and that measures: whether a heat is still worth something."""
+    digest = hashlib.sha256()
+    for folder in ("src/tabfeed", "benchmarks/harness", "benchmarks/peers"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _git(*arguments: str) -> str:

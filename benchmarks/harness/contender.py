@@ -39,6 +39,10 @@ class Case:
         A folder for what a contender makes of the files.
     batch
         Rows in a batch; 0 where features are made.
+    endpoint
+        Where an S3 server has the files, in a bucket called as the folder; "": they are on disk.
+    epochs
+        0: one pass of a contender that is ready counts. More: getting ready and so many passes.
     """
 
     folder: str
@@ -51,11 +55,24 @@ class Case:
     batch: int = 65_536
     shuffle: bool = True
     workers: int = 0
+    endpoint: str = ""
+    epochs: int = 0
+
+    @property
+    def place(self) -> str:
+        """The folder, or the bucket's URL."""
+        return f"s3://{Path(self.folder).name}" if self.endpoint else self.folder
 
     @property
     def files(self) -> list[str]:
-        """The Parquet files, in order."""
-        return [str(p) for p in sorted(Path(self.folder).glob("*.parquet"))]
+        """Paths or URLs of the Parquet files, in order."""
+        names = sorted(p.name for p in Path(self.folder).glob("*.parquet"))
+        return [f"{self.place}/{name}" for name in names]
+
+    @property
+    def total(self) -> int:
+        """Rows of all passes."""
+        return self.rows * max(1, self.epochs)
 
     @property
     def columns(self) -> list[str]:
@@ -99,11 +116,12 @@ class Contender:
     shuffles
         How it shuffles; "" if it cannot.
     why
-        A sentence on what makes it fast or slow.
+        Sentences on what makes it fast or slow.
     convert
         Makes its own files from the Parquet files, once; timed apart.
     most_rows
-        More are not worth waiting for: the rate is known before.
+        More are not worth waiting for: the rate is known before. Of loading it does the first ones;
+        features of more rows it does not make.
     limit
         Reads Parquet but delivers nothing: shows what is possible, is no peer.
     orders
@@ -131,8 +149,8 @@ class Contender:
 
     def takes(self, case: Case) -> bool:
         """Whether it can do what the case asks."""
-        if case.batch == 0:  # features: nothing is shuffled
-            return True
+        if case.batch == 0:  # features: nothing is shuffled, and all rows are to be seen
+            return self.most_rows is None or case.rows <= self.most_rows
         return case.shuffle in self.orders and (bool(self.shuffles) or not case.shuffle)
 
 

@@ -2,12 +2,17 @@
 
 Categories are int32, drawn log-uniformly with the cardinalities of the Criteo click logs; numbers
 are float32; one label. With other widths the same kinds of columns are repeated in the same
-proportion (two categories to a number). Lists have 0 to 9 int32 values a row.
+proportion (two categories to a number). Lists have 0 to 9 int32 values a row. A row group is drawn
+by itself, from a seed and its first row, so that making files takes the memory of one row group a
+core. Raw rows, with strings and nulls, are `benchmarks.criteo_raw`'s.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.criteo_raw import CARDINALITIES
+from benchmarks.criteo_raw import CARDINALITIES, CATS, CONTS
 
-__all__ = ["Spec", "make"]
+__all__ = ["CARDINALITIES", "CATS", "COLUMNS", "CONTS", "Spec", "make", "make_file", "make_files"]
 
+COLUMNS = [*CATS, *CONTS, "label"]
 FILES = 4
 _CODECS: dict[str, dict[str, Any]] = {
     "plain": {"compression": "none", "use_dictionary": False},
@@ -67,25 +73,44 @@ def make(spec: Spec, folder: Path) -> Path:
         return out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    for number in range(FILES):
-        low, high = spec.rows * number // FILES, spec.rows * (number + 1) // FILES
-        _write(spec, out / f"part_{number:04}.parquet", low, high)
+    make_files(spec, out)
     (out / "_done").touch()
     return out
 
 
-def _write(spec: Spec, path: Path, low: int, high: int) -> None:
-    writer: pq.ParquetWriter | None = None
+def make_files(spec: Spec, folder: Path, files: int = FILES) -> None:
+    """All files of a dataset, side by side: NumPy and Arrow release the interpreter."""
+    ends = [spec.rows * number // files for number in range(files + 1)]
+    paths = [folder / f"part_{number:04}.parquet" for number in range(files)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(_write, [spec] * files, paths, ends, ends[1:], [0] * files))
+
+
+def make_file(path: Path, rows: int, group: int, seed: int) -> None:
+    """One file of 40 columns."""
+    _write(Spec(rows, group=group), path, 0, rows, seed)
+
+
+def _write(spec: Spec, path: Path, low: int, high: int, seed: int) -> None:
+    """Rows `low` to `high` of a dataset."""
+    tables = _tables(spec, low, high, seed)
+    first = next(tables, None)
+    if first is None:
+        return
+    with pq.ParquetWriter(path, first.schema, **_CODECS[spec.codec]) as writer:
+        writer.write_table(first, row_group_size=spec.group)
+        for table in tables:
+            writer.write_table(table, row_group_size=spec.group)
+
+
+def _tables(spec: Spec, low: int, high: int, seed: int) -> Iterator[pa.Table]:
+    """Row group by row group."""
     for start in range(low, high, spec.group):
-        table = _table(spec, min(spec.group, high - start), start)
-        writer = writer or pq.ParquetWriter(path, table.schema, **_CODECS[spec.codec])
-        writer.write_table(table, row_group_size=spec.group)
-    if writer is not None:
-        writer.close()
+        random = np.random.default_rng([seed, start])
+        yield _table(spec, min(spec.group, high - start), random)
 
 
-def _table(spec: Spec, rows: int, start: int) -> pa.Table:
-    random = np.random.default_rng([0, start])
+def _table(spec: Spec, rows: int, random: np.random.Generator) -> pa.Table:
     table: dict[str, Any] = {}
     for i, name in enumerate(spec.cats):
         size = CARDINALITIES[i % len(CARDINALITIES)]

@@ -6,7 +6,6 @@ in the same round. Who fails, or takes too long, is out; the others go on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,12 +38,6 @@ class Heat:
     reference: str
     package: str = "benchmarks.peers"
 
-    @property
-    def title(self) -> str:
-        """For the progress line."""
-        points = ", ".join(p.label for p in self.points)
-        return f"{self.suite} ({points}): {', '.join(self.names)}"
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,7 +49,8 @@ class Settings:
         How often each contender runs.
     seconds
         The longest one run over the data; it is cut after that. Long enough for whole epochs of
-        all but a few: a cut in the middle would wrong those whose batches come in bursts.
+        all but a few: a cut in the middle would wrong those whose batches come in bursts. Several
+        epochs together are never cut.
     patience
         The longest all rounds of one contender may take; otherwise the run that warms up counts.
     hang
@@ -66,7 +60,7 @@ class Settings:
     """
 
     rounds: int = 5
-    seconds: float = 8.0
+    seconds: float = 4.0
     patience: float = 60.0
     hang: float = 240.0
     logs: Path = field(default=Path("build/bench/logs"))
@@ -156,7 +150,6 @@ class Runner:
 def run_heat(heat: Heat, settings: Settings) -> dict[str, Any]:
     """Run it; what was seen, by contender and point."""
     known = contenders(heat.package)
-    start = time.perf_counter()
     runners = [Runner(known[name], heat, settings) for name in heat.names]
     try:
         for runner in runners:
@@ -172,7 +165,6 @@ def run_heat(heat: Heat, settings: Settings) -> dict[str, Any]:
         "suite": heat.suite,
         "reference": heat.reference,
         "points": [{"label": p.label, **_facts(p.case)} for p in heat.points],
-        "seconds": time.perf_counter() - start,
         "contenders": {r.who.name: r.found for r in runners},
     }
 
@@ -196,4 +188,6 @@ def _facts(case: Case) -> dict[str, Any]:
         "batch": case.batch,
         "shuffle": case.shuffle,
         "workers": case.workers,
+        "epochs": case.epochs,
+        "remote": bool(case.endpoint),
     }

@@ -1,7 +1,8 @@
 """The picture: who loads how fast, what growth costs, who makes features how fast.
 
-Its background is transparent and its inks are of middling lightness, so that it can be read on a
-white page and on a dark one.
+Bars begin at tabfeed and go left for who is slower, right for who is faster, on a logarithmic
+scale: twice and half as fast are bars of one length. The background is transparent and all inks are
+of middling lightness, so that it can be read on a white page and on a dark one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .tables import digits, ranked
+
 __all__ = ["draw"]
 
 INK = "#7d8590"
 OURS = "#2f81f7"
 LIMIT = "#9e7bd9"
 THEIRS = "#c2873f"
-LINES = (OURS, "#3fa66b", THEIRS, "#d65f6b", LIMIT, "#4fa3b5")
+LINES = (OURS, "#4fa3b5", "#3fa66b", THEIRS, "#d65f6b", LIMIT)
+STYLE = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "font.size": 9,
+    "svg.hashsalt": "tabfeed",  # so that the same figures make the same file
+}
 
 Found = dict[str, Any]
-Figures = dict[str, dict[str, Found]]
 
 
 def draw(source: Path, folder: Path) -> None:
@@ -30,91 +44,99 @@ def draw(source: Path, folder: Path) -> None:
     import matplotlib.pyplot as plt
 
     found = json.loads(source.read_text("utf-8"))
-    style = {
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "font.size": 9,
-        "svg.hashsalt": "tabfeed",  # so that the same figures make the same file
-    }
-    with plt.rc_context(style):
-        figure, axes = plt.subplots(2, 2, figsize=(12.5, 11), height_ratios=[2.6, 1])
-        _bars(axes[0][0], found, "loading", "shuffled", "Loading, shuffled")
-        _bars(axes[0][1], found, "loading", "in order", "Loading, in order")
-        _lines(axes[1][0], found, "columns", "Shuffled loading, by columns")
-        _bars(axes[1][1], found, "features", "fit and transform", "Features: fit and transform")
-        figure.tight_layout(pad=1.4)
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(13, 12.5))
+        _fill(figure, found)
         folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(
-            folder / "bench.svg", transparent=True, metadata={"Date": None, "Creator": None}
-        )
+        plain = {"Date": None, "Creator": None}
+        figure.savefig(folder / "bench.svg", transparent=True, metadata=plain)
         figure.savefig(folder / "bench.png", transparent=True, dpi=110)
         plt.close(figure)
 
 
+def _fill(figure: Any, found: Found) -> None:
+    edges = {"left": 0.255, "right": 0.985, "wspace": 0.98}
+    top = figure.add_gridspec(1, 2, top=0.975, bottom=0.47, **edges)
+    middle = figure.add_gridspec(1, 2, top=0.405, bottom=0.245, **edges)
+    last = figure.add_gridspec(1, 2, top=0.175, bottom=0.045, **edges)
+    _bars(figure.add_subplot(top[0]), found, "loading", "shuffled", "Loading, shuffled")
+    _bars(figure.add_subplot(top[1]), found, "loading", "in order", "Loading, in order")
+    _lines(figure.add_subplot(middle[0]), found, "rows", "Rows: M rows/s")
+    _lines(figure.add_subplot(middle[1]), found, "columns", "Columns: M numbers/s")
+    _bars(figure.add_subplot(last[0]), found, "features", "100,000", "Features of 100,000 rows")
+    _lines(figure.add_subplot(last[1]), found, "rows", "Rows: memory, GB", memory=True)
+
+
 def _bars(axis: Any, found: Found, suite: str, label: str, title: str) -> None:
-    """A bar a contender, the fastest at the top; how long it is beside tabfeed's is the ratio."""
-    rows = _ranked(found, suite, label)
+    """A bar a contender, the fastest at the top; those who failed at the bottom."""
     axis.set_title(title, color=INK, fontweight="bold", loc="left")
-    _bare(axis)
-    if not rows:
+    part = found["suites"].get(suite)
+    rows = ranked(part, label) if part is not None else []
+    if part is None or not rows:
         axis.set_axis_off()
         return
-    names = [_plain(found["contenders"][name]["title"]) for name, _ in rows]
+    failed = list(part["failed"])
+    names = [name for name, _ in rows] + failed
     ratios = [figure["ratio"] for _, figure in rows]
-    colours = [_colour(name, found["contenders"][name]) for name, _ in rows]
     places = range(len(rows))
-    axis.barh(places, ratios, color=colours, height=0.7)
-    axis.set_yticks(places, names, fontsize=7.5)
-    axis.invert_yaxis()
+    colours = [_colour(name, found["contenders"][name]) for name, _ in rows]
+    axis.barh(places, [r - 1 for r in ratios], left=1.0, color=colours, height=0.66)
+    for place, (name, figure) in zip(places, rows, strict=True):
+        _tip(axis, place, figure, reference=name == part["reference"])
+    for place in range(len(rows), len(names)):
+        axis.text(0.9, place, "failed", va="center", ha="right", fontsize=7.5)
+    axis.axvline(1.0, color=OURS, linewidth=1.0)
+    axis.set_yticks(
+        range(len(names)), [_short(found["contenders"][n]) for n in names], fontsize=7.5
+    )
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+    axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_xscale("log")
-    axis.set_xlim(min(ratios) / 1.5, max(ratios) * 6)
-    axis.set_xlabel("times tabfeed in the same rounds (log scale)")
-    axis.axvline(1.0, color=OURS, linewidth=0.8, linestyle=":")
-    for place, (_, figure) in zip(places, rows, strict=True):
-        axis.text(figure["ratio"] * 1.08, place, _rate(figure), va="center", fontsize=7.5)
+    axis.set_xlim(min(ratios) / 4, max(ratios) * 5)
+    axis.set_xlabel("times tabfeed, in the same rounds")
 
 
-def _lines(axis: Any, found: Found, suite: str, title: str) -> None:
-    """Numbers a second along an axis: a flat line is cost in proportion to the data."""
+def _tip(axis: Any, place: int, figure: Found, *, reference: bool) -> None:
+    """What is written at the end of a bar."""
+    ratio = figure["ratio"]
+    right = ratio >= 1
+    text = f"1 = {figure['rate'] / 1e6:.3g} M rows/s" if reference else digits(ratio)
+    at = ratio * 1.12 if right else ratio / 1.12
+    side = "left" if right else "right"
+    axis.text(at, place, text, va="center", ha=side, fontsize=7.5, color=OURS if reference else INK)
+
+
+def _lines(axis: Any, found: Found, suite: str, title: str, *, memory: bool = False) -> None:
+    """Along an axis: a flat line is cost in proportion to the data, or no more memory for it."""
     axis.set_title(title, color=INK, fontweight="bold", loc="left")
-    _bare(axis)
     part = found["suites"].get(suite)
     if part is None:
         axis.set_axis_off()
         return
-    widths = {p["label"]: p["columns"] for p in part["points"]}
+    along = {p["label"]: p[suite] for p in part["points"]}
+    each = {p["label"]: p["columns"] if suite == "columns" else 1 for p in part["points"]}
     for (name, figures), colour in zip(_by_name(part["figures"]), LINES, strict=False):
-        points = [(widths[k], f["rate"] * widths[k] / 1e6) for k, f in figures.items()]
-        x, y = zip(*points, strict=True)
-        who = _plain(found["contenders"][name]["title"])
-        axis.plot(x, y, color=colour, marker="o", markersize=4, label=who)
+        found_at = {k: f for k, f in figures.items() if not memory or "memory" in f}
+        ys = [
+            f["memory"] / 1e9 if memory else f["rate"] * each[k] / 1e6 for k, f in found_at.items()
+        ]
+        who = _short(found["contenders"][name])
+        axis.plot(
+            [along[k] for k in found_at], ys, color=colour, marker="o", markersize=4, label=who
+        )
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.set_xticks(list(widths.values()), list(widths))
+    axis.set_xticks(list(along.values()), list(along))
     axis.minorticks_off()
-    axis.set_xlabel("columns")
-    axis.set_ylabel("million numbers a second")
-    beside = {"loc": "upper right", "bbox_to_anchor": (-0.22, 1.0)}  # below the names above
+    axis.set_xlabel(suite)
+    beside = {"loc": "upper right", "bbox_to_anchor": (-0.14, 1.02)}  # below the names above
     axis.legend(fontsize=7.5, frameon=False, labelcolor=INK, **beside)
 
 
-def _by_name(figures: Figures) -> list[tuple[str, dict[str, Found]]]:
+def _by_name(figures: dict[str, Found]) -> list[tuple[str, Found]]:
     """With tabfeed first."""
     return sorted(figures.items(), key=lambda item: not item[0].startswith("tabfeed"))
-
-
-def _ranked(found: Found, suite: str, label: str) -> list[tuple[str, Found]]:
-    figures: Figures = found["suites"].get(suite, {}).get("figures", {})
-    rows = [(n, f[label]) for n, f in figures.items() if "ratio" in f.get(label, {})]
-    return sorted(rows, key=lambda row: -row[1]["ratio"])
-
-
-def _rate(figure: Found) -> str:
-    rate = figure["rate"] / 1e6
-    return f"{rate:.1f} M/s" if rate >= 1 else f"{rate:.2g} M/s"
 
 
 def _colour(name: str, person: Found) -> str:
@@ -123,11 +145,5 @@ def _colour(name: str, person: Found) -> str:
     return OURS if name.startswith("tabfeed") else THEIRS
 
 
-def _plain(title: str) -> str:
-    return title.replace("`", "")
-
-
-def _bare(axis: Any) -> None:
-    axis.set_facecolor("none")
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+def _short(person: Found) -> str:
+    return str(person["title"]).replace("`", "").replace(", in memory", " (memory)")

@@ -23,7 +23,7 @@ class Store:
     folder
         Where they are kept.
     code
-        Anything that, when it changes, makes finished heats worthless: a version, a commit.
+        Anything that, when it changes, makes finished heats worthless: a digest of the code.
     """
 
     def __init__(self, folder: Path, code: str) -> None:

@@ -23,11 +23,13 @@ def summarise(heats: Iterable[Found], known: Mapping[str, Contender]) -> Found:
     suites: dict[str, Found] = {}
     people: dict[str, Found] = {}
     for heat in heats:
-        suite = suites.setdefault(heat["suite"], {"points": [], "figures": {}})
-        suite["reference"] = heat["reference"]
+        suite = suites.setdefault(heat["suite"], _empty(heat["reference"]))
+        suite["seconds"] += heat["seconds"]
         suite["points"] += [p for p in heat["points"] if p not in suite["points"]]
         for name, seen in heat["contenders"].items():
             _note_person(people.setdefault(name, {}), seen, known[name])
+            if seen["state"] != "ok":
+                suite["failed"][name] = seen["error"]
             for label in seen["points"] if seen["state"] == "ok" else ():
                 figures = _figures(heat, name, label)
                 if figures:
@@ -37,18 +39,11 @@ def summarise(heats: Iterable[Found], known: Mapping[str, Contender]) -> Found:
             name: {label: _merged(parts) for label, parts in points.items()}
             for name, points in suite["figures"].items()
         }
-    return {"headline": _headline(suites), "suites": suites, "contenders": people}
+    return {"suites": suites, "contenders": people}
 
 
-def _headline(suites: dict[str, Found]) -> Found:
-    """How many times as fast as each contender the reference is: what a README may quote."""
-    out: Found = {}
-    for name in ("loading", "features"):
-        for who, points in suites.get(name, {}).get("figures", {}).items():
-            for label, figure in points.items():
-                if figure.get("ratio"):
-                    out.setdefault(label, {})[who] = round(1 / figure["ratio"], 2)
-    return out
+def _empty(reference: str) -> Found:
+    return {"reference": reference, "points": [], "figures": {}, "failed": {}, "seconds": 0.0}
 
 
 def _note_person(person: Found, seen: Found, who: Contender) -> None:
@@ -63,9 +58,6 @@ def _note_person(person: Found, seen: Found, who: Contender) -> None:
     )
     if "versions" in seen:
         person["versions"] = seen["versions"]
-    person.setdefault("state", seen["state"])
-    if seen["state"] != "ok":
-        person.update(state=seen["state"], error=seen["error"])
 
 
 def _figures(heat: Found, name: str, label: str) -> Found:

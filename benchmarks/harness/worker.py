@@ -11,11 +11,13 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from typing import Any, TextIO
 
@@ -64,14 +66,17 @@ class Worker:
         """Get ready for a case."""
         given = Case.from_json(case).at_most(self.who.most_rows)
         start = time.perf_counter()
-        self.opened.append(self.who.open(given))
+        self.opened.append(
+            partial(passes, self.who, given) if given.epochs else self.who.open(given)
+        )
         self.cases.append(given)
         return {"seconds": time.perf_counter() - start, "rows": given.rows}
 
     def run(self, number: int, seconds_limit: float, check: bool) -> dict[str, Any]:
-        """Go over the data of a case once, or as far as the seconds allow."""
+        """Go over the data of a case, or as far as the seconds allow; some epochs are never cut."""
         gc.collect()
         before = processor_seconds(os.getpid())
+        seconds_limit = math.inf if self.cases[number].epochs else seconds_limit
         if self.cases[number].batch == 0:
             found = dict(self.opened[number]())
         else:
@@ -88,6 +93,13 @@ class Worker:
         return {"memory": peak_memory(os.getpid())}
 
 
+def passes(who: Contender, case: Case) -> Iterator[tuple[int, Any]]:
+    """Get ready, and go over the data some times."""
+    epoch = who.open(case)
+    for _ in range(case.epochs):
+        yield from epoch()
+
+
 def go_over(batches: Any, case: Case, limit: float, check: bool) -> dict[str, Any]:
     """Count rows, and the time until the last batch or, if all came, until the end."""
     rows, steps, whole = 0, 0, True
@@ -101,16 +113,16 @@ def go_over(batches: Any, case: Case, limit: float, check: bool) -> dict[str, An
             first = end
             if check:
                 check_batch(batch, count, case)
-        if end - start > limit or rows >= case.rows:
-            whole = rows >= case.rows
+        if end - start > limit or rows >= case.total:
+            whole = rows >= case.total
             break
     else:
         end = time.perf_counter()
     close = getattr(batches, "close", None)
     if close is not None:
         close()
-    if check and whole and rows < case.rows:
-        raise ValueError(f"{rows} rows came instead of {case.rows}")
+    if check and whole and rows < case.total:
+        raise ValueError(f"{rows} rows came instead of {case.total}")
     found = {"rows": rows, "batches": steps, "seconds": end - start, "whole": whole}
     return {**found, "first_s": first - start}
 

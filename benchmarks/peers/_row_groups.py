@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from benchmarks.harness.contender import Case
+from benchmarks.peers._common import arrow_files, arrow_s3
 
 Arrays = dict[str, Any]
 
@@ -20,11 +21,11 @@ class RowGroups(IterableDataset[Any]):
     """Yields the rows of a batch, and the batch."""
 
     def __init__(self, case: Case, finish: Callable[[Arrays, Case], Any]) -> None:
-        self.case, self.finish = case, finish
+        self.case, self.finish, self.server = case, finish, arrow_s3(case)
         self.units = [
             (file, group)
-            for file in case.files
-            for group in range(pq.read_metadata(file).num_row_groups)
+            for file in arrow_files(case)
+            for group in range(pq.read_metadata(file, filesystem=self.server).num_row_groups)
         ]
         self.epoch = 0
 
@@ -40,13 +41,13 @@ class RowGroups(IterableDataset[Any]):
     def _in_order(self, units: Any) -> Iterator[tuple[int, Any]]:
         for file in dict.fromkeys(file for file, _ in units):
             groups = [group for name, group in units if name == file]
-            with pq.ParquetFile(file) as reader:
+            with self._open(file) as reader:
                 for batch in reader.iter_batches(self.case.batch, groups, self.case.columns):
                     yield batch.num_rows, self.finish(self._arrays(batch), self.case)
 
     def _shuffled(self, units: Any) -> Iterator[tuple[int, Any]]:
         for file, group in units:
-            with pq.ParquetFile(file) as reader:
+            with self._open(file) as reader:
                 table = reader.read_row_group(group, columns=self.case.columns)
             cut = self._shuffled_lists if self.case.lists else self._shuffled_rows
             yield from cut(table)
@@ -64,6 +65,10 @@ class RowGroups(IterableDataset[Any]):
         for start in range(0, table.num_rows, self.case.batch):
             batch = table.slice(start, self.case.batch)
             yield batch.num_rows, self.finish(self._arrays(batch), self.case)
+
+    def _open(self, file: str) -> pq.ParquetFile:
+        """Remote ranges are fetched together, ahead."""
+        return pq.ParquetFile(file, filesystem=self.server, pre_buffer=self.server is not None)
 
     def _arrays(self, batch: pa.Table | pa.RecordBatch) -> Arrays:
         out: Arrays = {}

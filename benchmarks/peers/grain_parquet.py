@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import columns, each
 
 
 def rows(case: Case) -> Epoch:
@@ -20,29 +21,21 @@ def rows(case: Case) -> Epoch:
     )
     if case.shuffle:
         data = grain.experimental.WindowShuffleIterDataset(data, window_size=10_000, seed=0)
-    data = data.batch(case.batch)
-
-    def epoch() -> Iterator[tuple[int, Any]]:
-        for batch in data:
-            yield len(batch["label"]), batch
-
-    return epoch
+    return each(data.batch(case.batch))
 
 
 def indexed(case: Case) -> Epoch:
     """A source whose items are whole batches, gathered in memory; read ahead by threads."""
     import grain
     import numpy as np
-    import pyarrow.dataset as ds
 
-    table = ds.dataset(case.files).head(case.rows, columns=case.columns).combine_chunks()
-    columns = {name: table.column(name).to_numpy() for name in case.columns}
+    arrays = columns(case)
     steps = -(-case.rows // case.batch)
     state = {"epoch": 0}
 
     def gather(step: int, order: Any) -> dict[str, Any]:
         index = order[step * case.batch : (step + 1) * case.batch]
-        return {name: array[index] for name, array in columns.items()}
+        return {name: array[index] for name, array in arrays.items()}
 
     def epoch() -> Iterator[tuple[int, Any]]:
         state["epoch"] += 1
@@ -66,7 +59,7 @@ CONTENDERS = (
         delivers="NumPy, an array a column",
         shuffles="files, and a window of 10,000 rows",
         why="Every row becomes a Python dict, and batches are stacked from them.",
-        most_rows=16_384,
+        most_rows=8_192,
     ),
     Contender(
         name="grain-batches",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import each
 
 
 def convert(case: Case) -> None:
@@ -17,7 +18,8 @@ def convert(case: Case) -> None:
 
 
 def scanned(case: Case) -> Epoch:
-    """`LanceDataset` of `lance.torch.data`, batches read ahead."""
+    """`LanceDataset`, batches read ahead; shuffled by its own sampler."""
+    from lance.sampler import ShardedBatchSampler
     from lance.torch.data import LanceDataset
 
     data = LanceDataset(
@@ -25,17 +27,13 @@ def scanned(case: Case) -> Epoch:
         columns=case.columns,
         batch_size=case.batch,
         batch_readahead=8,
+        sampler=ShardedBatchSampler(0, 1, randomize=True) if case.shuffle else None,
     )
-
-    def epoch() -> Iterator[tuple[int, Any]]:
-        for batch in data:
-            yield len(batch["label"]), batch
-
-    return epoch
+    return each(data)
 
 
 def taken(case: Case) -> Epoch:
-    """Random rows: `take` of a batch's share of a permutation, as its samplers do."""
+    """Random rows: `take` of a batch's share of a permutation."""
     import lance
     import numpy as np
     import torch
@@ -52,22 +50,33 @@ def taken(case: Case) -> Epoch:
     return epoch
 
 
-def either(case: Case) -> Epoch:
-    """In order by scanning; shuffled by taking random rows."""
-    return taken(case) if case.shuffle else scanned(case)
-
+_FORM = "torch, a tensor a column, the files' dtypes"
+_MODULES = ("lance", "torch", "numpy")
 
 CONTENDERS = (
     Contender(
         name="lance",
-        title="Lance, own format",
-        open=either,
+        title="Lance `LanceDataset`, own format",
+        open=scanned,
         suites=("loading", "batch"),
-        modules=("lance", "torch", "numpy"),
-        delivers="torch, a tensor a column, the files' dtypes",
-        shuffles="all rows, by random access",
-        why="Its pages are laid out for random access. In order they decode faster than Parquet's; "
-        "shuffled, every row of a batch lies elsewhere.",
+        modules=_MODULES,
+        delivers=_FORM,
+        shuffles="the order of batches",
+        why="Its pages decode faster than Parquet's and its columns become tensors without a copy. "
+        "Its sampler shuffles batches, never the rows within them.",
         convert=convert,
+    ),
+    Contender(
+        name="lance-take",
+        title="Lance `take`, own format",
+        open=taken,
+        suites=("loading",),
+        modules=_MODULES,
+        delivers=_FORM,
+        shuffles="all rows, by random access",
+        why="Its pages are laid out for random access, but every row of a batch lies elsewhere.",
+        convert=convert,
+        most_rows=131_072,
+        orders=(True,),
     ),
 )

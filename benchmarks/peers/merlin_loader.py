@@ -47,7 +47,7 @@ def features(case: Case) -> Features:
         scratch.mkdir(parents=True)
         start = time.perf_counter()
         cats = list(case.cats) >> ops.Categorify(
-            max_size=10_000_000, out_path=str(scratch / "categories")
+            freq_threshold=2, out_path=str(scratch / "categories")
         )
         conts = list(case.conts) >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp()
         workflow = nvt.Workflow(cats + (conts >> ops.Normalize()) + ["label"])
@@ -80,6 +80,7 @@ CONTENDERS = (
         suites=("features",),
         modules=("nvtabular",),
         why="Partitions go through pandas one after the other.",
+        most_rows=100_000,
         venv="merlin",
     ),
 )

@@ -46,6 +46,7 @@ def _transformer(case: Case) -> Any:
         handle_unknown="use_encoded_value",
         unknown_value=-1,
         encoded_missing_value=-2,
+        min_frequency=2,
     )
     logs = FunctionTransformer(lambda x: np.log1p(np.maximum(x, 0)), feature_names_out="one-to-one")
     conts = make_pipeline(SimpleImputer(strategy="constant", fill_value=0), logs, StandardScaler())
@@ -67,6 +68,7 @@ CONTENDERS = (
         open=features,
         suites=("features",),
         modules=("sklearn", "pandas", "sklearn.compose", "sklearn.preprocessing", "sklearn.impute"),
+        most_rows=100_000,
         why="One thread, and all rows in memory; ids are by value, which spares counting.",
     ),
 )

@@ -1,4 +1,8 @@
-"""Petastorm: `make_batch_reader` over Parquet, its batched torch loader."""
+"""Petastorm: `make_batch_reader` over Parquet, its batched torch loader.
+
+Its last release needs a part of pyarrow that today's no longer has, so it lives in the environment
+of packages of 2023.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,8 @@ CONTENDERS = (
         modules=("petastorm", "petastorm.pytorch", "torch"),
         delivers="torch, a tensor a column, the files' dtypes",
         shuffles="row groups, and a buffer of 250,000 rows",
-        why="Row groups go through pandas or Arrow in threads; no longer maintained.",
+        why="Threads read row groups; their rows go through a buffer of tensors, column by column. "
+        "No longer maintained.",
+        venv="merlin",
     ),
 )

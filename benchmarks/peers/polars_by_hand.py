@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.contender import Case, Contender, Epoch, Features
+from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import KEY, REGION, by_hand
 
 
 def frames(case: Case, matrices: bool) -> Epoch:
@@ -16,9 +15,11 @@ def frames(case: Case, matrices: bool) -> Epoch:
     import polars as pl
     import torch
 
+    server = _server(case) if case.endpoint else None
+
     def epoch() -> Iterator[tuple[int, Any]]:
         for file in case.files:
-            frame = pl.read_parquet(file, columns=case.columns)
+            frame = pl.read_parquet(file, columns=case.columns, storage_options=server)
             if case.shuffle:
                 frame = frame.sample(fraction=1.0, shuffle=True)
             parts = _matrices(frame) if matrices else [c.to_torch() for c in frame.get_columns()]
@@ -32,18 +33,14 @@ def frames(case: Case, matrices: bool) -> Epoch:
     return epoch
 
 
-def features(case: Case) -> Features:
-    """The workflow of the README as Polars queries, streaming."""
-    from benchmarks.etl import with_polars
-
-    out = Path(case.scratch) / "out"
-
-    def run() -> dict[str, float]:
-        shutil.rmtree(out, ignore_errors=True)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return with_polars(Path(case.folder), out)
-
-    return run
+def _server(case: Case) -> dict[str, str]:
+    return {
+        "aws_endpoint_url": case.endpoint,
+        "aws_access_key_id": KEY,
+        "aws_secret_access_key": KEY,
+        "aws_region": REGION,
+        "aws_allow_http": "true",
+    }
 
 
 CONTENDERS = (
@@ -51,7 +48,7 @@ CONTENDERS = (
         name="polars",
         title="Polars by hand, matrices",
         open=partial(frames, matrices=True),
-        suites=("loading", "rows", "codec"),
+        suites=("loading", "rows", "codec", "epochs"),
         modules=("polars", "torch", "numpy"),
         delivers="torch, int64 and float32 matrices",
         shuffles="rows within a file",
@@ -61,7 +58,7 @@ CONTENDERS = (
         name="polars-columns",
         title="Polars by hand, columns",
         open=partial(frames, matrices=False),
-        suites=("loading", "columns"),
+        suites=("loading", "columns", "remote"),
         modules=("polars", "torch", "numpy"),
         delivers="torch, a tensor a column, the files' dtypes",
         shuffles="rows within a file",
@@ -71,7 +68,7 @@ CONTENDERS = (
     Contender(
         name="polars-features",
         title="Polars by hand, streaming",
-        open=features,
+        open=by_hand("polars"),
         suites=("features",),
         modules=("polars",),
         why="One lazy query for all columns; strings are joined row by row.",

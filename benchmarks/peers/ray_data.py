@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import arrow_files, arrow_s3
 
 
 def batches(case: Case) -> Epoch:
@@ -25,7 +26,9 @@ def batches(case: Case) -> Epoch:
         )
     ray.data.DataContext.get_current().enable_progress_bars = False
     files = "files" if case.shuffle else None
-    data = ray.data.read_parquet(case.files, columns=case.columns, shuffle=files)
+    data = ray.data.read_parquet(
+        arrow_files(case), columns=case.columns, shuffle=files, filesystem=arrow_s3(case)
+    )
 
     def epoch() -> Iterator[tuple[int, Any]]:
         for batch in data.iter_torch_batches(
@@ -44,7 +47,7 @@ CONTENDERS = (
         name="ray",
         title="Ray Data `iter_torch_batches`",
         open=batches,
-        suites=("loading",),
+        suites=("loading", "remote"),
         modules=("ray", "ray.data", "torch"),
         delivers="torch, a tensor a column, the files' dtypes",
         shuffles="files, and a buffer of 250,000 rows",

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-from benchmarks.harness.contender import Case, Contender, Features
-
-
-def features(case: Case) -> Features:
-    """Fit, transform, write Parquet."""
-    from benchmarks.etl import with_tabfeed
-
-    out = Path(case.scratch) / "out"
-
-    def run() -> dict[str, float]:
-        shutil.rmtree(out, ignore_errors=True)
-        return with_tabfeed(Path(case.folder), out)
-
-    return run
-
+from benchmarks.harness.contender import Contender
+from benchmarks.peers._common import by_hand
 
 CONTENDERS = (
     Contender(
         name="tabfeed-features",
         title="tabfeed `Workflow`",
-        open=features,
+        open=by_hand("tabfeed"),
         suites=("features",),
         modules=("tabfeed", "tabfeed.ops", "polars"),
     ),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import KEY, REGION, each
 
 
 def matrices(case: Case, cache: str | None = None) -> Epoch:
     """`TorchAsyncItr`: int64 categories, float32 numbers, labels."""
-    from tabfeed import Dataset
     from tabfeed.loader.torch import TorchAsyncItr
 
     loader = TorchAsyncItr(
-        Dataset(case.folder),
+        _dataset(case),
         cats=[*case.cats, *case.lists],
         conts=list(case.conts),
         labels=list(case.labels),
@@ -26,20 +25,15 @@ def matrices(case: Case, cache: str | None = None) -> Epoch:
         threads=case.workers or None,
     )
 
-    def epoch() -> Iterator[tuple[int, Any]]:
-        for batch in loader:
-            yield len(batch[2]), batch
-
-    return epoch
+    return each(loader, lambda batch: len(batch[2]))
 
 
 def columns(case: Case) -> Epoch:
     """`Loader`: a dict of tensors, one a column, in the dtypes of the files."""
-    from tabfeed import Dataset
     from tabfeed.loader.torch import Loader
 
     loader = Loader(
-        Dataset(case.folder),
+        _dataset(case),
         case.batch,
         case.shuffle,
         columns=case.columns,
@@ -47,20 +41,15 @@ def columns(case: Case) -> Epoch:
         threads=case.workers or None,
     )
 
-    def epoch() -> Iterator[tuple[int, Any]]:
-        for batch in loader:
-            yield len(batch[1]), batch
-
-    return epoch
+    return each(loader, lambda batch: len(batch[1]))
 
 
 def tensorflow(case: Case) -> Epoch:
     """`KerasSequenceLoader`: a dict of TensorFlow tensors ``(N, 1)``."""
-    from tabfeed import Dataset
     from tabfeed.loader.tensorflow import KerasSequenceLoader
 
     loader = KerasSequenceLoader(
-        Dataset(case.folder),
+        _dataset(case),
         case.batch,
         label_names=list(case.labels),
         cat_names=list(case.cats),
@@ -68,11 +57,14 @@ def tensorflow(case: Case) -> Epoch:
         shuffle=case.shuffle,
     )
 
-    def epoch() -> Iterator[tuple[int, Any]]:
-        for batch in loader:
-            yield int(batch[1].shape[0]), batch
+    return each(loader, lambda batch: int(batch[1].shape[0]))
 
-    return epoch
+
+def _dataset(case: Case) -> Any:
+    from tabfeed import Dataset
+
+    server = {"key": KEY, "secret": KEY, "endpoint_url": case.endpoint, "region_name": REGION}
+    return Dataset(case.place, storage_options=server if case.endpoint else None)
 
 
 _WAY = "rows within lots of a few row groups, row groups anew each epoch"
@@ -82,7 +74,17 @@ CONTENDERS = (
         name="tabfeed",
         title="tabfeed `TorchAsyncItr`",
         open=matrices,
-        suites=("loading", "batch", "rows", "columns", "lists", "workers", "codec"),
+        suites=(
+            "loading",
+            "batch",
+            "rows",
+            "columns",
+            "lists",
+            "workers",
+            "codec",
+            "epochs",
+            "remote",
+        ),
         modules=("tabfeed", "torch", "tabfeed.loader.torch"),
         delivers="torch, int64 and float32 matrices",
         shuffles=_WAY,
@@ -91,7 +93,7 @@ CONTENDERS = (
         name="tabfeed-columns",
         title="tabfeed `Loader`",
         open=columns,
-        suites=("loading", "batch", "columns", "lists", "codec"),
+        suites=("loading", "batch", "lists", "codec"),
         modules=("tabfeed", "torch", "tabfeed.loader.torch"),
         delivers="torch, a tensor a column, the files' dtypes",
         shuffles=_WAY,
@@ -100,7 +102,7 @@ CONTENDERS = (
         name="tabfeed-cached",
         title='tabfeed `TorchAsyncItr(cache="memory")`',
         open=partial(matrices, cache="memory"),
-        suites=("loading",),
+        suites=("loading", "epochs"),
         modules=("tabfeed", "torch", "tabfeed.loader.torch"),
         delivers="torch, int64 and float32 matrices",
         shuffles=_WAY,

@@ -12,35 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import columns, each, matrices
 
 RECORD_FILES = 4
 BUFFER = 10_000
 """Rows a shuffle buffer holds; it is filled before the first batch, so more would cost more."""
 
 
-def _columns(case: Case) -> dict[str, Any]:
-    """The first rows of the files, an array a column."""
-    import pyarrow.dataset as ds
-
-    table = ds.dataset(case.files).head(case.rows, columns=case.columns).combine_chunks()
-    return {name: table.column(name).to_numpy() for name in case.columns}
-
-
 def slices(case: Case) -> Epoch:
     """`from_tensor_slices`, a shuffle buffer."""
     import tensorflow as tf
 
-    data = tf.data.Dataset.from_tensor_slices(_columns(case))
+    data = tf.data.Dataset.from_tensor_slices(columns(case))
     if case.shuffle:
         data = data.shuffle(BUFFER)
-    return partial(_epoch, data.batch(case.batch).prefetch(tf.data.AUTOTUNE))
+    return each(data.batch(case.batch).prefetch(tf.data.AUTOTUNE), _rows)
 
 
 def batched_slices(case: Case) -> Epoch:
     """A permutation of all indices, cut into batches; a batch is one `tf.gather` a column."""
     import tensorflow as tf
 
-    columns = {name: tf.constant(array) for name, array in _columns(case).items()}
+    tensors = {name: tf.constant(array) for name, array in columns(case).items()}
     steps = -(-case.rows // case.batch)
     indices = tf.data.Dataset.from_tensors(tf.range(case.rows))
     if case.shuffle:
@@ -51,10 +44,10 @@ def batched_slices(case: Case) -> Epoch:
         )
     )
     data = batches.map(
-        lambda i: {name: tf.gather(c, i) for name, c in columns.items()},
+        lambda i: {name: tf.gather(c, i) for name, c in tensors.items()},
         num_parallel_calls=tf.data.AUTOTUNE,
     )
-    return partial(_epoch, data.prefetch(tf.data.AUTOTUNE))
+    return each(data.prefetch(tf.data.AUTOTUNE), _rows)
 
 
 def generator(case: Case) -> Epoch:
@@ -75,18 +68,14 @@ def generator(case: Case) -> Epoch:
         for name in case.columns
     }
     data = tf.data.Dataset.from_generator(numbers, output_signature=signature)
-    return partial(_epoch, data.prefetch(tf.data.AUTOTUNE))
+    return each(data.prefetch(tf.data.AUTOTUNE), _rows)
 
 
 def write_records(case: Case) -> None:
     """A `tf.train.Example` a row, with one list of ids and one of numbers."""
-    import numpy as np
     import tensorflow as tf
 
-    columns = _columns(case)
-    cats = np.stack([columns[c] for c in case.cats], axis=1)
-    conts = np.stack([columns[c] for c in case.conts], axis=1)
-    labels = columns["label"]
+    cats, conts, labels = matrices(case)
     for number in range(RECORD_FILES):
         with tf.io.TFRecordWriter(f"{case.scratch}/part_{number}.tfrecord") as writer:
             for i in range(number, case.rows, RECORD_FILES):
@@ -125,12 +114,11 @@ def records(case: Case, interleave: bool) -> Epoch:
     }
     data = data.batch(case.batch, num_parallel_calls=auto)
     data = data.map(lambda b: tf.io.parse_example(b, spec), num_parallel_calls=auto)
-    return partial(_epoch, data.prefetch(auto))
+    return each(data.prefetch(auto), _rows)
 
 
-def _epoch(data: Any) -> Iterator[tuple[int, Any]]:
-    for batch in data:
-        yield int(batch["label"].shape[0]), batch
+def _rows(batch: Any) -> int:
+    return int(batch["label"].shape[0])
 
 
 _MODULES = ("tensorflow", "numpy", "pyarrow.dataset")

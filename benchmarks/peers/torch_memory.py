@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from benchmarks.harness.contender import Case, Contender, Epoch
+from benchmarks.peers._common import each, matrices
 
 
-def tensors(case: Case) -> tuple[Any, Any, Any]:
+def tensors(case: Case) -> tuple[Any, ...]:
     """The first rows of the files: int64 categories, float32 numbers, labels."""
-    import pyarrow.dataset as ds
     import torch
 
-    table = ds.dataset(case.files).head(case.rows, columns=case.columns).combine_chunks()
-
-    def matrix(names: tuple[str, ...], dtype: Any) -> Any:
-        out = torch.empty((case.rows, len(names)), dtype=dtype)
-        for i, name in enumerate(names):
-            out[:, i] = torch.tensor(table.column(name).to_numpy())
-        return out
-
-    labels = matrix(case.labels, torch.float32)[:, 0].contiguous()
-    return matrix(case.cats, torch.int64), matrix(case.conts, torch.float32), labels
+    return tuple(torch.from_numpy(part) for part in matrices(case))
 
 
 def item_by_item(case: Case) -> Epoch:
@@ -31,8 +21,14 @@ def item_by_item(case: Case) -> Epoch:
     from torch.utils.data import DataLoader, TensorDataset
 
     data = TensorDataset(*tensors(case))
-    loader = DataLoader(data, batch_size=case.batch, shuffle=case.shuffle, num_workers=case.workers)
-    return partial(_epoch, loader)
+    loader = DataLoader(
+        data,
+        batch_size=case.batch,
+        shuffle=case.shuffle,
+        num_workers=case.workers,
+        persistent_workers=case.workers > 0,
+    )
+    return each(loader, _rows)
 
 
 def whole_batches(case: Case) -> Epoch:
@@ -48,7 +44,7 @@ def whole_batches(case: Case) -> Epoch:
     data = TensorDataset(*tensors(case))
     order = RandomSampler(data) if case.shuffle else SequentialSampler(data)
     sampler = BatchSampler(order, case.batch, drop_last=False)
-    return partial(_epoch, DataLoader(data, sampler=sampler, batch_size=None))
+    return each(DataLoader(data, sampler=sampler, batch_size=None), _rows)
 
 
 def by_hand(case: Case) -> Epoch:
@@ -64,9 +60,8 @@ def by_hand(case: Case) -> Epoch:
     return epoch
 
 
-def _epoch(loader: Any) -> Iterator[tuple[int, Any]]:
-    for batch in loader:
-        yield len(batch[2]), batch
+def _rows(batch: Any) -> int:
+    return len(batch[2])
 
 
 _ALL = "all rows, in memory"
@@ -77,7 +72,7 @@ CONTENDERS = (
         name="torch-items",
         title="torch `DataLoader(TensorDataset)`, item by item",
         open=item_by_item,
-        suites=("loading",),
+        suites=("loading", "workers"),
         modules=("torch", "pyarrow.dataset"),
         delivers=_FORM,
         shuffles=_ALL,
@@ -86,9 +81,9 @@ CONTENDERS = (
     ),
     Contender(
         name="torch-batches",
-        title="torch `DataLoader` with a `BatchSampler` as sampler, in memory",
+        title="torch `DataLoader`, whole batches, in memory",
         open=whole_batches,
-        suites=("loading", "batch"),
+        suites=("loading",),
         modules=("torch", "pyarrow.dataset"),
         delivers=_FORM,
         shuffles=_ALL,
@@ -98,7 +93,7 @@ CONTENDERS = (
         name="torch-by-hand",
         title="torch by hand: `randperm` and `index_select`, in memory",
         open=by_hand,
-        suites=("loading", "batch"),
+        suites=("loading", "batch", "epochs"),
         modules=("torch", "pyarrow.dataset"),
         delivers=_FORM,
         shuffles=_ALL,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import json
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import bench
-from benchmarks.harness import usage, worker
+from benchmarks.harness import tables, usage, worker
 from benchmarks.harness.contender import Case, contender, contenders
 from benchmarks.harness.data import Spec, make
 from benchmarks.harness.heat import Settings
 from benchmarks.harness.store import Store
-from benchmarks.harness.suites import SUITES, Options, estimate, heats, spec_of
+from benchmarks.harness.suites import SUITES, Options, estimate, heats, placed, spec_of
 
 PEERS = {
     "arrow", "daft_torch", "duckdb_by_hand", "grain_parquet", "hugging_face", "lance_torch",
@@ -38,26 +40,58 @@ def test_every_heat_has_its_reference_and_fits_in_memory() -> None:
     assert {p.suite for p in plans} == set(SUITES)
     for plan in plans:
         assert plan.names[0] == plan.reference
-        assert len(plan.names) <= 7
+        assert 2 <= len(plan.names) <= 9
     entered = {(p.suite, name) for p in plans for name in p.names}
     assert entered == {(suite, who.name) for who in contenders().values() for suite in who.suites}
 
 
 def test_the_usual_run_is_short_enough() -> None:
-    total = sum(estimate(p, Settings()) for p in heats(Options(Path("nowhere"))))
+    total = sum(estimate(p) for p in heats(Options(Path("nowhere"))))
     assert total < 20 * 60
 
 
 def test_nobody_is_entered_in_vain() -> None:
     for plan in heats(Options(Path("nowhere"))):
-        cases = [replace(Case("", 1, ""), **changes) for _, _, changes in plan.points]
+        cases = [placed(Case("", 1, ""), changes, "") for _, _, changes in plan.points]
         for name in plan.names:
             assert any(contender(name).takes(case) for case in cases), (plan.suite, name)
 
 
 def test_only_some() -> None:
     plans = heats(Options(Path("nowhere"), only=("lance",), suites=("loading", "rows")))
-    assert [p.names for p in plans] == [("tabfeed", "lance")]
+    assert [p.names for p in plans] == [("tabfeed", "lance", "lance-take")]
+
+
+def test_every_axis_has_its_ends() -> None:
+    seen: dict[str, list[str]] = {}
+    for plan in heats(Options(Path("nowhere"))):
+        seen.setdefault(plan.suite, []).extend(label for label, _, _ in plan.points)
+    assert set(seen["rows"]) == {"1,000,000", "4,000,000", "16,000,000"}
+    assert set(seen["columns"]) == {"10", "40", "200", "1,000"}
+    assert set(seen["codec"]) == {"plain", "snappy", "lz4", "zstd"}
+    assert set(seen["workers"]) == {"0", "1", "2"}
+    assert set(seen["epochs"]) == {"1", "3", "10"}
+    assert {label.split(",")[0] for label in seen["remote"]} == {"local", "remote"}
+
+
+def test_the_same_numbers_whatever_the_width() -> None:
+    plans = heats(Options(Path("nowhere"), suites=("columns",)))
+    specs = [spec for plan in plans for _, spec, _ in plan.points]
+    assert {spec.rows * spec.columns for spec in specs} == {40_000_000}
+    assert min(spec.group for spec in specs) == 10_000
+
+
+def test_remote_files_have_urls(tmp_path: Path) -> None:
+    folder = make(spec_of(4_000, 10), tmp_path / "data")
+    plan = next(iter(heats(Options(tmp_path, rows=8_000, suites=("remote",)))))
+    plan = replace(plan, points=plan.points[:2])
+    with plan.ready(Options(tmp_path, rows=8_000)) as heat:
+        local, remote = (point.case for point in heat.points)
+        name = Path(local.files[0]).name
+        assert Path(local.files[0]).exists()
+        assert remote.files[0] == f"s3://{Path(local.folder).name}/{name}"
+        with urllib.request.urlopen(f"{remote.endpoint}/{folder.name}/{name}") as answer:
+            assert answer.read() == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(("columns", "cats", "conts"), [(10, 6, 3), (40, 26, 13), (200, 133, 66)])
@@ -91,34 +125,50 @@ def test_a_case_travels() -> None:
     assert case.at_most(None) is case
 
 
-def test_a_run_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran: list[str] = []
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Heats take no time, and are noted; the code is always the same."""
+    labels: list[str] = []
 
     def fake(heat: Any, settings: Settings) -> dict[str, Any]:
-        if len(ran) == 1:
-            raise KeyboardInterrupt
-        ran.append(heat.points[0].label)
+        labels.append(heat.points[0].label)
         points = [{"label": p.label, "rows": 1, "shuffle": True} for p in heat.points]
-        return {"suite": "rows", "reference": "tabfeed", "points": points, "contenders": {}}
+        known = {"suite": "rows", "reference": "tabfeed"}
+        return {**known, "points": points, "contenders": {}}
 
     monkeypatch.setattr(bench, "run_heat", fake)
-    monkeypatch.setattr(bench, "code_version", lambda: "1")
-    arguments = ["--folder", str(tmp_path), "--suites", "rows", "--only", "polars"]
-    args = bench.parse([*arguments, "--rows", "4000"])
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(args)
-    ran.clear()
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(bench.parse([*arguments, "--rows", "4000", "--full"]))
-    assert ran == ["8,000"]  # the other was kept
-    ran.clear()
-    monkeypatch.setattr(bench, "code_version", lambda: "2")
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(args)
-    assert ran == ["2,000"]  # what was measured was other code
-    assert "(kept)" in capsys.readouterr().out
+    monkeypatch.setattr(bench, "code_digest", lambda: "1")
+    return labels
+
+
+def rows_run(folder: Path, *more: str) -> dict[str, Any]:
+    what = ["--folder", str(folder), "--suites", "rows", "--only", "polars", "--rows", "4000"]
+    return bench.run(bench.parse([*what, *more]))
+
+
+def test_a_run_goes_on_where_it_stopped(
+    tmp_path: Path, ran: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("4,000", "16,000"):
+        with pytest.raises(bench.Unfinished, match="the same command goes on"):
+            rows_run(tmp_path, "--stop-after", "1")
+        assert ran[-1] == label
+    found = rows_run(tmp_path, "--stop-after", "1")
+    assert ran == ["4,000", "16,000", "64,000"]
+    assert capsys.readouterr().out.count("(kept)") == 3
+    kept = [json.loads(p.read_text()) for p in (tmp_path / "heats").iterdir()]
+    assert found["settings"]["took_s"] == round(sum(heat["seconds"] for heat in kept))
+
+
+def test_other_code_makes_kept_heats_worthless(
+    tmp_path: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_run(tmp_path)
+    monkeypatch.setattr(bench, "code_digest", lambda: "2")
+    rows_run(tmp_path)
+    assert ran == ["4,000", "16,000", "64,000"] * 2
+    rows_run(tmp_path, "--fresh")
+    assert len(ran) == 9
 
 
 def test_a_kept_heat_is_whole(tmp_path: Path) -> None:
@@ -148,8 +198,11 @@ def test_tabfeed_takes_part(tmp_path: Path) -> None:
     for name in ("tabfeed", "tabfeed-columns", "torch-parquet-columns", "torch-by-hand"):
         found = worker.go_over(contender(name).open(case)(), case, 60.0, True)
         assert (found["rows"], found["whole"]) == (4_000, True)
+    thrice = replace(case, epochs=3)
+    found = worker.go_over(worker.passes(contender("tabfeed"), thrice), thrice, 60.0, True)
+    assert (found["rows"], found["batches"], found["whole"]) == (12_000, 12, True)
 
 
-@pytest.mark.parametrize("module", [usage, worker])
+@pytest.mark.parametrize("module", [tables, usage, worker])
 def test_examples(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -70,7 +70,7 @@ SCRIPT = Script()
 
 @pytest.fixture
 def script(monkeypatch):
-    pretend_gpu(monkeypatch, free=3 * 10**6)
+    pretend_gpu(monkeypatch, free=10**8)
     vars(SCRIPT).update(vars(Script()))
     monkeypatch.setattr(gpu, "CudfLotReader", Disguised)
     monkeypatch.setattr(gpu, "find_spec", lambda name: name)
@@ -255,7 +255,7 @@ def test_an_early_end_on_trial(script, dataset):
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
     batches = iter(loader)
-    take(batches, 60)
+    take(batches, 35)
     assert loader.feed.choice.trying
     loader.close()
     assert list(batches) == []

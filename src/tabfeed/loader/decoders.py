@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.columns import Layout
+from tabfeed.loader.columns import Group, Layout
 from tabfeed.loader.desks import Desk, Desks, attach
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.quick_fill import quick_fill
@@ -267,8 +267,14 @@ def _answer(reader: LotReader, desk: Array, order: Order) -> Exception | None:
     matrices = {s.group: s.on(desk, order.rows) for s in order.spots}
     try:
         assert isinstance(parts, PartReader)
-        if not (order.quick and quick_fill(parts, groups, order.partitions, matrices)):
+        if not (order.quick and _quickly(parts, groups, order.partitions, matrices)):
             reader.fill(order.partitions, order.rows, None, matrices)
     except Exception as e:
         return e
     return None
+
+
+def _quickly(
+    parts: PartReader, groups: Sequence[Group], partitions: Sequence[int], matrices: Any
+) -> bool:
+    return len(partitions) == 1 and quick_fill(parts, groups, partitions[0], matrices)

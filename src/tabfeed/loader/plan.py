@@ -7,8 +7,8 @@ An epoch lays all partitions end to end, in an order drawn from (seed, epoch). N
 lot are permuted as a whole. The line is cut into `streams` runs of nearly equal length. A *global
 batch* takes the next few rows of every stream, always the same number from each; so it mixes rows
 from all over as many lots as there are streams. A *chunk* is a fixed number of consecutive global
-batches, made in one go. All of it follows from (partition sizes, global batch, streams, lot,
-chunk, seed, epoch).
+batches, made in one go. All of it follows from (partition sizes, global batch, streams, lot, seed,
+epoch).
 
 A *rank* takes its share of the places in every global batch: with W ranks the places
 ``[G r / W, G (r + 1) / W)``. Since places belong to streams, and streams to different
@@ -18,8 +18,9 @@ same global batch for every W, so gradients averaged over W ranks equal those of
 and a run may go on with another number of ranks and still see the same batches. Where W does
 not divide the streams, a border falls inside a stream and two ranks read that stream.
 
-Every second stream runs backwards through its part of the line. Neighbouring streams then
-reach the lot at their common border at the same time, and it is read once for both.
+Every second stream takes the lots of its part of the line backwards, the rows of each forwards.
+Neighbouring streams then reach the lot at their common border at the same time, and it is read
+once for both. The order does not depend on `chunk`: a run may go on with chunks of another size.
 
 Any step can be reached in constant time: it lies in chunk ``step // chunk``, whose rows follow
 from its number.
@@ -356,10 +357,22 @@ class Epoch:
         while start < stop:
             begin = start % length
             count = min(stop - start, length - begin)
-            at = high - begin - count if self._backwards(stream) else low + begin
-            runs.extend(self._runs(at, at + count))
+            if self._backwards(stream):
+                runs.extend(self._runs_back(low, high, begin, begin + count))
+            else:
+                runs.extend(self._runs(low + begin, low + begin + count))
             start += count
         return runs
+
+    def _runs_back(self, low: int, high: int, begin: int, end: int) -> Iterator[Run]:
+        """The rows ``[begin, end)`` of ``[low, high)``, the last lot first, each lot forwards."""
+        while begin < end:
+            at = int(np.searchsorted(self.starts, high - 1 - begin, side="right")) - 1
+            first, stop = int(self.starts[at]), min(high, int(self.starts[at + 1]))
+            start = max(low, first) + begin - (high - stop)
+            count = min(end - begin, stop - start)
+            yield Run(at, start - first, start - first + count)
+            begin += count
 
     def _backwards(self, stream: int) -> bool:
         return self.plan.shuffle and stream % 2 == 1
