@@ -1,9 +1,10 @@
-"""The demo's model: a table of embeddings for each category, then two dense layers."""
+"""The demo's model, its training step, and the two ways to feed it."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,94 +14,92 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
+from tabfeed.profile import Profiler
+
+BATCH = 8_192
+DIMENSIONS = 8
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class EpochResult:
-    """What one pass over the data gave."""
+class Columns:
+    """Which columns are what, and how many ids each category has."""
 
-    loss: float
-    auc: float
-    rate: float
+    cats: list[str]
+    conts: list[str]
+    label: str
+    ids: list[int]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gave, and how fast the data came."""
+    """One epoch of training: the model, its step, where the time went, the loss in the end."""
 
-    epochs: list[EpochResult]
-    loader_rate: float
-    waited: float
+    model: ClickModel
+    step: Callable[[Batch], float]
+    prof: Profiler
+    loss: float
 
 
 class ClickModel(nn.Module):
-    """Embeddings and numbers, side by side, through two dense layers."""
+    """Embeddings and numbers, side by side, through two dense layers.
 
-    def __init__(self, sizes: Sequence[tuple[int, int]], numbers: int) -> None:
+    All categories share one table of embeddings, each its own run of rows in it: one look-up
+    instead of 26. Only the rows that a batch looked up get a gradient.
+    """
+
+    def __init__(self, columns: Columns) -> None:
         super().__init__()
-        self.tables = nn.ModuleList([nn.Embedding(n, d) for n, d in sizes])
-        width = sum(d for _, d in sizes) + numbers
+        self.table = nn.Embedding(sum(columns.ids), DIMENSIONS, sparse=True)
+        self.register_buffer("first", torch.tensor([0, *columns.ids[:-1]]).cumsum(0))
+        width = len(columns.ids) * DIMENSIONS + len(columns.conts)
         self.dense = nn.Sequential(
             nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
         )
 
     def forward(self, cats: torch.Tensor, conts: torch.Tensor) -> torch.Tensor:
         """The log-odds of a click."""
-        looked_up = [table(cats[:, i]) for i, table in enumerate(self.tables)]
-        return self.dense(torch.cat([*looked_up, conts], dim=1)).squeeze(1)
+        looked_up = self.table(cats + self.first).flatten(1)
+        return self.dense(torch.cat([looked_up, conts], dim=1)).squeeze(1)
 
 
-def train(
-    train_data: Dataset,
-    valid_data: Dataset,
-    cats: list[str],
-    conts: list[str],
-    sizes: dict[str, tuple[int, int]],
-    *,
-    batch_size: int,
-    epochs: int,
-) -> Trained:
-    """Train, and look at rows the model has not seen after each epoch."""
-    torch.manual_seed(0)
-    columns = {"cats": cats, "conts": conts, "labels": ["label"], "device": "cpu"}
-    loader = TorchAsyncItr(train_data, batch_size=batch_size, shuffle=True, **columns)
-    valid = TorchAsyncItr(valid_data, batch_size=4 * batch_size, **columns)
-    # Columns come sorted by name, as the sizes do.
-    model = ClickModel([(n, min(16, d)) for n, d in sizes.values()], len(conts))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+def training_step(model: ClickModel) -> Callable[[Batch], float]:
+    """What is done with each batch; gives the loss."""
+    optimisers = [
+        torch.optim.SparseAdam(list(model.table.parameters()), lr=3e-3),
+        torch.optim.Adam(model.dense.parameters(), lr=3e-3),
+    ]
     loss_of = nn.BCEWithLogitsLoss()
-    results, waited, whole = [], 0.0, 0.0
-    for _ in range(epochs):
-        losses, start = [], time.perf_counter()
-        batches = iter(loader)
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            waited += time.perf_counter() - asked
-            if batch is None:
-                break
-            x_cat, x_cont, y = batch
-            loss = loss_of(model(x_cat, x_cont), y)
-            optimiser.zero_grad()
-            loss.backward()
+
+    def step(batch: Batch) -> float:
+        cats, conts, labels = batch
+        loss = loss_of(model(cats, conts), labels)
+        model.zero_grad()
+        loss.backward()
+        for optimiser in optimisers:
             optimiser.step()
-            losses.append(loss.item())
-        seconds = time.perf_counter() - start
-        whole += seconds
-        last_tenth = losses[-max(1, len(losses) // 10) :]
-        rate = train_data.num_rows / seconds
-        results.append(EpochResult(float(np.mean(last_tenth)), evaluate(model, valid), rate))
-    return Trained(results, loader_rate(loader), waited / whole)
+        return loss.item()
+
+    return step
+
+
+def train(name: str, feed: Iterable[Batch], columns: Columns) -> Trained:
+    """One epoch of a new model, under the profiler's eyes."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # a core is left for what feeds it
+    torch.manual_seed(0)
+    model = ClickModel(columns)
+    step = training_step(model)
+    with Profiler(name) as prof:
+        losses = [step(batch) for batch in prof.watch(feed)]
+    return Trained(model, step, prof, float(np.mean(losses[-10:])))
 
 
 @torch.no_grad()
-def evaluate(model: ClickModel, loader: TorchAsyncItr) -> float:
+def evaluate(model: ClickModel, batches: Iterable[Batch]) -> float:
     """The area under the ROC curve."""
-    scores, labels = [], []
-    for x_cat, x_cont, y in loader:
-        scores.append(model(x_cat, x_cont))
-        labels.append(y)
-    score, label = torch.cat(scores).numpy(), torch.cat(labels).numpy()
+    scored = [(model(cats, conts), labels) for cats, conts, labels in batches]
+    score, label = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))
     rank = np.empty(len(score))
     rank[np.argsort(score, kind="stable")] = np.arange(1, len(score) + 1)
     clicks = label.sum()
@@ -109,26 +108,29 @@ def evaluate(model: ClickModel, loader: TorchAsyncItr) -> float:
     )
 
 
-def loader_rate(loader: TorchAsyncItr) -> float:
-    """Rows a second with nobody training."""
-    start, rows = time.perf_counter(), 0
-    for _, _, y in loader:
-        rows += len(y)
-    return rows / (time.perf_counter() - start)
+def tabfeed_loader(data: Dataset, columns: Columns, *, shuffle: bool) -> TorchAsyncItr:
+    """Batches from the files, made ahead of the loop."""
+    return TorchAsyncItr(
+        data,
+        batch_size=BATCH,
+        cats=columns.cats,
+        conts=columns.conts,
+        labels=[columns.label],
+        shuffle=shuffle,
+        device="cpu",
+    )
 
 
-def stock_loader_rate(
-    data: Dataset, cats: list[str], conts: list[str], *, batch_size: int, seconds: float = 3.0
-) -> float:
-    """Rows a second of torch's own DataLoader over tensors in memory, for a few seconds."""
-    table = data.read(0, [*cats, *conts, "label"])
-    columns = [
-        torch.from_numpy(np.asarray(table[c]).astype(np.float32)) for c in table.column_names
-    ]
-    loader = DataLoader(TensorDataset(torch.stack(columns, 1)), batch_size=batch_size, shuffle=True)
+def row_by_row_loader(data: Dataset, columns: Columns) -> DataLoader[Batch]:
+    """What most code begins with: all rows in memory, picked one by one, put together again."""
+    cats, conts, labels = zip(*tabfeed_loader(data, columns, shuffle=False), strict=True)
+    rows = TensorDataset(torch.cat(cats), torch.cat(conts), torch.cat(labels))
+    return DataLoader(rows, batch_size=BATCH, shuffle=True)
+
+
+def rate_alone(loader: TorchAsyncItr) -> float:
+    """Rows a second of a loader with nobody training."""
     start, rows = time.perf_counter(), 0
-    for (batch,) in loader:
-        rows += len(batch)
-        if time.perf_counter() - start > seconds:
-            break
+    for _, _, labels in loader:
+        rows += len(labels)
     return rows / (time.perf_counter() - start)

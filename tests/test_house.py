@@ -20,7 +20,7 @@ SRC = Path(__file__).parents[1] / "src"
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
     "errors trace",
-    "arguments dtypes hashing budget gpu_memory progress textproto protostruct",
+    "arguments dtypes hashing budget gpu_memory notebook progress textproto protostruct",
     "column_schema schema selector schema_formats tfmetadata",
     "execute",
     "io",
@@ -51,7 +51,8 @@ FRAMEWORKS = {
 }
 
 # Modules with a guest of their own: at the top, and inside functions only.
-GUESTS_AT_TOP = {"execute.dask": {"dask", "distributed"}}
+DASK = ("execute.dask", "execute.dask_clients", "execute.dask_run", "execute.dask_tree")
+GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 

@@ -202,6 +202,14 @@ def test_the_repr_has_a_line_a_column() -> None:
     assert "  label: float [binary, classification, target]" in repr(SCHEMA).splitlines()
 
 
+def test_a_very_wide_schema_ends_somewhere() -> None:
+    wide = Schema(f"c{i}" for i in range(1_205))
+    text, html = repr(wide).splitlines(), wide._repr_html_()
+    assert (text[0], text[-2:]) == ("Schema of 1,205 columns", ["  c59: ?", "  ... and 1,145 more"])
+    assert html.count("<tr>") == 202  # the head, 200 columns, and how many more
+    assert "... and 1,005 more" in html
+
+
 def test_the_notebook_s_table_is_escaped() -> None:
     html = Schema([ColumnSchema("<script>", "list<int8>", tags="a&b")])._repr_html_()
     assert "<script>" not in html

@@ -291,4 +291,4 @@ class ColumnSchema:
 
 def counted(number: int, noun: str) -> str:
     """A number and what it counts, in the singular or the plural."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"

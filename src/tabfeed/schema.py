@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +18,11 @@ import pyarrow as pa
 from tabfeed.column_schema import ColumnSchema, Domain, Tags, counted, normalise_tags
 from tabfeed.dtypes import format_type
 from tabfeed.errors import ColumnNotFoundError, DuplicateColumnError, SchemaError
+from tabfeed.notebook import box, table
 
 __all__ = ["ColumnSchema", "Domain", "Schema", "Tags"]
+
+_MOST_LINES = 60
 
 
 class Schema:
@@ -194,20 +196,20 @@ class Schema:
         return Schema, (list(self),)
 
     def __repr__(self) -> str:
-        lines = [f"  {c!r}" for c in self]
-        return f"Schema of {counted(len(self), 'column')}" + "".join(f"\n{line}" for line in lines)
+        lines = [f"  {c!r}" for c in list(self)[:_MOST_LINES]]
+        if len(self) > _MOST_LINES:
+            lines.append(f"  ... and {len(self) - _MOST_LINES:,} more")
+        return "\n".join([f"Schema of {counted(len(self), 'column')}", *lines])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(c.name)}</td>"
-            f"<td><code>{escape('?' if c.dtype is None else format_type(c.dtype))}</code></td>"
-            f"<td>{escape(' '.join(c.notes()))}</td></tr>"
+        return box("Schema", [counted(len(self), "column")], self._html_table())
+
+    def _html_table(self) -> str:
+        rows = [
+            (c.name, "?" if c.dtype is None else format_type(c.dtype), " ".join(c.notes()))
             for c in self
-        )
-        return (
-            f"<table><thead><tr><th>column</th><th>type</th><th>notes</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
-        )
+        ]
+        return table(("column", "type", "notes"), rows)
 
 
 def _is_jsonable(properties: Mapping[str, Any]) -> bool:

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 import tabfeed
 from tabfeed.cli import app
+from tabfeed.cli.arguments import ENGINES
 from tabfeed.errors import ArgumentError
 
 runner = CliRunner()
@@ -34,6 +36,41 @@ def test_an_error_is_one_sentence_and_a_hint_on_stderr(tmp_path: Path) -> None:
         "error: rows is 0; it must be a whole number from 1",
         "hint: --help after the command lists its options",
     ]
+
+
+@pytest.mark.parametrize(
+    ("raised", "told", "hint"),
+    [
+        (
+            ZeroDivisionError("division by zero"),
+            "unexpected ZeroDivisionError: division by zero",
+            "tabfeed --debug inspect 'my data' shows where it came from",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "a.parquet"),
+            "Permission denied: a.parquet",
+            "tabfeed --debug inspect 'my data' shows where it came from",
+        ),
+    ],
+)
+def test_nobody_sees_a_traceback_who_did_not_ask(
+    raised: Exception, told: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("tabfeed.io.Dataset", fail)
+    result = runner.invoke(app, ["inspect", "my data"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [f"error: {told}", f"hint: {hint}"]
+    assert runner.invoke(app, ["--debug", "inspect", "my data"]).exception is raised
+
+
+def test_the_error_is_red_and_the_hint_is_not(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["inspect", str(tmp_path / "none")], color=True)
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("\x1b[31merror: ")
+    assert hint.startswith("hint: give a file, a folder")
 
 
 def test_debug_lets_the_error_through(tmp_path: Path) -> None:
@@ -67,3 +104,61 @@ def test_as_a_process(tmp_path: Path, debug: list[str]) -> None:
     assert (again.returncode, again.stdout) == (1, "")
     assert "already holds a dataset" in again.stderr
     assert ("Traceback" in again.stderr) == bool(debug)
+
+
+COMMANDS = ["inspect", "convert", "datagen", "profile", "doctor", "rewrite"]
+
+
+@pytest.mark.parametrize("command", [[], *([c] for c in COMMANDS), ["datagen", "criteo"]])
+def test_help_reads_well(command: list[str]) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    for type_name in ("<bool>", "<str>", "<int>", "<float>", "list[str]"):
+        assert type_name not in result.output
+    assert "Example" in result.output or command in ([], ["datagen", "criteo"])
+
+
+def test_help_tells_of_completion() -> None:
+    assert "tabfeed --install-completion" in runner.invoke(app, ["--help"]).output
+
+
+def complete(line: str) -> list[str]:
+    """What a shell gets when Tab is pressed at the end of `line`."""
+    words = line.split(" ")
+    asked = {
+        "_TABFEED_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    return runner.invoke(app, prog_name="tabfeed", env=asked).output.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tabfeed ", COMMANDS),
+        ("tabfeed do", ["doctor"]),
+        ("tabfeed datagen m", ["movielens"]),
+        ("tabfeed convert --eng", ["--engine"]),
+        ("tabfeed convert --engine ", list(ENGINES)),
+        ("tabfeed convert --shuffle p", ["per_partition", "per_worker"]),
+    ],
+)
+def test_tab_completes(line: str, words: list[str]) -> None:
+    assert sorted(complete(line)) == sorted(words)
+
+
+def test_each_format_that_tab_gives_is_one(tmp_path: Path) -> None:
+    for name in ENGINES:
+        result = runner.invoke(app, ["inspect", "--engine", name, str(tmp_path / "none")])
+        assert "there is no file or folder" in result.stderr
+
+
+def test_completion_for_bash_is_shell_code(tmp_path: Path) -> None:
+    shown = runner.invoke(app, prog_name="tabfeed", env={"_TABFEED_COMPLETE": "source_bash"})
+    assert shown.exit_code == 0
+    script = tmp_path / "complete.sh"
+    script.write_text(shown.output)
+    check = f"source {script} && complete -p tabfeed"
+    told = subprocess.run(["bash", "-c", check], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "complete -o default -F _tabfeed_completion tabfeed"

@@ -1,15 +1,18 @@
-"""`tabfeed profile`, by subprocess: scripts unchanged, datasets alone, comparisons."""
+"""`tabfeed profile`: scripts unchanged, by subprocess; datasets alone, comparisons, refusals."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from tabfeed.cli import app
 from tests.profile.runs import full_run
 
 TORCH = """
@@ -65,6 +68,11 @@ def profile(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100)
 
 
+def here(*arguments: object) -> Any:
+    """The same in this process, for what needs no process of its own."""
+    return CliRunner().invoke(app, ["profile", *map(str, arguments)])
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
@@ -117,43 +125,69 @@ def test_tf_data_is_watched_where_it_runs_eagerly(tmp_path: Path) -> None:
     assert (told["steps"]["count"], told["loader"]["kind"]) == (10, "tf.data")
 
 
-def test_a_script_with_nothing_to_watch(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text("import sys; sys.exit(0)")
-    run = profile("--fail-under", "1", "plain.py", cwd=tmp_path)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_script_with_nothing_to_watch(folder: Path) -> None:
+    (folder / "plain.py").write_text("import sys; sys.exit(0)")
+    run = here("--fail-under", "1", "plain.py")
     assert "no step was seen" in run.stderr
-    assert run.returncode == 1
+    assert run.exit_code == 1
 
 
-@pytest.mark.parametrize(("text", "code"), [("raise SystemExit(7)", 7), ("1 / 0", 1)])
-def test_a_script_that_fails_fails(tmp_path: Path, text: str, code: int) -> None:
-    (tmp_path / "bad.py").write_text(text)
-    assert profile("bad.py", cwd=tmp_path).returncode == code
+def test_a_script_that_ends_with_a_number_ends_so(folder: Path) -> None:
+    (folder / "bad.py").write_text("raise SystemExit(7)")
+    assert here("bad.py").exit_code == 7
 
 
-def test_a_dataset_alone(tmp_path: Path, data: Path) -> None:
-    run = profile(data, "--model", "none", "--seconds", "0.3", "--batch-size", "20", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+def test_what_a_script_raises_is_told_as_its_own(folder: Path) -> None:
+    (folder / "bad.py").write_text("def step():\n    return 1 / 0\nstep()")
+    run = here("bad.py")
+    assert run.exit_code == 1
+    assert [line for line in run.stderr.splitlines() if line.startswith("  File")] == [
+        '  File "bad.py", line 3, in <module>',
+        '  File "bad.py", line 2, in step',
+    ]
+    assert run.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_an_interrupted_script_still_has_a_profile(folder: Path) -> None:
+    (folder / "long.py").write_text("raise KeyboardInterrupt")
+    run = here("long.py", "--save", "never.html")  # the script's own option
+    assert run.exit_code == 130
+    assert "interrupted; this is the profile so far" in run.stderr
+    assert "to the first batch" in run.stdout
+
+
+def test_a_dataset_alone(folder: Path, data: Path) -> None:
+    run = here(data, "--model", "none", "--seconds", "0.3", "--batch-size", "20")
+    assert run.exit_code == 0, run.stderr
     assert "left out, no tensor holds them: name" in run.stderr
     assert "fed alone, the data gives" in " ".join(run.stdout.split())
 
 
-def test_what_cannot_be_profiled(tmp_path: Path, data: Path) -> None:
+def test_what_cannot_be_profiled(folder: Path, data: Path) -> None:
     for arguments, code, words in (
         ([data], 1, "say --model none"),
         (["none.py"], 1, "there is no script none.py"),
         ([data, "--model", "none", "--fail-under", "9"], 2, "needs a script"),
         ([data, "--model", "none", "other"], 2, "one dataset at a time"),
         ([data, "--modle", "none"], 2, "No such option"),
+        (["--save", "a.png", "none.py"], 2, "must end in .html, .json, .txt"),
+        (["--save", "none/a.html", "none.py"], 2, "there is no folder none"),
     ):
-        run = profile(*arguments, cwd=tmp_path)
-        assert run.returncode == code, (arguments, run.stderr)
+        run = here(*arguments)
+        assert run.exit_code == code, (arguments, run.stderr)
         assert words in " ".join(run.stderr.replace("│", " ").split())
 
 
-def test_saved_runs_are_compared(tmp_path: Path) -> None:
+def test_saved_runs_are_compared(folder: Path) -> None:
     for name in ("fed", "tabfeed"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(full_run(name=name).to_dict()))
-    run = profile("fed.json", "tabfeed.json", "--save", "both.html", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+        (folder / f"{name}.json").write_text(json.dumps(full_run(name=name).to_dict()))
+    run = here("fed.json", "tabfeed.json", "--save", "both.html")
+    assert run.exit_code == 0, run.stderr
     assert "times as fast" in run.stdout
-    assert (tmp_path / "both.html").exists()
+    assert (folder / "both.html").exists()

@@ -399,10 +399,11 @@ def test_a_url_pickles(path: str) -> None:
 def test_how_it_looks(path: str) -> None:
     ds = Dataset(path, npartitions=2, columns=["x"])
     text = repr(ds)
-    assert text.splitlines()[0] == f"Dataset(100 rows, 1 columns, 2 partitions, {path})"
+    assert text.splitlines()[0] == f"Dataset(100 rows, 1 column, 2 partitions, {path})"
     assert "x: int64" in text
     html = Dataset({"<b>": [1]})._repr_html_()
-    assert "&lt;b&gt;" in html and "<b>:" not in html
+    assert "&lt;b&gt;" in html and "<b>Dataset</b> · 1 row · 1 column · 1 partition" in html
+    assert "<b>" not in html.replace("<b>Dataset</b>", "")
     assert "2 files" in repr(Dataset([path, path]))
 
 

@@ -333,14 +333,14 @@ def test_one_file_a_key_as_long_as_memory_allows(tmp_path: Path) -> None:
 
 
 def test_more_keys_than_files_may_be_open(tmp_path: Path) -> None:
-    """600 keys, little memory, and an operating system that allows 100 files."""
+    """300 keys, little memory, and an operating system that allows 100 files."""
     program = """
         import resource, sys
         import pyarrow as pa
         from tabfeed import Dataset
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-        rows = 12_000
-        table = pa.table({"x": range(rows), "k": [i * 7919 % 600 for i in range(rows)]})
+        rows = 6_000
+        table = pa.table({"x": range(rows), "k": [i * 7919 % 300 for i in range(rows)]})
         ds = Dataset(table, npartitions=6)
         out = ds.to_parquet(sys.argv[1], partition_on="k", output_files=1, memory_limit=1 << 16)
         print(out.num_rows)
@@ -352,10 +352,10 @@ def test_more_keys_than_files_may_be_open(tmp_path: Path) -> None:
         check=True,
         timeout=55,
     )
-    assert done.stdout.split() == ["12000"]
+    assert done.stdout.split() == ["6000"]
     got = Dataset(tmp_path).to_arrow().sort_by("x")
-    assert got["x"].to_pylist() == list(range(12_000))
-    assert got["k"].to_pylist() == [i * 7919 % 600 for i in range(12_000)]
+    assert got["x"].to_pylist() == list(range(6_000))
+    assert got["k"].to_pylist() == [i * 7919 % 300 for i in range(6_000)]
 
 
 def test_a_key_that_comes_back_after_its_file_was_closed(

@@ -40,7 +40,10 @@ def workflow() -> nvt.Workflow:
 
 def test_fit_returns_the_workflow(workflow: nvt.Workflow) -> None:
     assert workflow.fit(pa.table(DATA)) is workflow
-    assert repr(workflow) == "<Workflow of 3 columns, fitted>"
+    assert repr(workflow) == (
+        "<Workflow of Categorify, FillMissing, Clip, LogOp, Normalize, fitted, 3 columns out>"
+    )
+    assert repr(nvt.Workflow(["c"] >> ops.Categorify())) == "<Workflow of Categorify, not fitted>"
 
 
 def test_what_comes_out_is_what_went_in(workflow: nvt.Workflow) -> None:
@@ -256,10 +259,10 @@ def test_a_later_pass_does_not_read_what_an_earlier_one_learned_from() -> None:
 
 def test_in_a_notebook(workflow: nvt.Workflow) -> None:
     shown = workflow._repr_html_()
-    assert "&lt;Workflow of 3 columns, fitted&gt;" in shown
+    assert "<b>Workflow</b> · of Categorify" in shown and "fitted · 3 columns out" in shown
     assert shown.count("<rect") == len(list(iter_nodes(workflow.output_node)))
-    assert "Categorify</text>" in shown and "<td>c</td><td><code>int64" in shown
-    assert "<td>" not in nvt.Workflow(features())._repr_html_()
+    assert "Categorify</text>" in shown and ">c</td>" in shown and ">int64</td>" in shown
+    assert "<td" not in nvt.Workflow(features())._repr_html_()
 
 
 def test_schemas(workflow: nvt.Workflow) -> None:

@@ -4,14 +4,15 @@ Each file of this package holds one command or group of commands and nothing a p
 would want; that is in the library. Libraries are imported inside the commands, so that
 ``--help`` answers at once.
 
-What goes wrong on purpose (`tabfeed.errors`) is told in one sentence on stderr, with a hint
-and exit status 1; ``--debug`` shows where it came from instead. Wrong usage exits with 2.
+What goes wrong is told in one sentence on stderr, with a hint and exit status 1; ``--debug``
+shows where it came from instead. Wrong usage exits with 2, an interrupt with 130.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +20,7 @@ from tabfeed.cli import datagen
 from tabfeed.cli.convert import convert_command
 from tabfeed.cli.doctor import doctor_command
 from tabfeed.cli.failures import Group
+from tabfeed.cli.help_text import ReadableCommand
 from tabfeed.cli.inspect import inspect_command
 from tabfeed.cli.profile import SETTINGS, profile_command
 from tabfeed.cli.rewrite import rewrite_command
@@ -28,18 +30,57 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="tabfeed",
     cls=Group,
-    help="tabfeed feeds tables to models: make data, look at it, feed it.",
+    help="tabfeed feeds tables to models: look at data, write it, find what slows training.",
+    epilog="Tab completes commands and options after: tabfeed --install-completion",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(datagen.app, name="datagen")
-app.command("inspect")(inspect_command)
-app.command("convert")(convert_command)
-app.command("profile", context_settings=SETTINGS)(profile_command)
-app.command("doctor")(doctor_command)
-app.command("rewrite")(rewrite_command)
+
+
+def _add(
+    name: str,
+    function: Callable[..., None],
+    panel: str,
+    *examples: str,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    told = ["Examples:" if len(examples) > 1 else "Example:", *(f"  {e}" for e in examples)]
+    app.command(
+        name,
+        cls=ReadableCommand,
+        rich_help_panel=panel,
+        epilog="\n".join(told),
+        context_settings=settings,
+    )(function)
+
+
+_add(
+    "inspect",
+    inspect_command,
+    "Data",
+    "tabfeed inspect raw",
+    "tabfeed inspect 's3://bucket/day_*.parquet' --json",
+)
+_add(
+    "convert",
+    convert_command,
+    "Data",
+    "tabfeed convert 'logs/*.csv.gz' clicks --dtype 'tags=list<string>'",
+    "tabfeed convert day_0 day_1 clicks --engine csv --sep '\\t' --shuffle full",
+)
+app.add_typer(datagen.app, name="datagen", rich_help_panel="Data")
+_add(
+    "profile",
+    profile_command,
+    "Speed",
+    "tabfeed profile --save report.html train.py --epochs 1",
+    "tabfeed profile clicks --model none",
+    "tabfeed profile before.json after.json --save compared.html",
+    settings=SETTINGS,
+)
+_add("doctor", doctor_command, "Speed", "tabfeed doctor clicks")
+_add("rewrite", rewrite_command, "Speed", "tabfeed rewrite clicks clicks_fast --shuffle full")
 
 
 def _print_version(wanted: bool) -> None:

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tabfeed.cli.arguments import (
+    Engine,
+    Out,
+    Overwrite,
+    Separator,
+    ShuffleOption,
+    separator,
+    source_of,
+)
 from tabfeed.cli.inspect import human_bytes
 
 if TYPE_CHECKING:
@@ -19,30 +28,31 @@ __all__ = ["convert_command"]
 def convert_command(
     source: Annotated[
         list[str],
-        typer.Argument(metavar="IN...", help="Files, a folder, a glob or a URL; any format."),
+        typer.Argument(metavar="IN", help="Files, a folder, a glob or a URL; any format."),
     ],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write, or a URL.")],
-    engine: Annotated[str | None, typer.Option(help="The format, if names do not tell.")] = None,
-    sep: Annotated[str | None, typer.Option(help="CSV: the character between fields.")] = None,
+    out: Out,
+    engine: Engine = None,
+    sep: Separator = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Only this column; may be given again.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this column; may be given again."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=TYPE, such as tags=list<string>; may be given again."),
+        typer.Option(metavar="NAME=TYPE", help="Such as tags=list<string>; may be given again."),
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without what cannot be read, and say so.")
     ] = False,
-    shuffle: Annotated[str | None, typer.Option(help="PER_PARTITION, PER_WORKER or FULL.")] = None,
-    files: Annotated[int | None, typer.Option(help="How many files to write.")] = None,
-    row_group_size: Annotated[int | None, typer.Option(help="Rows in a row group.")] = None,
+    shuffle: ShuffleOption = None,
+    files: Annotated[int | None, typer.Option(metavar="N", help="How many files to write.")] = None,
+    row_group_size: Annotated[
+        int | None, typer.Option(metavar="ROWS", help="Rows in a row group.")
+    ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Larger files that are read at the speed of a copy.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what is there already.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write files of any format as Parquet, once, so that they are read fast ever after.
 
@@ -52,9 +62,9 @@ def convert_command(
 
     start = time.perf_counter()
     dataset = Dataset(
-        source[0] if len(source) == 1 else source,
+        source_of(source),
         engine=engine,
-        sep=None if sep is None else sep.encode().decode("unicode_escape"),
+        sep=separator(sep),
         columns=column or None,
         dtypes=_types(dtype or []),
         on_bad_file="skip" if skip_bad else "raise",

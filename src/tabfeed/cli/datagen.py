@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tabfeed.cli.arguments import Out, Overwrite
+from tabfeed.cli.help_text import ReadableCommand, ReadableGroup
+
 if TYPE_CHECKING:
     from tabfeed.io import Dataset
 
@@ -16,18 +19,20 @@ __all__ = ["app"]
 
 app = typer.Typer(
     help="Write synthetic data as Parquet: seeded, the same bytes for the same options.",
+    epilog="Example: tabfeed datagen criteo --rows 1_000_000 --raw clicks",
+    cls=ReadableGroup,
     no_args_is_help=True,
 )
 
-Out = Annotated[str, typer.Argument(metavar="OUT", help="The folder to write, or a URL.")]
-Rows = Annotated[int, typer.Option(help="How many; 1_000_000 may be written so.")]
-Files = Annotated[int, typer.Option(help="Files in each dataset.")]
-Seed = Annotated[int, typer.Option(help="Another seed gives other rows of the same kind.")]
-GroupSize = Annotated[int, typer.Option(help="Rows in a Parquet row group.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
+Rows = Annotated[int, typer.Option(metavar="ROWS", help="How many; 1_000_000 may be written so.")]
+Files = Annotated[int, typer.Option(metavar="N", help="Files in each dataset.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Another seed gives other rows of the same kind.")
+]
+GroupSize = Annotated[int, typer.Option(metavar="ROWS", help="Rows in a Parquet row group.")]
 
 
-@app.command()
+@app.command(cls=ReadableCommand)
 def criteo(
     out: Out,
     rows: Rows = 1_000_000,
@@ -57,12 +62,12 @@ def criteo(
     )
 
 
-@app.command()
+@app.command(cls=ReadableCommand)
 def movielens(
     out: Out,
-    rows: Annotated[int, typer.Option(help="How many ratings.")] = 1_000_000,
-    users: Annotated[int, typer.Option(help="How many users.")] = 6_040,
-    movies: Annotated[int, typer.Option(help="How many movies.")] = 3_883,
+    rows: Annotated[int, typer.Option(metavar="N", help="How many ratings.")] = 1_000_000,
+    users: Annotated[int, typer.Option(metavar="N", help="How many users.")] = 6_040,
+    movies: Annotated[int, typer.Option(metavar="N", help="How many movies.")] = 3_883,
     files: Files = 1,
     seed: Seed = 0,
     overwrite: Overwrite = False,
@@ -79,12 +84,14 @@ def movielens(
     _run(make)
 
 
-@app.command()
+@app.command(cls=ReadableCommand)
 def outbrain(
     out: Out,
-    displays: Annotated[int, typer.Option(help="How many; each shows about 5 ads.")] = 100_000,
-    documents: Annotated[int, typer.Option(help="How many documents.")] = 20_000,
-    ads: Annotated[int, typer.Option(help="How many ads.")] = 10_000,
+    displays: Annotated[
+        int, typer.Option(metavar="N", help="How many; each shows about 5 ads.")
+    ] = 100_000,
+    documents: Annotated[int, typer.Option(metavar="N", help="How many documents.")] = 20_000,
+    ads: Annotated[int, typer.Option(metavar="N", help="How many ads.")] = 10_000,
     files: Files = 1,
     seed: Seed = 0,
     overwrite: Overwrite = False,
@@ -101,13 +108,13 @@ def outbrain(
     _run(make)
 
 
-@app.command()
+@app.command(cls=ReadableCommand)
 def reviews(
     out: Out,
     rows: Rows = 100_000,
-    users: Annotated[int, typer.Option(help="How many users.")] = 5_000,
-    items: Annotated[int, typer.Option(help="How many items.")] = 2_000,
-    words: Annotated[int, typer.Option(help="How many words there are.")] = 5_000,
+    users: Annotated[int, typer.Option(metavar="N", help="How many users.")] = 5_000,
+    items: Annotated[int, typer.Option(metavar="N", help="How many items.")] = 2_000,
+    words: Annotated[int, typer.Option(metavar="N", help="How many words there are.")] = 5_000,
     files: Files = 4,
     seed: Seed = 0,
     overwrite: Overwrite = False,

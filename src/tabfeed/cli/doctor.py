@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tabfeed.cli.arguments import source_of
+
 __all__ = ["doctor_command"]
 
 
@@ -17,9 +19,12 @@ def doctor_command(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     ranks: Annotated[
-        int, typer.Option(help="How many processes would share the data, for skew.")
+        int,
+        typer.Option(metavar="N", help="How many processes would share the data, for skew."),
     ] = 8,
-    seconds: Annotated[float, typer.Option(help="About how long to read the sample.")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="About how long to read the sample.")
+    ] = 5.0,
 ) -> None:
     """Say what in Parquet files slows training, and what each thing costs on this machine.
 
@@ -31,7 +36,7 @@ def doctor_command(
     from tabfeed.doctor import diagnose
     from tabfeed.doctor.terminal import show
 
-    told = diagnose(data[0] if len(data) == 1 else data, ranks=ranks, seconds=seconds)
+    told = diagnose(source_of(data), ranks=ranks, seconds=seconds)
     if as_json:
         json.dump(told.to_dict(), sys.stdout, indent=2)
         print()

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tabfeed.cli.arguments import Engine, Separator, separator, source_of
+
 if TYPE_CHECKING:
     from tabfeed.io.inspect import ColumnFacts, FileFacts, Inspection
 
@@ -24,10 +26,13 @@ _SHORT = {"PLAIN_DICTIONARY": "dict", "RLE_DICTIONARY": "dict", "PLAIN": "plain"
 
 
 def inspect_command(
-    path: Annotated[list[str], typer.Argument(help="Files, a folder, a glob or a URL.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(metavar="DATA", help="Files, a folder, a glob or a URL; any format."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    engine: Annotated[str | None, typer.Option(help="The format, if names do not tell.")] = None,
-    sep: Annotated[str | None, typer.Option(help="CSV: the character between fields.")] = None,
+    engine: Engine = None,
+    sep: Separator = None,
 ) -> None:
     """Show schema, files, row groups, sizes, null counts and encodings.
 
@@ -36,9 +41,7 @@ def inspect_command(
     from tabfeed.io import Dataset
     from tabfeed.io.inspect import inspect
 
-    source = path[0] if len(path) == 1 else path
-    separator = None if sep is None else sep.encode().decode("unicode_escape")
-    facts = inspect(Dataset(source, engine=engine, sep=separator))
+    facts = inspect(Dataset(source_of(data), engine=engine, sep=separator(sep)))
     if as_json:
         json.dump(facts.to_dict(), sys.stdout, indent=2)
         print()

@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["SETTINGS", "profile_command"]
 
 _FEWEST_STEPS = 10
+_INTERRUPTED = 130
+_FORMS = (".html", ".json", ".txt")
 
 # Whatever follows a script is the script's own, even where we have an option of that name.
 SETTINGS = {
@@ -39,36 +42,46 @@ def profile_command(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help='For a dataset: "none" feeds it without training.')
+        str | None,
+        typer.Option(metavar="none", help="For a dataset: feed it without training."),
     ] = None,
     save: Annotated[
-        list[str] | None, typer.Option(help="Write the report: .html, .json or .txt; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Write the report: .html, .json or .txt; may be given again."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     fail_under: Annotated[
         float | None,
-        typer.Option(help="Exit with 1 if less than this percentage of the ceiling was reached."),
+        typer.Option(
+            metavar="PERCENT", help="Exit with 1 if less than this of the ceiling was reached."
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="For a dataset: rows in a batch.")] = 65_536,
+    batch_size: Annotated[
+        int, typer.Option(metavar="ROWS", help="For a dataset: rows in a batch.")
+    ] = 65_536,
     shuffle: Annotated[bool, typer.Option(help="For a dataset: in random order.")] = True,
-    seconds: Annotated[float, typer.Option(help="For a dataset: read it this long.")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For a dataset: read it this long.")
+    ] = 5.0,
 ) -> None:
     """Say whether training waits for its data, and why.
 
-    What follows a script on the line is the script's own:
-
-    tabfeed profile --save report.html train.py --epochs 1
-
-    Tabfeed loaders, torch DataLoaders and tf.data are watched in it.
+    Tabfeed loaders, torch DataLoaders and tf.data are watched in a script. What follows the script
+    on the line is the script's own.
     """
     rest = list(context.args)
+    _check_places(save or [])
     if rest and not target.endswith(".py") and not context.allow_interspersed_args:
         _read_again(context, [target, *rest])
     elif target.endswith(".json"):
         _compare([target, *rest], save or [], as_json)
     elif target.endswith(".py"):
-        prof = _script(target, rest)
+        prof, finished = _script(target, rest)
         _tell(prof, save or [], as_json)
+        if not finished:
+            raise typer.Exit(_INTERRUPTED)
         _check(prof, fail_under)
     else:
         _refuse(rest, fail_under)
@@ -89,6 +102,17 @@ def _read_again(context: typer.Context, arguments: list[str]) -> None:
         context.command.invoke(again)
 
 
+def _check_places(save: Sequence[str]) -> None:
+    """Said before the run, not after it: what was measured would be lost."""
+    for path in save:
+        if Path(path).suffix not in _FORMS:
+            told = f"{path} must end in {', '.join(_FORMS)}, which says what to write"
+            raise typer.BadParameter(told, param_hint="--save")
+        if not Path(path).parent.is_dir():
+            told = f"there is no folder {Path(path).parent} to write {path} in"
+            raise typer.BadParameter(told, param_hint="--save")
+
+
 def _refuse(rest: Sequence[str], fail_under: float | None) -> None:
     if rest:
         raise typer.BadParameter(f"one dataset at a time; what is {' '.join(rest)}?")
@@ -96,7 +120,8 @@ def _refuse(rest: Sequence[str], fail_under: float | None) -> None:
         raise typer.BadParameter("--fail-under needs a script: without a model nothing waits")
 
 
-def _script(path: str, arguments: list[str]) -> Profiler:
+def _script(path: str, arguments: list[str]) -> tuple[Profiler, bool]:
+    """The profile of a script, and whether it came to its end."""
     from tabfeed.errors import SourceNotFoundError
     from tabfeed.profile import Profiler
     from tabfeed.profile.auto import watching
@@ -105,12 +130,27 @@ def _script(path: str, arguments: list[str]) -> Profiler:
         raise SourceNotFoundError(f"there is no script {path}")
     prof = Profiler(Path(path).name)
     with prof, watching(prof), _as_main(path, arguments):
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as e:
-            if e.code not in (None, 0):
-                raise
-    return prof
+        finished = _run_script(path)
+    return prof, finished
+
+
+def _run_script(path: str) -> bool:
+    """Run it; what it raises is told as Python would, less our own part of the way there."""
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as e:
+        if e.code not in (None, 0):
+            raise
+    except KeyboardInterrupt:
+        typer.secho("interrupted; this is the profile so far", fg="yellow", err=True)
+        return False
+    except Exception as e:
+        at = e.__traceback__
+        while at is not None and at.tb_frame.f_code.co_filename != path:
+            at = at.tb_next
+        traceback.print_exception(type(e), e, at or e.__traceback__)
+        raise typer.Exit(1) from e
+    return True
 
 
 @contextmanager

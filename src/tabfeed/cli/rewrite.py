@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tabfeed.cli.arguments import Out, Overwrite, ShuffleOption, source_of
+
 if TYPE_CHECKING:
     from tabfeed.doctor import Rewritten
 
@@ -18,33 +20,34 @@ __all__ = ["rewrite_command"]
 def rewrite_command(
     data: Annotated[
         list[str],
-        typer.Argument(metavar="DATA...", help="Parquet files, a folder, a glob or a URL."),
+        typer.Argument(metavar="DATA", help="Parquet files, a folder, a glob or a URL."),
     ],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to write, or a URL.")],
+    out: Out,
     layout: Annotated[
         Literal["fast", "compact"],
         typer.Option(help="Plain pages that read at the speed of a copy, or small files."),
     ] = "fast",
     row_group_rows: Annotated[
-        int | None, typer.Option(help="Rows in a row group; about 64 MiB of them by default.")
+        int | None,
+        typer.Option(metavar="ROWS", help="Rows in a row group; about 64 MiB of them by default."),
     ] = None,
     rows_per_file: Annotated[
-        int | None, typer.Option(help="Rows in a file; eight row groups by default.")
+        int | None,
+        typer.Option(metavar="ROWS", help="Rows in a file; eight row groups by default."),
     ] = None,
-    shuffle: Annotated[
-        str | None, typer.Option(help="full, per_worker or per_partition; the order is kept else.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    shuffle: ShuffleOption = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the shuffle.")] = 0,
     memory_limit: Annotated[
-        str | None, typer.Option(help="What a full shuffle may hold in memory, such as 2GB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="What a full shuffle may hold in memory, such as 2GB."),
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without files that cannot be opened.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what is there already.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(help="About how long to measure, twice.")] = 3.0,
+    overwrite: Overwrite = False,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="About how long to measure, twice.")
+    ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Write Parquet files again so that a loader reads them fast, and tell what was gained.
@@ -55,8 +58,9 @@ def rewrite_command(
 
     start = time.perf_counter()
     options = RewriteOptions(layout, row_group_rows, rows_per_file, shuffle, seed, memory_limit)
-    source = data[0] if len(data) == 1 else data
-    told = rewrite(source, out, options, overwrite=overwrite, skip_bad=skip_bad, seconds=seconds)
+    told = rewrite(
+        source_of(data), out, options, overwrite=overwrite, skip_bad=skip_bad, seconds=seconds
+    )
     if as_json:
         json.dump(told.to_dict(), sys.stdout, indent=2)
         print()

@@ -7,64 +7,43 @@ partition, which is never larger than ``part_size`` in memory, whatever the file
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from html import escape
-from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from tabfeed.arguments import known_arguments
+from tabfeed.column_schema import counted
 from tabfeed.dtypes import as_arrow_type, format_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
-from tabfeed.execute.tasks import Titled
 from tabfeed.io import looking
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.opening import open_source
 from tabfeed.io.part_size import block_size, choose_part_size
-from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size, runs
+from tabfeed.io.partitioned import Partitioned
 from tabfeed.io.remarks import noted, select_columns, types_of, with_remarks
 from tabfeed.io.skipping import Skipped
 from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
-from tabfeed.io.unify import combine, conform
+from tabfeed.io.table_map import SelectThen, TableMap
+from tabfeed.notebook import box
 from tabfeed.schema import Schema
-from tabfeed.trace import span
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from tabfeed.io.fetch import Fetch
     from tabfeed.io.fileset import FileSet
     from tabfeed.io.filters import Filter
     from tabfeed.io.validate import Report
     from tabfeed.io.writer import Shuffle
 
-__all__ = ["Dataset", "TableMap"]
+__all__ = ["Dataset"]
 
 
-@dataclass(frozen=True)
-class TableMap:
-    """A function applied to each partition as it is read.
-
-    ``dictionary`` are text columns it would rather have dictionary-encoded. A ``numbered`` function
-    is also given the number of the partition's first row.
-    """
-
-    fn: Callable[..., pa.Table]
-    columns: tuple[str, ...]
-    keeps_rows: bool
-    dictionary: tuple[str, ...] = ()
-    numbered: bool = False
-
-
-class Dataset:
+class Dataset(Partitioned):
     """A table in files or in memory.
 
     Parameters
@@ -151,7 +130,7 @@ class Dataset:
         )
         self._part_size = part_size_bytes
         self._npartitions = npartitions
-        self._maps: tuple[TableMap, ...] = ()
+        self._maps = ()
         self._files = self._files.with_types({**types, **types_of(schema)})
         self._filter = parse_filters(filters, self._files.schema)
         everything = with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
@@ -162,11 +141,6 @@ class Dataset:
                 raise self._files.conflicts[name]
 
     # -- looking --------------------------------------------------------------------
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns, in order."""
-        return self.schema.column_names
 
     @property
     def files(self) -> list[str]:
@@ -193,55 +167,6 @@ class Dataset:
         """What could not be read and was left out, so far."""
         return list(self._files.skips.items)
 
-    @cached_property
-    def partitions(self) -> tuple[Partition, ...]:
-        """The runs of rows that one task reads at once; `select` and `map` keep them."""
-        pieces: Sequence[Piece] = self._files.units()
-        if self._filter is not None:
-            pieces = self._files.prune(pieces, self._filter)
-        if self._npartitions is not None:
-            return tuple(cut_by_count(self._files.counted(pieces), self._npartitions))
-        sized = ((p, self._files.nbytes(p, self._cut_columns)) for p in pieces)
-        return tuple(cut_by_size(sized, self._part_size))
-
-    @property
-    def npartitions(self) -> int:
-        """How many partitions there are."""
-        return len(self.partitions)
-
-    @cached_property
-    def partition_lens(self) -> list[int]:
-        """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
-        if all(m.keeps_rows for m in self._maps):
-            return self._lens_in_files
-        count = Titled("count", self._count_mapped)
-        return list(self._work().map(self.partitions, count))
-
-    def _count_mapped(self, partition: Partition) -> int:
-        return int(self.read(partition).num_rows)
-
-    @cached_property
-    def _lens_in_files(self) -> list[int]:
-        """Rows of each partition as they come out of the files, before any map."""
-        if self._lens_are_free:
-            return [p.rows or 0 for p in self.partitions]
-        return list(self._work().map(self.partitions, Titled("count", self._count)))
-
-    @property
-    def _lens_are_free(self) -> bool:
-        sure = self._filter is None and not self._files.skips.allowed
-        return sure and all(p.rows is not None for p in self.partitions)
-
-    def _count(self, partition: Partition) -> int:
-        if self._files.skips.allowed:  # what cannot be read in any column does not count
-            columns = self._with_filter(self._source_columns)
-        elif self._filter is not None:
-            columns = list(self._filter.columns)
-        else:
-            return sum(p.rows or 0 for p in self._files.counted(partition.pieces))
-        table = self._files.read(partition, columns)
-        return int((self._filter.apply(table) if self._filter else table).num_rows)
-
     @property
     def is_plain_parquet(self) -> bool:
         """Whether its columns lie in local Parquet files just as they are given.
@@ -253,164 +178,7 @@ class Dataset:
             return False
         return self._files.are_plain_parquet
 
-    @property
-    def num_rows(self) -> int:
-        """Rows in all."""
-        return sum(self.partition_lens)
-
-    # -- reading --------------------------------------------------------------------
-
-    def read(
-        self,
-        partition: int | Partition,
-        columns: Sequence[str] | None = None,
-        *,
-        dictionary: Sequence[str] = (),
-    ) -> pa.Table:
-        """One partition, read on the calling thread.
-
-        Parameters
-        ----------
-        partition
-            Its number, or the partition itself.
-        columns
-            Only these, in this order; all by default.
-        dictionary
-            Text columns to leave dictionary-encoded where the file has them so.
-        """
-        part = partition if isinstance(partition, Partition) else self._partition(partition)
-        wanted = self.column_names if columns is None else self._check_columns(columns)
-        source = self._source_columns if self._maps else wanted
-        encoded = self._maps[0].dictionary if self._maps else dictionary
-        table = self._files.read(part, self._with_filter(source), encoded)
-        return self._finish(table, wanted, part)
-
-    def read_by_column(
-        self,
-        partition: int | Partition,
-        columns: Sequence[str] | None = None,
-        *,
-        at_once: int = 2**20,
-    ) -> Iterator[pa.Table]:
-        """One partition as tables of a few columns each, together those that were asked for.
-
-        For whoever copies columns elsewhere: local Parquet files are decoded faster so. In other
-        cases there is one table with all columns.
-
-        Parameters
-        ----------
-        partition
-            Its number, or the partition itself.
-        columns
-            Only these, in this order; all by default.
-        at_once
-            About how many decoded bytes a table may have; one column at least.
-
-        Examples
-        --------
-        >>> ds = Dataset({"a": [1, 2], "b": [3, 4]})
-        >>> [table.column_names for table in ds.read_by_column(0)]
-        [['a', 'b']]
-        """
-        part = partition if isinstance(partition, Partition) else self._partition(partition)
-        wanted = self.column_names if columns is None else self._check_columns(columns)
-        if self._maps or self._filter is not None or not wanted:
-            yield self.read(part, wanted)
-            return
-        yield from self._files.read_by_column(part, wanted, at_once)
-
-    def begin_read(
-        self, partition: int | Partition, columns: Sequence[str] | None = None
-    ) -> list[Fetch]:
-        """Begin to fetch what `read` of the same will need, as long as the result is held.
-
-        Nothing, and the list is empty, where the files are on this machine.
-        """
-        part = partition if isinstance(partition, Partition) else self._partition(partition)
-        wanted = self.column_names if columns is None else self._check_columns(columns)
-        source = self._source_columns if self._maps else wanted
-        return self._files.begin(part, self._with_filter(source))
-
-    def _partition(self, index: int) -> Partition:
-        try:
-            return self.partitions[operator.index(index)]
-        except IndexError:
-            raise ArgumentError(
-                f"there is no partition {index}: the dataset has {self.npartitions}, from 0 on"
-            ) from None
-        except TypeError as e:
-            raise ArgumentError(f"a partition is given by its number, not by {index!r}") from e
-
-    def _finish(self, table: pa.Table, columns: Sequence[str], part: Partition) -> pa.Table:
-        """What happens to a partition after it is decoded: filter, maps, choice of columns."""
-        if self._filter is not None:
-            table = combine(self._filter.apply(table))
-        if not self._maps:
-            return table if table.column_names == list(columns) else table.select(list(columns))
-        table = table.select(self._source_columns)
-        for step in self._maps:
-            with span("transform", rows=table.num_rows):
-                table = step.fn(table, self._first_row(part)) if step.numbered else step.fn(table)
-        return self._as_declared(table, columns)
-
-    def _as_declared(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """What a map gave, as its schema says: a partition of nulls must fit the others."""
-        fields = []
-        for name in columns:
-            index = table.schema.get_field_index(name)
-            if index < 0:
-                raise SchemaError(
-                    f"the function given to map returned no column {name!r}, which its schema "
-                    f"promises; it returned {table.column_names}"
-                )
-            column, real = self.schema[name], table.schema.field(index)
-            fields.append(real if column.dtype is None else real.with_type(column.dtype))
-        return conform(table, pa.schema(fields), where="what map returned")
-
-    def _first_row(self, part: Partition) -> int:
-        """Rows of the partitions before this one, as they come out of the files."""
-        return self._first_rows_of[part]
-
-    @cached_property
-    def _first_rows_of(self) -> dict[Partition, int]:
-        starts = accumulate(self._lens_in_files, initial=0)
-        return dict(zip(self.partitions, starts, strict=False))
-
-    @property
-    def _source_columns(self) -> list[str]:
-        """The columns that must be read from the files."""
-        if not self._maps:
-            return self.column_names
-        return list(self._maps[0].columns)
-
-    def _with_filter(self, columns: Sequence[str]) -> list[str]:
-        """These columns and the ones the filter looks at."""
-        looked_at = self._filter.columns if self._filter else ()
-        return list(dict.fromkeys([*columns, *looked_at]))
-
-    def _check_columns(self, columns: Sequence[str]) -> list[str]:
-        return select_columns(self.schema, columns).column_names
-
-    def iter_tables(
-        self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
-    ) -> Iterator[pa.Table]:
-        """Every partition in order, a few read ahead on threads, memory bounded."""
-        wanted = self.column_names if columns is None else self._check_columns(columns)
-        work = self._work(executor)
-        for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
-            group_runs = list(group)
-            if sliced:  # slices of one unit follow each other: decode it once, from start to end
-                for run in group_runs:
-                    yield from self._stream(run, wanted)
-            else:
-                read = Titled("read", partial(self.read, columns=wanted))
-                yield from work.map([r[0] for r in group_runs], read)
-
-    def _stream(self, run: Sequence[Partition], wanted: list[str]) -> Iterator[pa.Table]:
-        source = self._source_columns if self._maps else wanted
-        tables = self._files.stream(run, self._with_filter(source))
-        for part, table in zip(run, tables, strict=True):
-            yield self._finish(table, wanted, part)
+    # -- all of it -------------------------------------------------------------------
 
     def to_iter(
         self,
@@ -466,14 +234,9 @@ class Dataset:
 
     # -- who reads it ---------------------------------------------------------------
 
-    _executor: Executor | None = None
-
     def _on(self, executor: Executor | None) -> Dataset:
         """The same data, read by another executor where nobody says who is to."""
         return self if executor is self._executor else self._derive(_executor=executor)
-
-    def _work(self, executor: Executor | None = None) -> Executor:
-        return executor or self._executor or LocalExecutor()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_executor": None}  # elsewhere, whoever is there
@@ -533,13 +296,13 @@ class Dataset:
         numbered
             Call ``fn(table, n)``, n being the number of the partition's first row in the dataset.
         """
-        needed = self.column_names if columns is None else self._check_columns(columns)
+        needed = self._wanted(columns)
         if schema is None:
             nothing = self.select(needed)._empty()
             schema = Schema.from_arrow((fn(nothing, 0) if numbered else fn(nothing)).schema)
         encoded = () if self._maps else tuple(c for c in dictionary if c in needed)
         step = TableMap(
-            _SelectThen(tuple(needed), fn) if self._maps else fn,
+            SelectThen(tuple(needed), fn) if self._maps else fn,
             tuple(needed),
             keeps_rows,
             encoded,
@@ -706,24 +469,18 @@ class Dataset:
     # -- text -----------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return f"Dataset({self._summary()})\n{self.schema!r}"
+        return f"Dataset({', '.join(self._summary())})\n{self.schema!r}"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>Dataset</b>: {escape(self._summary())}</p>{self.schema._repr_html_()}"
+        return box("Dataset", self._summary(), self.schema._html_table())
 
-    def _summary(self) -> str:
+    def _summary(self) -> list[str]:
         files = f"{len(self.files):,} files" if len(self.files) != 1 else self.files[0]
         free = self._lens_are_free and all(m.keeps_rows for m in self._maps)
-        rows = f"{self.num_rows:,} rows" if free else "rows not counted"
-        return f"{rows}, {len(self.schema)} columns, {self.npartitions:,} partitions, {files}"
-
-
-@dataclass(frozen=True)
-class _SelectThen:
-    """A map that looks at some columns of the map before it."""
-
-    columns: tuple[str, ...]
-    fn: Callable[..., pa.Table]
-
-    def __call__(self, table: pa.Table, *number: int) -> pa.Table:
-        return self.fn(table.select(list(self.columns)), *number)
+        rows = counted(self.num_rows, "row") if free else "rows not counted"
+        return [
+            rows,
+            counted(len(self.schema), "column"),
+            counted(self.npartitions, "partition"),
+            files,
+        ]

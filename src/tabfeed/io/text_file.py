@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from tabfeed.io.byte_ranges import LONGEST_ROW, LineRanges, Text, changed_length
 from tabfeed.io.failures import bad_file
 from tabfeed.io.small_types import rebatch
 from tabfeed.io.source import Location
+from tabfeed.io.streamed import StreamedFile
 
 __all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "read_head"]
 
@@ -131,7 +132,7 @@ class _ScannedRanges:
         return self._bounds[index + 1] - self._bounds[index]
 
 
-class TextFile:
+class TextFile(StreamedFile):
     """A file of rows as text; a `DataFile`.
 
     Parameters
@@ -242,16 +243,3 @@ class TextFile:
         if len(text) != end - start:
             raise changed_length(self.location)
         return text
-
-    def _empty(self, columns: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
-
-    def _at_least_one(self, columns: Sequence[str]) -> list[str]:
-        """No reader counts rows without reading a column."""
-        return list(columns) or self.schema.names[:1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())

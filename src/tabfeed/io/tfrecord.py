@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from tabfeed.io.byte_ranges import Text, changed_length
 from tabfeed.io.failures import bad_file
 from tabfeed.io.small_types import rebatch, small_type
 from tabfeed.io.source import Location, ReadOptions
+from tabfeed.io.streamed import StreamedFile
 from tabfeed.io.tfrecord_columns import Columns
 from tabfeed.io.tfrecord_frames import (
     FOOTER,
@@ -95,7 +95,7 @@ def _missing(text: Text, held: bytes, offset: int) -> int:
     return int.from_bytes(held[:8], "little") + HEADER + FOOTER - len(held)
 
 
-class TFRecordFile:
+class TFRecordFile(StreamedFile):
     """A TFRecord file of Examples; a `DataFile`."""
 
     def __init__(
@@ -183,16 +183,3 @@ class TFRecordFile:
     def _decode(self, data: bytes, offset: int, columns: Sequence[str]) -> pa.Table:
         tables = list(self._form.tables(data, offset, columns))
         return pa.concat_tables([self._empty(columns), *tables]).combine_chunks()
-
-    def _empty(self, columns: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
-
-    def _at_least_one(self, columns: Sequence[str]) -> list[str]:
-        """A table without columns forgets its rows."""
-        return list(columns) or self.schema.names[:1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())

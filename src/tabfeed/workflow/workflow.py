@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
+from tabfeed.column_schema import counted
 from tabfeed.errors import ArgumentError, GraphError, NotFittedError, TabfeedError
 from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
 from tabfeed.io.elsewhere import is_remote
+from tabfeed.notebook import box
 from tabfeed.ops.apply import open_frame
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.loop import Loop
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.metadata import Subgraph
-from tabfeed.ops.node import Node, Selection, iter_nodes
+from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
 from tabfeed.ops.plan import Plan
 from tabfeed.schema import Schema
 from tabfeed.workflow.fitting import (
@@ -58,7 +59,7 @@ class Workflow:
     >>> conts = ["x"] >> ops.FillMissing() >> ops.Normalize()
     >>> workflow = Workflow(conts + ["label"])
     >>> workflow.fit({"x": [1.0, None, 2.0], "label": [0, 1, 0]})
-    <Workflow of 2 columns, fitted>
+    <Workflow of FillMissing, Normalize, fitted, 2 columns out>
     >>> workflow.transform({"x": [1.0], "label": [1]})
     {'x': array([0.]), 'label': array([1])}
     """
@@ -361,16 +362,22 @@ class Workflow:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        if self._program is None:
-            return "<Workflow, not fitted>"
-        return f"<Workflow of {len(self.output_schema)} columns, fitted>"
+        return f"<Workflow {', '.join(self._summary())}>"
 
     def _repr_html_(self) -> str:
         """For a notebook: what it is, its graph, and the columns that come out."""
-        parts = [f"<p><code>{escape(repr(self))}</code></p>", self.graph.to_svg()]
+        parts = [f'<div style="overflow:auto;margin-top:6px">{self.graph.to_svg()}</div>']
         if self._program is not None:
-            parts.append(self.output_schema._repr_html_())
-        return f"<div>{''.join(parts)}</div>"
+            parts.append(self.output_schema._html_table())
+        return box("Workflow", self._summary(), *parts)
+
+    def _summary(self) -> list[str]:
+        steps = (n.op for n in iter_nodes(self.output_node))
+        labels = dict.fromkeys(o.label for o in steps if not isinstance(o, Selection | Concat))
+        told = [f"of {', '.join(labels)}"] if labels else []
+        if self._program is None:
+            return [*told, "not fitted"]
+        return [*told, "fitted", f"{counted(len(self.output_schema), 'column')} out"]
 
     # -- saving -------------------------------------------------------------------
 
