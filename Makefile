@@ -1,20 +1,21 @@
 # Everything lives in .venv; nothing is installed outside it, but for the benchmarks, whose peers live
-# in .venv-bench and .venv-merlin. Two stamp files say what .venv holds:
-# `demo` (tabfeed with PyTorch) and `test` (all the frameworks, the tests' tools). Whichever is
-# older than the files it was made from is made again, by adding to .venv, never by taking away.
+# in .venv-bench and .venv-merlin. Stamp files say what .venv holds:
+# `demo` (tabfeed with PyTorch), `docs` (what builds the site) and `test` (all the frameworks, the
+# tests' tools, and both of these). Whichever is older than the files it was made from is made again,
+# by adding to .venv, never by taking away.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-warn-conflicts -c constraints.txt
-TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,dev
+TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,examples,docs,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test docs notebooks bench chaos lint format clean
 
 help:  ## list what make can do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/stamp-demo  ## show what tabfeed does, on generated data
 	@$(BIN)/python examples/demo.py
@@ -22,7 +23,17 @@ demo: $(VENV)/stamp-demo  ## show what tabfeed does, on generated data
 test: lint  ## set up, check style and types, run every test
 	@$(BIN)/python -m pytest
 
+docs: $(VENV)/stamp-docs  ## build the documentation into build/site
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || { \
+	    echo "The site is built with Python 3.11 or newer: make clean, make PYTHON=python3.12 docs" >&2; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open build/site/index.html; to search in it: $(BIN)/python -m http.server -d build/site"
+
+notebooks: $(VENV)/stamp-test  ## make notebooks of the examples anew
+	@$(BIN)/python examples/make_notebooks.py
+
 bench: .venv-bench/stamp  ## compare with the peers (ARGS="--help" for options)
+	@.venv-bench/bin/python benchmarks/set_up_merlin.py
 	@.venv-bench/bin/python benchmarks/bench.py $(ARGS)
 
 chaos: $(VENV)/stamp-test  ## kill Dask workers at work, ten times over; compare the results
@@ -47,12 +58,17 @@ $(VENV)/stamp-demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(INSTALL) -e '.[torch]'
 	@touch $@
 
-# Touching stamp-demo too: the larger set holds the smaller.
+$(VENV)/stamp-docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Setting up $(VENV): tabfeed and what builds the site ..."
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
+# Touching the others too: the larger set holds the smaller.
 $(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt requirements-alone.txt | $(VENV)/pyvenv.cfg
 	@echo "Setting up $(VENV): all frameworks and the tests' tools (some minutes) ..."
 	@$(INSTALL) -e '.[$(TEST_EXTRAS)]' -r requirements-fastai.txt
 	@$(INSTALL) --no-deps -r requirements-alone.txt
-	@touch $(VENV)/stamp-demo $@
+	@touch $(VENV)/stamp-demo $(VENV)/stamp-docs $@
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \

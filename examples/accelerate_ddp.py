@@ -49,6 +49,7 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     train(accelerator, given.data, given.batch, given.epochs)
     accelerator.wait_for_everyone()
+    accelerator.end_training()  # or the ranks' connections go down with whoever exits first
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Click logs as features, for the examples that train on them.
 
 The data has the shape of Criteo's: ``label``, numbers ``I1`` to ``I13`` and categories ``C1`` to
-``C26``. Without ``--data`` a small one is made. With it, the last file is for validation.
+``C26``, as Parquet files or as the tab-separated text it is distributed in (``day_0`` to
+``day_23``, compressed or not). Without ``--data`` a small one is made. With it, the last file is
+for validation; ``criteo_etl.py`` makes several files of one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Clicks:
 def options(description: str, folder: str) -> argparse.ArgumentParser:
     """The arguments these examples share."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, help="a folder of raw Parquet files, two or more")
+    parser.add_argument("--data", type=Path, help="a folder of raw files, Parquet or Criteo's text")
     parser.add_argument("--rows", type=int, default=40_000, help="how many to make without --data")
     parser.add_argument("--folder", type=Path, default=Path("demo_data") / folder)
     parser.add_argument("--batch-size", type=int, default=1_024)
@@ -44,8 +46,8 @@ def prepare(args: argparse.Namespace) -> Clicks:
     """Learn the features and write them; if they lie there from before they are used again."""
     folder: Path = args.folder
     if not (folder / "workflow").exists():
-        train, valid = _raw(args)
-        workflow = _features().fit(train)
+        train, valid = raw_parts(args)
+        workflow = Workflow(features()).fit(train)
         workflow.transform(train).to_parquet(folder / "train", overwrite=True)
         workflow.transform(valid).to_parquet(folder / "valid", overwrite=True)
         workflow.save(folder / "workflow")
@@ -55,23 +57,41 @@ def prepare(args: argparse.Namespace) -> Clicks:
     return Clicks(Dataset(folder / "train"), Dataset(folder / "valid"), limited)
 
 
-def _raw(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
+def raw_parts(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
+    """Raw clicks to train on and to validate with."""
     if args.data is None:
         raw = args.folder / "raw"
         train = datagen.criteo(raw / "train", args.rows, raw=True, seed=0)
         return train, datagen.criteo(raw / "valid", max(1, args.rows // 5), raw=True, seed=1)
-    files = sorted(args.data.glob("**/*.parquet"))
+    files = raw_files(args.data)
     if len(files) < 2:
-        raise SystemExit(f"{args.data} holds {len(files)} Parquet files; two are needed")
-    return Dataset(files[:-1]), Dataset(files[-1:])
+        raise SystemExit(f"{args.data} holds {len(files)} file(s) of clicks; two are needed")
+    return open_raw(files[:-1]), open_raw(files[-1:])
 
 
-def _features() -> Workflow:
+def raw_files(path: Path) -> list[Path]:
+    """The Parquet files of a folder, or all of its files; or the one file given."""
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.glob("**/*") if p.is_file() and p.name[0] not in "._")
+    return [p for p in found if p.suffix == ".parquet"] or found
+
+
+def open_raw(files: list[Path]) -> Dataset:
+    """Parquet as it is; text by what is known of its columns, which it has no names for."""
+    if files[0].suffix == ".parquet":
+        return Dataset(files)
+    types = dict.fromkeys(CATEGORICAL, "string") | dict.fromkeys(CONTINUOUS, "int64")
+    names = [LABEL, *CONTINUOUS, *CATEGORICAL]
+    return Dataset(files, "csv", sep="\t", header=None, names=names, dtypes=types)
+
+
+def features() -> ops.Node:
     """Ids for the categories; filled, clipped, logged and normalised numbers."""
     cats = CATEGORICAL >> ops.Categorify(freq_threshold=3)
     conts = CONTINUOUS >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp()
     conts = conts >> ops.Normalize(out_dtype="float32")
-    return Workflow(cats + conts + [LABEL])
+    return cats + conts + [LABEL]
 
 
 def auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:

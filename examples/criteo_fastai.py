@@ -1,3 +1,4 @@
+# %% [markdown]
 """Click logs in fastai: its `TabularModel` and `Learner`, fed by tabfeed.
 
 fastai's own data loaders keep the whole table in memory. Here `TabularDataLoaders` takes two
@@ -7,6 +8,7 @@ fastai's own data loaders keep the whole table in memory. Here `TabularDataLoade
     python examples/criteo_fastai.py --data criteo/raw --batch-size 65536 --folder features
 """
 
+# %%
 from __future__ import annotations
 
 import time
@@ -19,6 +21,7 @@ from fastai.callback.progress import ProgressCallback
 from fastai.metrics import APScoreBinary, RocAucBinary
 from fastai.tabular.data import TabularDataLoaders
 from fastai.tabular.model import TabularModel
+from showing import arguments, on_screen
 
 from tabfeed import Dataset
 from tabfeed.loader.torch import DLDataLoader, TorchAsyncItr
@@ -26,6 +29,7 @@ from tabfeed.loader.torch import DLDataLoader, TorchAsyncItr
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+# %%
 def whole_labels(batch: Batch) -> Batch:
     """The loss for two classes wants labels as whole numbers."""
     x_cat, x_cont, y = batch
@@ -46,6 +50,7 @@ def make_batches(data: Dataset, batch_size: int, *, shuffle: bool) -> TorchAsync
     )
 
 
+# %%
 def make_learner(clicks: Clicks, train: TorchAsyncItr, valid: TorchAsyncItr) -> Any:
     """A model with a table of embeddings for each category, and what it is judged by."""
     loaders = [DLDataLoader(batches, collate_fn=whole_labels) for batches in (train, valid)]
@@ -58,15 +63,17 @@ def make_learner(clicks: Clicks, train: TorchAsyncItr, valid: TorchAsyncItr) -> 
     )
 
 
+# %%
 def main() -> None:
     """Make features, train, and say what came of it."""
-    args = options(__doc__.splitlines()[0], "criteo_fastai").parse_args()
+    args = arguments(options(__doc__.splitlines()[0], "criteo_fastai"))
     clicks = prepare(args)
     torch.manual_seed(0)
     train = make_batches(clicks.train, args.batch_size, shuffle=True)
     valid = make_batches(clicks.valid, 4 * args.batch_size, shuffle=False)
     learner = make_learner(clicks, train, valid)
-    learner.remove_cb(ProgressCallback)
+    if not on_screen():
+        learner.remove_cb(ProgressCallback)
     start = time.perf_counter()
     with learner.no_logging():
         learner.fit(args.epochs, 3e-3)
@@ -77,5 +84,6 @@ def main() -> None:
     tell_speed(seconds, rows, args.epochs)
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Click logs, end to end: raw files to features, features to a trained Keras model, both saved.
 
 Hex strings and counts with gaps become ids and numbers (`make_features`); a loader gives them to
@@ -7,12 +8,12 @@ long that took and how many rows a second went through the model (``dl_thru``). 
 pydot are installed, ``model.png`` shows the model.
 
     python examples/criteo_keras.py
-    python examples/criteo_keras.py --rows 2_000_000 --batch-size 65536 --folder demo_data/large
+    python examples/criteo_keras.py --data criteo/raw --batch-size 65536 --folder features
 """
 
+# %%
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import time
@@ -22,26 +23,23 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow: say errors alone
 
 import tensorflow as tf
+from criteo_data import CATEGORICAL, CONTINUOUS, LABEL, options, raw_parts
+from showing import arguments, fresh, on_screen
 
 import tabfeed
-from tabfeed import Dataset, datagen, ops
+from tabfeed import Dataset, ops
 from tabfeed.framework_utils.tensorflow import layers
 from tabfeed.loader.keras_columns import Embedding, Identity, Numeric
 from tabfeed.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
 
-CONTINUOUS = [f"I{i}" for i in range(1, 14)]
-CATEGORICAL = [f"C{i}" for i in range(1, 27)]
-LABEL = "label"
 
-
-def make_features(folder: Path, rows: int) -> tabfeed.Workflow:
-    """Write raw logs, learn a workflow from one part of them, and apply it to both."""
+# %%
+def make_features(folder: Path, train: Dataset, valid: Dataset) -> tabfeed.Workflow:
+    """Learn a workflow from raw logs to train on, and apply it to both parts."""
     cats = CATEGORICAL >> ops.Categorify(max_size=100_000)
     conts = CONTINUOUS >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp()
     conts = conts >> ops.Normalize(out_dtype="float32")
     workflow = tabfeed.Workflow(cats + conts + [LABEL])
-    train = datagen.criteo(folder / "raw" / "train", rows, raw=True, seed=0)
-    valid = datagen.criteo(folder / "raw" / "valid", max(1, rows // 5), raw=True, seed=1)
     workflow.fit(train)
     workflow.transform(train).to_parquet(folder / "train")
     workflow.transform(valid).to_parquet(folder / "valid")
@@ -61,6 +59,7 @@ def make_loader(folder: Path, batch_size: int, *, shuffle: bool) -> KerasSequenc
     )
 
 
+# %%
 def make_model(workflow: tabfeed.Workflow) -> tf.keras.Model:
     """An embedding for each category, the numbers beside them, three dense layers.
 
@@ -91,6 +90,7 @@ def draw(model: tf.keras.Model, path: Path) -> None:
     print(f"The model is drawn in {path}.")
 
 
+# %%
 def train(
     model: tf.keras.Model, folder: Path, batch_size: int, epochs: int
 ) -> dict[str, list[float]]:
@@ -99,7 +99,9 @@ def train(
     valid_data = make_loader(folder / "valid", batch_size, shuffle=False)
     validation = KerasSequenceValidater(valid_data)
     start = time.time()
-    history = model.fit(train_data, callbacks=[validation], epochs=epochs, verbose=2)
+    history = model.fit(
+        train_data, callbacks=[validation], epochs=epochs, verbose=1 if on_screen() else 2
+    )
     seconds = time.time() - start
     rows = (train_data.num_rows_processed + valid_data.num_rows_processed) * epochs
     speed = f"epochs: {epochs} - dl_thru: {rows / seconds:.0f}"
@@ -108,33 +110,33 @@ def train(
     return found
 
 
-def serve(folder: Path) -> None:
+# %%
+def serve(folder: Path, valid: Dataset) -> None:
     """What a server does: load workflow and model, and score raw rows."""
     workflow = tabfeed.Workflow.load(folder / "workflow").remove_inputs([LABEL])
     model = tf.saved_model.load(folder / "model.savedmodel")
-    raw = Dataset(folder / "raw" / "valid").head(3).drop(LABEL)
+    raw = valid.head(3).drop(LABEL)
     features = workflow.transform(raw)
     batch = {n: tf.constant(features[n].to_numpy()[:, None], tf.int32) for n in CATEGORICAL}
     batch |= {n: tf.constant(features[n].to_numpy()[:, None], tf.float32) for n in CONTINUOUS}
     print("Clicks expected of three raw rows:", model.serve(batch).numpy()[:, 0].round(3).tolist())
 
 
+# %%
 def main() -> None:
     """Run every step."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--batch-size", type=int, default=1_024)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path("demo_data/criteo_keras"))
-    args = parser.parse_args()
-    shutil.rmtree(args.folder, ignore_errors=True)
-    workflow = make_features(args.folder, args.rows)
+    parser = options(__doc__.splitlines()[0], "criteo_keras")
+    parser.set_defaults(rows=50_000)
+    args = arguments(parser)
+    fresh(args.folder)
+    raw_train, raw_valid = raw_parts(args)
+    workflow = make_features(args.folder, raw_train, raw_valid)
     model = make_model(workflow)
     draw(model, args.folder / "model.png")
     history = train(model, args.folder, args.batch_size, args.epochs)
     model.save(args.folder / "model.keras")
     model.save(args.folder / "model.savedmodel")
-    serve(args.folder)
+    serve(args.folder, raw_valid)
     losses = history["loss"]
     if losses[-1] >= losses[0]:
         raise SystemExit(f"the loss did not fall: {losses}")
@@ -142,5 +144,6 @@ def main() -> None:
     print(f"Workflow and model are in {args.folder.resolve()}.")
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Click logs in Lightning: stopped in the middle of an epoch, and gone on with from there.
 
 A `Loader` is given to ``Trainer.fit`` as it is. Its place in the data goes into Lightning's
@@ -7,6 +8,7 @@ checkpoints, so that training which was cut off goes on with the very batch that
     python examples/criteo_lightning.py --data criteo/raw --batch-size 65536 --folder features
 """
 
+# %%
 from __future__ import annotations
 
 import logging
@@ -16,9 +18,10 @@ from typing import Any
 
 import lightning
 import torch
+from click_model import ClickModel
 from criteo_data import CATEGORICAL, CONTINUOUS, LABEL, Clicks, auc, options, prepare, tell_speed
-from demo_model import ClickModel
 from lightning.pytorch.callbacks import ModelCheckpoint
+from showing import arguments, on_screen
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 
 from tabfeed import Dataset
@@ -27,6 +30,7 @@ from tabfeed.loader.torch import Loader
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
+# %%
 class ClickModule(lightning.LightningModule):
     """The model, how it learns, and what it is judged by."""
 
@@ -65,24 +69,26 @@ class ClickModule(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
+# %%
 def make_loader(data: Dataset, batch_size: int, *, shuffle: bool) -> Loader:
     """Batches ``(inputs, y)``."""
     return Loader(data, batch_size, shuffle=shuffle, targets=[LABEL])
 
 
 def make_trainer(args: Any, **more: Any) -> lightning.Trainer:
-    """A trainer that says nothing but what we print."""
+    """A trainer that says little but what we print."""
     return lightning.Trainer(
         max_epochs=args.epochs,
         default_root_dir=args.folder,
         logger=False,
-        enable_progress_bar=False,
+        enable_progress_bar=on_screen(),
         enable_model_summary=False,
         num_sanity_val_steps=0,
         **more,
     )
 
 
+# %%
 def train_and_stop(args: Any, clicks: Clicks, steps: int) -> str:
     """Train for some steps, as if the machine then failed; the path of the last checkpoint."""
     keep = ModelCheckpoint(args.folder / "checkpoints", every_n_train_steps=steps, save_last=True)
@@ -91,9 +97,10 @@ def train_and_stop(args: Any, clicks: Clicks, steps: int) -> str:
     return keep.last_model_path
 
 
+# %%
 def main() -> None:
     """Make features, train in two parts, and say what came of it."""
-    args = options(__doc__.splitlines()[0], "criteo_lightning").parse_args()
+    args = arguments(options(__doc__.splitlines()[0], "criteo_lightning"))
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     clicks = prepare(args)
@@ -113,5 +120,6 @@ def main() -> None:
         raise SystemExit("some batches came twice or not at all")
 
 
+# %%
 if __name__ == "__main__":
     main()

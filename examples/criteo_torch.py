@@ -1,3 +1,4 @@
+# %% [markdown]
 """Click logs in PyTorch: files to features, features to a model, in a training loop of your own.
 
 `TorchAsyncItr` reads the files in the background and gives shuffled batches ``(x_cat, x_cont, y)``;
@@ -8,19 +9,22 @@ the same way.
     python examples/criteo_torch.py --data criteo/raw --batch-size 65536 --folder features
 """
 
+# %%
 from __future__ import annotations
 
 import time
 
 import torch
+from click_model import ClickModel
 from criteo_data import CATEGORICAL, CONTINUOUS, LABEL, auc, options, prepare, tell_speed
-from demo_model import ClickModel
+from showing import arguments, with_bar
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 
 from tabfeed import Dataset
 from tabfeed.loader.torch import DLDataLoader, TorchAsyncItr
 
 
+# %%
 def make_loader(data: Dataset, batch_size: int, device: str, *, shuffle: bool) -> DLDataLoader:
     """Batches on the device where the model is."""
     batches = TorchAsyncItr(
@@ -35,10 +39,11 @@ def make_loader(data: Dataset, batch_size: int, device: str, *, shuffle: bool) -
     return DLDataLoader(batches, batch_size=None, pin_memory=False, num_workers=0)
 
 
+# %%
 def train(model: torch.nn.Module, loader: DLDataLoader, optimizer: torch.optim.Optimizer) -> float:
     """One pass over the data; the mean loss of its last tenth."""
     losses = []
-    for x_cat, x_cont, y in loader:
+    for x_cat, x_cont, y in with_bar(loader, "train"):
         loss = loss_of(model(x_cat, x_cont), y)
         optimizer.zero_grad()
         loss.backward()
@@ -54,9 +59,10 @@ def evaluate(model: torch.nn.Module, loader: DLDataLoader) -> float:
     return auc(torch.cat([s for s, _ in scored]), torch.cat([y for _, y in scored]))
 
 
+# %%
 def main() -> None:
     """Make features, train, and say what came of it."""
-    args = options(__doc__.splitlines()[0], "criteo_torch").parse_args()
+    args = arguments(options(__doc__.splitlines()[0], "criteo_torch"))
     clicks = prepare(args)
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -75,5 +81,6 @@ def main() -> None:
     tell_speed(seconds, batches.num_rows_processed, args.epochs)
 
 
+# %%
 if __name__ == "__main__":
     main()

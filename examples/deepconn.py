@@ -1,14 +1,18 @@
+# %% [markdown]
 """One text model, fed twice: from Python, as most first versions are, and through tabfeed.
 
     python examples/deepconn.py
     python examples/deepconn.py --rows 200_000 --device cuda --json result.json
+    python examples/deepconn.py --data reviews_Digital_Music_5.json
 
-The model learns ratings from review texts (made up, see `tabfeed.datagen.reviews`). First its
+The model learns ratings from review texts (made up, see `tabfeed.datagen.reviews`, or Amazon's; see
+`deepconn_data.py`). First its
 batches are made in the training loop from Python lists: words looked up, cut, filled up, turned
 into tensors. Then a workflow does that once, into Parquet files, and a loader reads them ahead.
 Both runs train the same model on the same rows as often; a profiler watches both.
 """
 
+# %%
 from __future__ import annotations
 
 import argparse
@@ -24,12 +28,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import torch
+from deepconn_data import gather_texts, make_texts
 from deepconn_model import ITEM, RATING, USER, FedFromPython, Sizes, Trainer
 from rich.console import Console
 from rich.table import Table
+from showing import arguments as parse
 
 import tabfeed
-from tabfeed import Dataset, Workflow, datagen, ops
+from tabfeed import Dataset, Workflow, ops
 from tabfeed.budget import cpu_count
 from tabfeed.loader.torch import Loader
 from tabfeed.profile import Profiler, Run, compare
@@ -57,19 +63,7 @@ ON_GPU = Experiment(200_000, 5, 512, "cuda", Sizes(512, dimension=300, filters=2
 ON_CPU = Experiment(4_000, 2, 128, "cpu", Sizes(64, dimension=32, filters=32, window=3))
 
 
-# -- data -------------------------------------------------------------------------------
-
-
-def make_texts(folder: Path, experiment: Experiment) -> tuple[Dataset, Dataset]:
-    """Reviews to train on, and a tenth as many others."""
-    options: dict[str, Any] = {"longest": experiment.sizes.longest, "overwrite": True}
-    rows = experiment.rows
-    return (
-        datagen.reviews(folder / "raw" / "train", rows, **options),
-        datagen.reviews(folder / "raw" / "valid", max(1, rows // 10), seed=1, **options),
-    )
-
-
+# %%
 def make_features(folder: Path, raw: tuple[Dataset, Dataset], longest: int) -> dict[str, int]:
     """Words to ids, all lists of one length, in files made to be read often; the words' ids."""
     texts = tabfeed.ColumnSelector(subgroups=[[USER, ITEM]])  # one vocabulary for both
@@ -108,9 +102,7 @@ def load(folder: Path, experiment: Experiment, *, shuffle: bool) -> Loader:
     )
 
 
-# -- the two runs -----------------------------------------------------------------------
-
-
+# %%
 def run(
     name: str, batches: Any, valid: Loader, words: int, experiment: Experiment
 ) -> tuple[Profiler, dict[str, Any]]:
@@ -169,6 +161,7 @@ def machine() -> dict[str, Any]:
     }
 
 
+# %%
 def show(rows: list[dict[str, Any]], prepared: float) -> None:
     """The two runs, side by side."""
     table = Table(title="One model, fed two ways", title_justify="left", header_style="bold")
@@ -189,44 +182,50 @@ def show(rows: list[dict[str, Any]], prepared: float) -> None:
     )
 
 
-# -- all of it --------------------------------------------------------------------------
-
-
+# %%
 def arguments() -> tuple[argparse.Namespace, Experiment]:
     """What the user asked for; the rest by what the machine can do."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("demo_data/deepconn"))
-    parser.add_argument("--rows", type=int)
+    parser.add_argument("--data", type=Path, help="reviews as JSON lines, such as Amazon's")
+    parser.add_argument("--rows", type=int, help="how many to make without --data")
+    parser.add_argument("--folder", type=Path, default=Path("demo_data/deepconn"))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    args = parser.parse_args()
+    args = parse(parser)
     asked = {name: getattr(args, name) for name in ("rows", "epochs", "batch_size", "device")}
     base = ON_CPU if args.device == "cpu" else ON_GPU
     return args, replace(base, **{k: v for k, v in asked.items() if v is not None})
 
 
+# %%
 def main() -> None:
     """Make the data, train twice, compare."""
     args, experiment = arguments()
-    console.print("[bold cyan]Make review texts[/] ...")
-    raw = make_texts(args.data, experiment)
+    folder = args.folder
+    if args.data:
+        console.print("[bold cyan]Gather review texts[/] ...")
+        raw = gather_texts(args.data, folder)
+        experiment = replace(experiment, rows=raw[0].num_rows)
+    else:
+        console.print("[bold cyan]Make review texts[/] ...")
+        raw = make_texts(folder, experiment.rows, experiment.sizes.longest)
     console.print("[bold cyan]Turn words into ids[/] ...")
     start = time.perf_counter()
-    ids = make_features(args.data, raw, experiment.sizes.longest)
+    ids = make_features(folder, raw, experiment.sizes.longest)
     prepared = time.perf_counter() - start
     words = max(ids.values()) + 1
-    valid = load(args.data / "valid", experiment, shuffle=False)
+    valid = load(folder / "valid", experiment, shuffle=False)
     results = [
         run(FED, fed_batches(raw[0], ids, experiment), valid, words, experiment),
-        run(OURS, load(args.data / "train", experiment, shuffle=True), valid, words, experiment),
+        run(OURS, load(folder / "train", experiment, shuffle=True), valid, words, experiment),
     ]
     for (profiler, _), name in zip(results, ("fed", "tabfeed"), strict=True):
-        profiler.save(args.data / f"{name}.html")
+        profiler.save(folder / f"{name}.html")
     rows = [told for _, told in results]
     show(rows, prepared)
-    report = compare([profiler.run for profiler, _ in results]).save(args.data / "comparison.html")
+    report = compare([profiler.run for profiler, _ in results]).save(folder / "comparison.html")
     console.print(f"The comparison, to open in a browser: {report}")
     if args.json:
         told = {"machine": machine(), "experiment": asdict(experiment), "words": words}
@@ -234,5 +233,6 @@ def main() -> None:
         args.json.write_text(json.dumps({"example": "deepconn", **told}, indent=2) + "\n")
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -1,3 +1,4 @@
+# %% [markdown]
 """Click logs in JAX: a small network written out by hand, on one device or on several.
 
 The loader's batches are JAX arrays. With several devices they are spread over them by rows, and the
@@ -8,6 +9,7 @@ compiled step runs on all: `jax.jit` sees how its arguments lie.
     python examples/jax_criteo.py --data criteo/raw --batch-size 65536 --folder features
 """
 
+# %%
 from __future__ import annotations
 
 import time
@@ -18,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from criteo_data import CATEGORICAL, CONTINUOUS, LABEL, auc, options, prepare, tell_speed
+from showing import arguments, with_bar
 
 from tabfeed import Dataset
 from tabfeed.loader.jax import Loader
@@ -29,6 +32,7 @@ Step = Callable[[Weights, Weights, Inputs, jax.Array], tuple[Weights, Weights, j
 WIDTH, RATE = 16, 3e-3
 
 
+# %%
 def make_weights(sizes: list[tuple[int, int]], seed: int = 0) -> Weights:
     """One table for the embeddings of all categories, one below the other, then dense layers."""
     random = np.random.default_rng(seed)
@@ -59,6 +63,7 @@ def make_forward(sizes: list[tuple[int, int]]) -> Forward:
     return forward
 
 
+# %%
 def make_step(forward: Forward) -> Step:
     """One step of RMSprop: the new weights, the new mean squares, the loss."""
 
@@ -80,6 +85,7 @@ def make_step(forward: Forward) -> Step:
     return step
 
 
+# %%
 def rows_over_devices() -> jax.sharding.NamedSharding | None:
     """How batches lie over several devices; None for one."""
     if len(jax.devices()) == 1:
@@ -97,9 +103,10 @@ def evaluate(forward: Forward, weights: Weights, data: Dataset, batch_size: int)
     return auc(np.concatenate([s for s, _ in scored]), np.concatenate([y for _, y in scored]))
 
 
+# %%
 def main() -> None:
     """Make features, train, and say what came of it."""
-    args = options(__doc__.splitlines()[0], "jax_criteo").parse_args()
+    args = arguments(options(__doc__.splitlines()[0], "jax_criteo"))
     clicks = prepare(args)
     sharding = rows_over_devices()
     # Batches of one size, so that the step is compiled once.
@@ -113,7 +120,7 @@ def main() -> None:
     seconds = 0.0
     for epoch in range(args.epochs):
         start, losses = time.perf_counter(), []
-        for inputs, y in loader:
+        for inputs, y in with_bar(loader, f"epoch {epoch}"):
             weights, squares, loss = step(weights, squares, inputs, y)
             losses.append(loss)
         mean = float(jnp.stack(losses[-max(1, len(losses) // 10) :]).mean())
@@ -123,5 +130,6 @@ def main() -> None:
     tell_speed(seconds, loader.num_rows_processed, args.epochs)
 
 
+# %%
 if __name__ == "__main__":
     main()

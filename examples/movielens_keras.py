@@ -1,3 +1,4 @@
+# %% [markdown]
 """Film ratings with Keras: ids, and a list of genres for each film ("multi-hot").
 
 Ratings name a user and a film; what genres the film has is joined from another table. The loader
@@ -6,14 +7,13 @@ embedding with a combiner makes one vector of each. The model and the workflow a
 side, loaded again, and rate films from raw rows.
 
     python examples/movielens_keras.py
-    python examples/movielens_keras.py --rows 2_000_000 --batch-size 16384
+    python examples/movielens_keras.py --data ml-25m --batch-size 16384
 """
 
+# %%
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,31 +21,17 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
+from movielens_data import IDS, LABEL, LISTS, open_films, options, prepare
+from showing import arguments, fresh, on_screen
 
 import tabfeed
-from tabfeed import Dataset, datagen, ops
+from tabfeed import Dataset, ops
 from tabfeed.framework_utils.tensorflow import layers
 from tabfeed.loader.keras_columns import Embedding, Identity
 from tabfeed.loader.tensorflow import KerasSequenceLoader
 
-IDS = ["userId", "movieId"]
-LISTS = ["genres"]
-LABEL = "rating"
 
-
-def make_features(folder: Path, rows: int) -> None:
-    """Write raw ratings, join the genres, turn names into ids; learned from the training part."""
-    train = datagen.movielens(folder / "raw" / "train", rows, seed=0)
-    valid = datagen.movielens(folder / "raw" / "valid", max(1, rows // 10), seed=1)
-    genres = ops.JoinExternal(train.movies, on="movieId", columns_ext=["movieId", *LISTS])
-    cats = IDS >> genres >> ops.Categorify()
-    workflow = tabfeed.Workflow(cats + tabfeed.ColumnSelector([LABEL]))
-    workflow.fit(train.ratings)
-    workflow.transform(train.ratings).to_parquet(folder / "train")
-    workflow.transform(valid.ratings).to_parquet(folder / "valid")
-    workflow.save(folder / "workflow")
-
-
+# %%
 def make_loader(
     data: Dataset, batch_size: int, *, shuffle: bool, labels: tuple[str, ...] = (LABEL,)
 ) -> KerasSequenceLoader:
@@ -55,6 +41,7 @@ def make_loader(
     )
 
 
+# %%
 def make_model(workflow: tabfeed.Workflow) -> keras.Model:
     """A vector for each user, film and set of genres; their products, then two dense layers."""
     single, several = ops.get_embedding_sizes(workflow)
@@ -72,11 +59,12 @@ def make_model(workflow: tabfeed.Workflow) -> keras.Model:
     return model
 
 
-def rate(folder: Path, rows: int = 3) -> None:
+# %%
+def rate(folder: Path, valid: Dataset, rows: int = 3) -> None:
     """What a server does: load both, and rate films from raw rows."""
     workflow = tabfeed.Workflow.load(folder / "workflow").remove_inputs([LABEL])
     model = keras.saving.load_model(folder / "model.keras")
-    raw = Dataset(folder / "raw" / "valid" / "ratings").head(rows)
+    raw = valid.head(rows)
     features = workflow.transform(raw.drop(LABEL))
     found = model.predict(make_loader(features, rows, shuffle=False, labels=()), verbose=0)
     given = raw.to_arrow().column(LABEL).to_numpy()
@@ -84,26 +72,26 @@ def rate(folder: Path, rows: int = 3) -> None:
         print(f"expected {guess:.2f} stars, were {stars}")
 
 
+# %%
 def main() -> None:
     """Run every step."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--batch-size", type=int, default=1_024)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path("demo_data/movielens_keras"))
-    args = parser.parse_args()
-    shutil.rmtree(args.folder, ignore_errors=True)
-    make_features(args.folder, args.rows)
+    args = arguments(options(__doc__.splitlines()[0], "movielens_keras", rows=200_000))
+    fresh(args.folder)
+    films = open_films(args)
+    prepare(films, args.folder)
     train = make_loader(Dataset(args.folder / "train"), args.batch_size, shuffle=True)
     valid = make_loader(Dataset(args.folder / "valid"), args.batch_size, shuffle=False)
     model = make_model(tabfeed.Workflow.load(args.folder / "workflow"))
-    history = model.fit(train, validation_data=valid, epochs=args.epochs, verbose=2).history
+    history = model.fit(
+        train, validation_data=valid, epochs=args.epochs, verbose=1 if on_screen() else 2
+    ).history
     model.save(args.folder / "model.keras")
-    rate(args.folder)
+    rate(args.folder, films.valid)
     ratings = Dataset(args.folder / "valid").select([LABEL]).to_arrow().column(LABEL).to_numpy()
     print(f"RMSE {history['val_rmse'][-1]:.3f}; of always the mean {np.std(ratings):.3f}.")
     print(f"Workflow and model are in {args.folder.resolve()}.")
 
 
+# %%
 if __name__ == "__main__":
     main()

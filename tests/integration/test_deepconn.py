@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.timeout(150)
 def test_the_example_runs(tmp_path: Path) -> None:
     small = ["--rows", "600", "--epochs", "2", "--batch-size", "128", "--device", "cpu"]
-    small += ["--data", str(tmp_path / "out"), "--json", str(tmp_path / "result.json")]
+    small += ["--folder", str(tmp_path / "out"), "--json", str(tmp_path / "result.json")]
     run = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "deepconn.py"), *small],
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"},
@@ -50,7 +50,7 @@ def test_both_ways_make_the_same_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
     deepconn = importlib.import_module("deepconn")
     sizes = deepconn.Sizes(40, dimension=4, filters=4, window=3)  # some texts are cut, some filled
     experiment = deepconn.Experiment(50, 1, 8, "cpu", sizes)
-    raw = deepconn.make_texts(tmp_path, experiment)
+    raw = deepconn.make_texts(tmp_path, 50, 40)
     ids = deepconn.make_features(tmp_path, raw, 30)
     experiment = deepconn.Experiment(50, 1, 8, "cpu", deepconn.Sizes(30, 4, 4, 3))
     fed = deepconn.fed_batches(raw[0], ids, experiment)

@@ -214,3 +214,19 @@ def test_what_a_node_knows_of_its_columns() -> None:
     assert node.output_columns == ["a", "b", "a_filled", "b_filled"]
     nvt.Workflow(node).fit_schema(nvt.Dataset(DATA).schema)
     assert node.output_schema["a"].dtype == pa.float64()
+
+
+def test_a_name_may_mean_what_an_operator_in_front_made(tmp_path: Path) -> None:
+    ads = pl.DataFrame({"ad": [1, 2], "doc": [10, 20]})
+    topics = pl.DataFrame({"id": [10, 20], "kind": ["x", "y"], "topic": ["a", "b"]})
+    first = ["ad"] >> ops.JoinExternal(ads, on="ad")
+    both = first >> ops.JoinExternal(topics, on=["doc", "kind"], on_ext=["id", "kind"])
+    data = pl.DataFrame({"ad": [2, 1, 3], "kind": ["y", "y", "x"]})  # `doc` is not in the data
+    expected = [(2, 20, "b"), (1, 10, None), (3, None, None)]
+    workflow = nvt.Workflow(both).fit(data)
+    assert workflow.transform(data).rows() == expected
+    workflow.save(tmp_path / "w")
+    assert nvt.Workflow.load(tmp_path / "w").transform(data).rows() == expected
+    assert workflow.input_schema.column_names == ["ad", "kind"]
+    with pytest.raises(ColumnNotFoundError, match="no column 'other'"):
+        nvt.Workflow(first >> ops.JoinExternal(ads, on="other", on_ext="ad")).fit(data)

@@ -228,10 +228,11 @@ class Subset(Structural):
 
 
 class Asked(Subset):
-    """Columns that an operator asks for by name behind one that changed the rows.
+    """Columns that an operator asks for by name, and that operators in front of it made.
 
-    Its parents are those of the operator, and then the node that changed the rows: the data as it
-    came does not line up any more, so a name means a column of theirs, the first that has it.
+    Its parents are those of the operator, and then the node that changed the rows, if one did: the
+    data as it came does not line up any more, so a name means a column of theirs, the first that
+    has it.
     """
 
 
@@ -319,18 +320,33 @@ def _inside(node: Node) -> str:
 
 def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
     """The columns an operator needs beside its own; by name, from the rows it works on."""
-    changed = next((p.rows for p in parents if p.rows is not None), None)
-    if changed is None or isinstance(what, Node):
-        return Node.of(what)
     node = Node.of(what)
-    if not isinstance(node.op, Selection):
+    if isinstance(what, Node) or not isinstance(node.op, Selection):
         return node
+    names = node.op.selector.names
+    changed = next((p.rows for p in parents if p.rows is not None), None)
+    if changed is None:
+        plain = not (node.op.is_open or node.op.selector.subgroups)
+        made = _made(names, parents) if plain else []
+        asked = [Node(Asked(ColumnSelector(made)), parents)] if made else []
+        rest = [n for n in names if n not in made]
+        return concat([*asked, Node.of(rest)]) if asked and rest else (asked or [node])[0]
     known = [_names(p) for p in (*parents, changed)]
-    if all(k is not None for k in known):
-        names = node.op.selector.names
-        if not set(names) <= {n for k in known if k is not None for n in k}:
-            return node  # a column of the data as it came: it will be refused
+    if all(k is not None for k in known) and not set(names) <= {n for k in known for n in k or ()}:
+        return node  # a column of the data as it came: it will be refused
     return Node(Asked(node.op.selector), [*parents, changed])
+
+
+def _made(names: Iterable[str], parents: tuple[Node, ...]) -> list[str]:
+    """Those of the names that operators in front make, and that nothing there takes from the data.
+
+    A name that is both means what the operators made of it; the plan sees to that.
+    """
+    before = {n for p in parents for n in iter_nodes(p) if isinstance(n.op, Selection)}
+    taken = {n for s in before if isinstance(s.op, Selection) for n in s.op.selector.names}
+    wanted = [n for n in names if n not in taken]
+    known = {n for p in parents for n in _names(p) or ()} if wanted else set()
+    return [n for n in wanted if n in known]
 
 
 def _names(node: Node) -> list[str] | None:
