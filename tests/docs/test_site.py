@@ -1,0 +1,99 @@
+"""The site builds without a warning, its links lead somewhere, and it loads nothing from afar."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+pytest.importorskip("mkdocstrings")  # the `docs` extra needs Python 3.11
+pytest.importorskip("material")
+
+
+class Links(HTMLParser):
+    """What a page loads, where it leads, and the places in it one can lead to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.leads: list[str] = []
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {k: v or "" for k, v in attrs}
+        self.places |= {found[k] for k in ("id", "name") if k in found}
+        if tag == "a":
+            self.leads += [found["href"]] if "href" in found else []
+        elif tag != "meta" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.loads += [found[k] for k in ("href", "src", "srcset") if k in found]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    offline = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | offline | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def links(site: Path) -> dict[Path, Links]:
+    return {p: Links(p.read_text("utf-8")) for p in sorted(site.rglob("*.html"))}
+
+
+@pytest.mark.timeout(180)
+def test_nothing_is_loaded_from_elsewhere(site: Path, links: dict[Path, Links]) -> None:
+    assert len(links) > 40
+    for page, found in links.items():
+        away = [u for u in found.loads if urlsplit(u).scheme not in ("", "data")]
+        assert not away and not [u for u in found.loads if u.startswith("//")], page
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text("utf-8")
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import", text), sheet
+
+
+def test_links_lead_to_a_page_and_a_place_in_it(site: Path, links: dict[Path, Links]) -> None:
+    broken = []
+    for page, found in links.items():
+        if page.name == "404.html":
+            continue
+        for url in found.leads + found.loads:
+            parts = urlsplit(url)
+            if parts.scheme or not (parts.path or parts.fragment):
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            place = unquote(parts.fragment)
+            places = links[target].places | {"__top", ""} if target in links else {place}
+            if not target.exists() or place not in places:
+                broken.append((page.name, url))
+    assert not broken
+
+
+def test_pages_made_while_building_are_there(site: Path) -> None:
+    operators = (site / "operators.html").read_text("utf-8")
+    assert operators.count('class="worked"') > 30 and "<td>Rome</td>" in operators
+    assert "tabfeed doctor DATA" in (site / "reference" / "cli.html").read_text("utf-8")
+    assert "ClickModel" in (site / "examples" / "demo_model.html").read_text("utf-8")
+    assert "loader/torch/" in (site / "modules.html").read_text("utf-8")
+    picture = ROOT / "benchmarks" / "results" / "bench.svg"
+    landing = (site / "index.html").read_text("utf-8")
+    assert ("results/bench.svg" in landing) == picture.exists()
