@@ -21,6 +21,7 @@ from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ArgumentError, ClusterError, OperatorError, WriteError
 from tabfeed.execute import LocalExecutor, as_executor, current_executor
 from tabfeed.execute.dask import DaskExecutor
+from tabfeed.execute.dask_tree import Tree
 
 
 @pytest.fixture
@@ -81,11 +82,35 @@ def test_what_a_run_holds_is_sent_to_workers_not_to_tasks(
     executor: DaskExecutor, tmp_path: Path, scattered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scattered:
-        monkeypatch.setattr("tabfeed.execute.dask._IN_GRAPH", 10)
+        monkeypatch.setattr("tabfeed.execute.dask_run._IN_GRAPH", 10)
     fn = Heavy(str(tmp_path / "notes"), 100_000)
     assert list(executor.map(range(40), fn)) == [(i, 100_000) for i in range(40)]
     opened = (tmp_path / "notes").read_text().split()
     assert len(opened) <= 6  # one for each of the two, and what Dask dropped and fetched again
+
+
+class OneIsSlow:
+    """On the worker that comes first, an item takes until ten others are done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __call__(self, x: int) -> bool:
+        try:
+            os.mkdir(f"{self.folder}/slow")
+        except FileExistsError:
+            os.mkdir(f"{self.folder}/{x}")
+            return True
+        end = time.monotonic() + 60
+        while len(os.listdir(self.folder)) <= 10 and time.monotonic() < end:
+            time.sleep(0.01)
+        return len(os.listdir(self.folder)) > 10
+
+
+def test_a_slow_worker_holds_up_nothing_but_its_own_task(
+    executor: DaskExecutor, tmp_path: Path
+) -> None:
+    assert list(executor.map(range(14), OneIsSlow(tmp_path))) == [True] * 14
 
 
 @pytest.mark.parametrize("column", ["C1", "C2"])
@@ -96,8 +121,8 @@ def test_a_vocabulary_too_large_for_a_worker_is_merged_in_shares(
     here = Workflow(node, executor=LocalExecutor(1)).fit(Dataset(files))
     expected = here.transform(Dataset(files)).to_arrow()
     cut: list[list[int]] = []
-    shares = DaskExecutor._shares
-    monkeypatch.setattr(DaskExecutor, "_shares", lambda *args: cut.append(shares(*args)) or cut[-1])
+    shares = Tree._shares
+    monkeypatch.setattr(Tree, "_shares", lambda *args: cut.append(shares(*args)) or cut[-1])
     monkeypatch.setattr("tabfeed.execute.surroundings.Surroundings.task_memory", lambda _: 16_000)
     there = Workflow([column] >> ops.Categorify(freq_threshold=3), executor=executor)
     there.fit(Dataset(files, part_size=1 << 30))

@@ -29,7 +29,7 @@ from distributed import versions
 import tabfeed
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ClusterError
-from tabfeed.execute import LocalExecutor
+from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
 
 pytestmark = pytest.mark.timeout(150)  # processes start slowly on a busy machine
@@ -111,6 +111,46 @@ def test_a_partition_that_kills_every_worker_is_named(
     with pytest.raises(ClusterError, match=r"fit/part_5: every worker that tried it died"):
         Workflow(node, executor=executor).fit(Dataset(files))
     assert len((tmp_path / "notes").read_text()) <= 3
+
+
+class DeadlyToHold:
+    """Kills whoever receives what a run sends, as often as told, and counts it."""
+
+    def __init__(self, notes: Path, times: int) -> None:
+        self.notes, self.times = str(notes), times
+
+    def __call__(self, parcel: Any) -> Any:
+        with open(self.notes, "a") as f:
+            f.write("x")
+        if os.path.getsize(self.notes) <= self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return parcel
+
+
+@pytest.mark.parametrize("verb", ["map", "reduce"])
+def test_what_a_run_holds_is_sent_again_when_its_holders_died(
+    fragile: Any, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fragile.cluster.scale(2)  # one that died while it started is given up otherwise
+    fragile.wait_for_workers(2, timeout=100)
+    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
+    executor = DaskExecutor(fragile, tries=1)  # it is not the tasks that failed
+    if verb == "map":
+        assert list(executor.map(range(12), abs)) == list(range(12))
+    else:
+        assert executor.reduce(range(20), abs, max) == 19
+    assert len((tmp_path / "notes").read_text()) > 1
+
+
+def test_work_that_kills_whoever_receives_it(
+    fragile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fragile.cluster.scale(2)  # one that died while it started is given up otherwise
+    fragile.wait_for_workers(2, timeout=100)
+    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
+    monkeypatch.setattr("tabfeed.execute.dask_run._IN_VAIN", 1)
+    with pytest.raises(ClusterError, match=r"bytes, was sent 1 times, and every worker that got"):
+        list(DaskExecutor(fragile).map(range(2), abs))
 
 
 # -- processes of their own -------------------------------------------------------------

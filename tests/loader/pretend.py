@@ -44,6 +44,7 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(gpu, "check_device", lambda device: None)
     monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
+    monkeypatch.setattr(gpu, "unlock_pages", lambda memory: None)
     monkeypatch.setattr(
         gpu.GpuOptions, "memory", lambda self, device: min(free, int(self.device_memory or free))
     )

@@ -56,6 +56,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(gpu, "check_device", lambda device: None)
     monkeypatch.setattr(GpuOptions, "memory", lambda self, device: int(self.device_memory or 10**8))
     monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
+    monkeypatch.setattr(gpu, "unlock_pages", lambda memory: None)
 
 
 @pytest.fixture

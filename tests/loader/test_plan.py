@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +68,11 @@ def batches(plan, epoch=0, rank=0, world=1):
 
 def everything(plan):
     return [(p, r) for p, size in enumerate(plan.sizes) for r in range(size)]
+
+
+@given(plans(), st.integers(1, 9))
+def test_the_order_does_not_depend_on_the_size_of_chunks(plan, chunk):
+    assert batches(plan) == batches(replace(plan, chunk=chunk))
 
 
 @given(plans(st.sampled_from(["short"])), st.integers(1, 7))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -54,6 +56,20 @@ def test_groups_against_fsum() -> None:
         m2 = spread_of(np.array([float(length)]), (high[[i]], low[[i]]), [s[[i]] for s in squares])
         exact = sum(Fraction(v) ** 2 for v in part) - sum(map(Fraction, part)) ** 2 / length
         assert m2[0] == pytest.approx(float(exact), rel=1e-12, abs=1e-30)
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e6])
+def test_squares_of_groups_are_the_same_bits_however_they_are_joined(centre: float) -> None:
+    def joined(parts: list[Any]) -> Any:
+        words = [np.concatenate(w) for w in zip(*parts, strict=True)]
+        return group_sums(words, np.array([0]), words=3)
+
+    for seed in range(40):
+        values = np.random.default_rng(seed).normal(centre, 1.0, 1000)
+        whole = group_squares(values, np.array([0]))
+        parts = [group_squares(values[i : i + 50], np.array([0])) for i in range(0, 1000, 50)]
+        assert joined(parts) == whole
+        assert functools.reduce(lambda a, b: joined([a, b]), parts) == whole
 
 
 def test_what_is_infinite_stays_in_its_group() -> None:

@@ -2,8 +2,10 @@
 
 A function is sent as a `Parcel`. A worker keeps the parcel for as long as the run lasts and opens
 it at the first task, so that a vocabulary inside is moved and unpacked once for each worker, not
-once for each task. Results travel as plain bytes too: a task that is run again cannot find its
-input changed by the first attempt, and whoever holds a result knows its real size.
+once for each task. Its large arrays lie beside the pickle (protocol 5), so that they are copied
+neither into it nor out of it, on any of the machines they pass. Results travel as plain bytes: a
+task that is run again cannot find its input changed by the first attempt, and whoever holds a
+result knows its real size.
 
 What cannot be sent is found before anything starts, and named by the way that leads to it.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tabfeed.errors import ClusterError
@@ -25,9 +27,13 @@ _DEEPEST = 12
 
 def pack(what: Any) -> bytes:
     """Anything as bytes; functions of the main module and lambdas too."""
+    return _dumps(what)
+
+
+def _dumps(what: Any, **apart: Any) -> bytes:
     cloudpickle = sys.modules.get("cloudpickle")  # comes with Dask
     dumps = pickle.dumps if cloudpickle is None else cloudpickle.dumps
-    return bytes(dumps(what, protocol=5))
+    return bytes(dumps(what, protocol=5, **apart))
 
 
 def unpack(data: bytes) -> Any:
@@ -49,16 +55,17 @@ class Parcel:
 '_thread.lock' object, found in lock
     """
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: Any, arrays: Sequence[Any] = ()) -> None:
+        self.data, self.arrays = data, list(arrays)
         self._opened: list[Any] = []
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, what: Any) -> Parcel:
         """Pack something, or say what in it cannot be sent."""
+        arrays: list[pickle.PickleBuffer] = []
         try:
-            return cls(pack(what))
+            return cls(_dumps(what, buffer_callback=arrays.append), arrays)
         except Exception as e:  # any __reduce__ or __getstate__ may raise anything
             way = " of ".join(reversed(list(_way_to_culprit(what))))
             raise ClusterError(
@@ -69,17 +76,18 @@ class Parcel:
         """What is inside; unpacked once."""
         with self._lock:
             if not self._opened:
-                self._opened.append(unpack(self.data))
+                self._opened.append(pickle.loads(self.data, buffers=self.arrays))
         return self._opened[0]
 
     def __len__(self) -> int:
-        return len(self.data)
+        return sum(memoryview(part).nbytes for part in (self.data, *self.arrays))
 
     def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + sys.getsizeof(self.data)
+        return object.__sizeof__(self) + len(self)
 
-    def __reduce__(self) -> tuple[type[Parcel], tuple[bytes]]:
-        return Parcel, (self.data,)
+    def __reduce__(self) -> tuple[type[Parcel], tuple[Any, list[Any]]]:
+        apart = pickle.PickleBuffer
+        return Parcel, (apart(self.data), [apart(array) for array in self.arrays])
 
 
 def _way_to_culprit(what: Any) -> Iterator[str]:

@@ -29,6 +29,7 @@ __all__ = [
     "merge_run",
     "merge_slot",
     "pick",
+    "receive",
     "see_folder",
     "sizes",
     "summarise",
@@ -127,6 +128,11 @@ def task_name(fn: Any, item: Any, number: int) -> str:
 
 
 # -- on a worker ------------------------------------------------------------------------
+
+
+def receive(parcel: Parcel) -> Parcel:
+    """What all other tasks of a run take, once for each worker."""
+    return parcel
 
 
 def call(parcel: Parcel, name: str, item: bytes) -> bytes:

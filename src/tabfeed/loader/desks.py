@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class Desks:
         How many.
     prepare
         Called with the memory of a desk before it is lent for the first time.
+    release
+        Called with the memory of each desk that was prepared, before it goes.
 
     Examples
     --------
@@ -74,7 +77,11 @@ class Desks:
     """
 
     def __init__(
-        self, nbytes: int, count: int, prepare: Callable[[Array], None] = lambda memory: None
+        self,
+        nbytes: int,
+        count: int,
+        prepare: Callable[[Array], None] = lambda memory: None,
+        release: Callable[[Array], None] = lambda memory: None,
     ) -> None:
         self.nbytes, self.count = nbytes, count
         self.spacing = -(-nbytes // _PAGE) * _PAGE
@@ -83,7 +90,7 @@ class Desks:
         if self.fd >= 0:
             os.ftruncate(self.fd, total)
         self._memory = attach(self.fd, total)
-        self._prepare, self._prepared = prepare, 0
+        self._prepare, self._release, self._prepared = prepare, release, 0
         self._lock = threading.Lock()
         self._free: deque[tuple[int, Any]] = deque()
 
@@ -127,5 +134,11 @@ class Desks:
         self._free.append((number, event))
 
     def __del__(self) -> None:
+        with suppress(Exception):  # the interpreter may be half gone
+            for _, event in self._free:
+                if event is not None:
+                    event.synchronize()
+            for number in range(self._prepared):
+                self._release(self.piece(number))
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)

@@ -1,8 +1,9 @@
 """Sums of groups of floats, the same bits in whatever order they are added.
 
 A sum is kept as two floats, the sum rounded and what the rounding took away: 106 bits, which hold
-the sums of real data without any rounding. Values are cut on grids as in `tabfeed.ops.exact`, and
-the pieces on each grid are added group by group, which is exact.
+the sums of real data without any rounding. Squares reach twice as far down, so their sums are
+three floats. Values are cut on grids as in `tabfeed.ops.exact`, and the pieces on each grid are
+added group by group, which is exact.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["group_squares", "group_sums", "spread_of"]
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
-Pair = tuple[Floats, Floats]
+Words = tuple[Floats, ...]  # which add up to a number, the first of them the number rounded
 
-_KEEP_24 = float(2**29 + 1)
+_FOLLOWING = 1.5 * 2**16  # times the last bit of a float: what rounds to 36 bits behind it
 _LARGE = 2.0**960  # beyond, a grid would overflow
 
 
-def group_sums(parts: list[Floats], starts: Places) -> Pair:
+def group_sums(parts: list[Floats], starts: Places, *, words: int = 2) -> Words:
     """Sums of groups that lie one behind the other, from `starts` on, in each of the parts.
 
     What is infinite makes its group's sum infinite, or nothing.
@@ -36,7 +37,7 @@ def group_sums(parts: list[Floats], starts: Places) -> Pair:
     >>> high.tolist(), low.tolist()
     ([1.0000000000000002e+16, 5.0], [0.0, 0.0])
     """
-    total = [np.zeros(len(starts)) for _ in range(3)]
+    total = [np.zeros(len(starts)) for _ in range(words + 1)]
     beyond = np.zeros(len(starts))
     for values in parts:
         inside = np.abs(values) <= _LARGE
@@ -46,22 +47,27 @@ def group_sums(parts: list[Floats], starts: Places) -> Pair:
             values = np.where(inside, values, 0.0)
         for piece in _pieces(values, starts):
             _add(total, piece)
-    high, low = _settled(total)
+    high, *lower = _settled(total)
     with np.errstate(invalid="ignore"):
-        return high + beyond, np.where(beyond == 0, low, 0.0)
+        return high + beyond, *(np.where(beyond == 0, low, 0.0) for low in lower)
 
 
-def group_squares(values: Floats, starts: Places) -> Pair:
-    """Sums of squares of the groups."""
+def group_squares(values: Floats, starts: Places) -> Words:
+    """Sums of squares of the groups, in three words."""
     with np.errstate(over="ignore", invalid="ignore"):
         parts = squared(np.where(np.abs(values) < 2.0**480, values, np.inf))
-    return group_sums([parts[0], *(_leading(np.nan_to_num(p, nan=0.0)) for p in parts[1:])], starts)
+    return group_sums([parts[0], *(_cut(parts[0], p) for p in parts[1:])], starts, words=3)
 
 
-def _leading(values: Floats) -> Floats:
-    """The first 24 bits: of a square's lower half no more fits when many are added."""
-    scaled = values * _KEEP_24
-    return scaled - (scaled - values)
+def _cut(square: Floats, rest: Floats) -> Floats:
+    """The 36 bits that follow a square's own: no more fits when many are added.
+
+    Counted from the square's last bit, not from the first one set in the rest: where that comes
+    late, the bits would lie so low that a sum's do not reach them, and their order would matter.
+    """
+    with np.errstate(invalid="ignore"):
+        grid = np.spacing(square) * _FOLLOWING
+        return np.nan_to_num((rest + grid) - grid, nan=0.0)
 
 
 def _pieces(rest: Floats, starts: Places) -> list[Floats]:
@@ -79,7 +85,7 @@ def _pieces(rest: Floats, starts: Places) -> list[Floats]:
     return out
 
 
-def _two_sum(a: Floats, b: Floats) -> Pair:
+def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """A sum, and what rounding it took away (Knuth)."""
     total = a + b
     part = total - a
@@ -91,17 +97,16 @@ def _add(total: list[Floats], more: Floats) -> None:
         total[i], more = _two_sum(total[i], more)
 
 
-def _settled(total: list[Floats]) -> Pair:
-    """Three floats as two that do not overlap."""
-    high, middle, low = total
-    middle, low = _two_sum(middle, low)
-    high, middle = _two_sum(high, middle)
-    middle, low = _two_sum(middle, low)
-    high, middle = _two_sum(high, middle)
-    return high, middle + low
+def _settled(total: list[Floats]) -> Words:
+    """The same number in one word less, none of which overlap."""
+    words = list(total)
+    for _ in total:
+        for i in reversed(range(len(words) - 1)):
+            words[i], words[i + 1] = _two_sum(words[i], words[i + 1])
+    return *words[:-2], words[-2] + words[-1]
 
 
-def spread_of(count: Floats, total: Pair, squares: Pair) -> Floats:
+def spread_of(count: Floats, total: Words, squares: Words) -> Floats:
     """Sum of squared distances from the mean: ``squares - total ** 2 / count``, to 106 bits."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         high, low = _product(total[0], total[0])
@@ -110,10 +115,11 @@ def spread_of(count: Floats, total: Pair, squares: Pair) -> Floats:
         back, back_low = _product(share, count)
         share_low = ((high - back) - back_low + low) / count
         first, second = _two_sum(squares[0], -share)
-        return np.maximum(0.0, first + (second + (squares[1] - share_low)))
+        spread = np.maximum(0.0, first + (second + (squares[1] - share_low + squares[2])))
+        return np.where(count == 1, 0.0, spread)
 
 
-def _product(a: Floats, b: Floats) -> Pair:
+def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """A product, and what rounding it took away (Dekker)."""
     splitter = float(2**27 + 1)
     ha = a * splitter - (a * splitter - a)

@@ -1,8 +1,8 @@
 """Statistics of groups: how many rows, and of each value column count, sums and range.
 
 Joined across partitions like everything that is learned: exactly, in any order. Sums, of values and
-of squares, are kept in two floats each (`tabfeed.ops.exact_groups`); for whole numbers of ordinary
-size plain sums are exact, and are used. A null key
+of squares, are kept in two and three floats (`tabfeed.ops.exact_groups`); for whole numbers of
+ordinary size plain sums are exact, and are used. A null key
 is a key like any other. Past the memory limit, tables of groups go to disk, each as a run of
 shares by the hash of the key; then one share after the other is read from all runs, joined
 and written, so that the table of all groups is never held whole.
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
 from tabfeed.ops.counting import deal_rows
-from tabfeed.ops.exact_groups import Pair, Places, group_squares, group_sums
+from tabfeed.ops.exact_groups import Places, Words, group_squares, group_sums
 from tabfeed.ops.keys import base_type
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.stored import Stored
@@ -28,7 +28,8 @@ from tabfeed.ops.stored import Stored
 __all__ = ["ROWS", "SUMS", "GroupStats", "key_names"]
 
 ROWS = "rows"
-SUMS = ("sum", "low", "squares", "rest")  # the sum and what rounding took; likewise of squares
+# The sum and what rounding took; the sum of squares and, in two words, what rounding took of it.
+SUMS = ("sum", "low", "squares", "rest", "last")
 _OF_VALUE = ("n", *SUMS, "min", "max")
 _ROW = "__row__"
 SHARES = 256
@@ -112,15 +113,15 @@ class GroupStats:
         frame = pl.concat(parts, how="vertical_relaxed")
         merges: list[pl.Expr] = [pl.col(ROWS).sum()]
         merges += [e for i in range(self.values) for e in _merged_ranges(i)]
-        sums = [f"{kind}{i}" for i in range(self.values) for kind in SUMS]
-        if all(_adds_up(frame[n], squared=True) for n in sums):
-            merges += [pl.col(n).sum() for n in sums]
+        names = [f"{kind}{i}" for i in range(self.values) for kind in SUMS]
+        if all(_adds_up(frame[n], squared=True) for n in names):
+            merges += [pl.col(n).sum() for n in names]
             return frame.group_by(self.keys).agg(merges).select(self._columns)
         groups, order, starts = self._places(frame, merges)
         for i in range(self.values):
-            total, low, squares, rest = (frame[f"{k}{i}"].to_numpy()[order] for k in SUMS)
-            pairs = group_sums([total, low], starts), group_sums([squares, rest], starts)
-            groups = _with_sums(groups, i, *pairs)
+            total, low, *squares = (frame[f"{k}{i}"].to_numpy()[order] for k in SUMS)
+            sums = group_sums([total, low], starts), group_sums(squares, starts, words=3)
+            groups = _with_sums(groups, i, *sums)
         return groups.select(self._columns)
 
     def join(self, other: GroupStats) -> GroupStats:
@@ -277,13 +278,11 @@ def _merged_ranges(i: int) -> list[pl.Expr]:
 
 def _plain_sums(i: int) -> list[pl.Expr]:
     x = pl.col(f"v{i}").cast(pl.Float64).fill_nan(None)
-    total, low, squares, rest = (f"{kind}{i}" for kind in SUMS)
-    return [
-        x.sum().alias(total), pl.lit(0.0).alias(low),
-        (x * x).sum().alias(squares), pl.lit(0.0).alias(rest),
-    ]  # fmt: skip
+    total, low, squares, *rest = (f"{kind}{i}" for kind in SUMS)
+    nothing = [pl.lit(0.0).alias(name) for name in (low, *rest)]
+    return [x.sum().alias(total), (x * x).sum().alias(squares), *nothing]
 
 
-def _with_sums(groups: pl.DataFrame, i: int, total: Pair, squares: Pair) -> pl.DataFrame:
+def _with_sums(groups: pl.DataFrame, i: int, total: Words, squares: Words) -> pl.DataFrame:
     columns = zip(SUMS, (*total, *squares), strict=True)
     return groups.with_columns(pl.Series(f"{kind}{i}", values) for kind, values in columns)

@@ -189,9 +189,9 @@ def _statistic(table: pa.Table, stat: str, i: int, dtypes: list[pa.DataType]) ->
     n = table.column(f"n{i}").to_numpy().astype(np.float64)
     target = _stat_type(stat, dtypes[i])
     if stat in ("var", "std"):
-        total, low, squares, rest = (table.column(f"{k}{i}").to_numpy() for k in SUMS)
+        total, low, *squares = (table.column(f"{k}{i}").to_numpy() for k in SUMS)
         with np.errstate(invalid="ignore", divide="ignore"):
-            values = spread_of(n, (total, low), (squares, rest)) / (n - 1)
+            values = spread_of(n, (total, low), tuple(squares)) / (n - 1)
         values = np.sqrt(values) if stat == "std" else values
         return pa.array(values, mask=n < 2).cast(target)
     column = table.column(f"{'sum' if stat == 'mean' else stat}{i}").combine_chunks()

@@ -7,6 +7,7 @@ somebody looks something up.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,14 @@ class Vocabulary:
             require_room(nbytes, memory, f"the vocabulary of {name!r} ({self.size:,} values)")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"table": self.table}
+        """Keys that were not made a table yet are not made one on the way either."""
+        ranked = self._ranked
+        if ranked.keys is None:
+            return {"ranked": Ranked(self.size, table=self.table)}
+        return {"ranked": replace(ranked, rest=None)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["table"])  # type: ignore[misc]
+        self._set(state["ranked"], None)
 
 
 class Finder:

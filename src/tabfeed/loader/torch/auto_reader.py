@@ -251,7 +251,7 @@ class AutoFeed(Feed[B]):
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
         self.recipe = self.recipe.host  # type: ignore[attr-defined]
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
 
     def __reduce__(self) -> tuple[Any, ...]:

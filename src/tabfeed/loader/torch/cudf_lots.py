@@ -31,7 +31,7 @@ from tabfeed.loader.desks import Desks
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
-from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader, lock_pages
+from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader, lock_pages, unlock_pages
 from tabfeed.trace import span
 
 __all__ = ["CudfLotReader", "why_not_cudf", "why_unfit"]
@@ -211,7 +211,7 @@ class CudfLotReader:
     @cached_property
     def _desks(self) -> Desks:
         """For permutations on their way."""
-        return Desks(4 * self.slabs.rows, 4 * self.at_once, lock_pages)
+        return Desks(4 * self.slabs.rows, 4 * self.at_once, lock_pages, unlock_pages)
 
     def _fill(
         self, lots: Sequence[GpuLot], partitions: Sequence[int], own: Any, stream: Any

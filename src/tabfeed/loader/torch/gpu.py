@@ -32,7 +32,7 @@ from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf, why_unfi
 from tabfeed.loader.torch.devices import check_device, free_bytes
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
-from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages
+from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
 from tabfeed.loader.torch.gpu_memory import Need, Share, divide
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe
@@ -191,7 +191,7 @@ class _Desks:
     def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader:
         """Reads onto these desks."""
         return GpuLotReader(
-            host, planes, Desks(self.nbytes, self.count, lock_pages), self.processes
+            host, planes, Desks(self.nbytes, self.count, lock_pages, unlock_pages), self.processes
         )
 
 

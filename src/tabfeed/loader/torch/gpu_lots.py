@@ -31,7 +31,7 @@ from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs
 from tabfeed.trace import span
 
-__all__ = ["GpuLot", "GpuLotReader", "lock_pages"]
+__all__ = ["GpuLot", "GpuLotReader", "lock_pages", "unlock_pages"]
 
 Array = npt.NDArray[Any]
 _FEW = 3
@@ -47,6 +47,12 @@ def lock_pages(memory: Array) -> None:
 def _order(desk: Desk, at: int, rows: int) -> Array:
     """Where on a desk the permutation of a lot lies, behind its columns."""
     return desk.memory[at : at + 4 * rows].view(np.int32)
+
+
+def unlock_pages(memory: Array) -> None:
+    """Let such memory go again."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime.cudaHostUnregister(memory.ctypes.data)
 
 
 @dataclass
