@@ -10,6 +10,8 @@ On machines with GPUs say ``device=`` to the loader and use the ``nccl`` back en
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed as dist
 from small_clicks import ITEMS, options, tell
@@ -71,6 +73,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     for kind in given.kind:
         train(kind, given.data, given.batch, given.epochs)
+    gc.collect()  # a model in shards refers to itself, and to the group's threads: let them end now
     dist.destroy_process_group()
 
 

@@ -259,7 +259,7 @@ def test_an_early_end_on_trial(script, dataset):
     assert loader.feed.choice.trying
     loader.close()
     assert list(batches) == []
-    assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(script, dataset):

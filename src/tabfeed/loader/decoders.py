@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -255,6 +256,7 @@ def serve() -> None:
     with suppress(EOFError, OSError, KeyboardInterrupt):
         size = os.fstat(pickled).st_size
         reader: LotReader = pickle.loads(os.pread(pickled, size, 0))
+        import_module("polars")  # now, rather than when the second epoch begins
         connection.send(None)
         while True:
             desk, order = connection.recv()

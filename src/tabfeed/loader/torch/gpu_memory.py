@@ -53,7 +53,8 @@ class Need:
         """Most rows of a lot."""
         sizes, least = self.plan.sizes, self.plan.lot
         largest = max(sizes, default=0)
-        return largest if min(sizes, default=0) >= least else largest + least - 1
+        most = largest if min(sizes, default=0) >= least else largest + least - 1
+        return min(most, self.plan.rows)
 
     @property
     def batch_rows(self) -> int:
