@@ -115,7 +115,7 @@ def test_kill_9_on_4_ranks_and_restart_on_others(tmp_path, world):
 
 
 DDP = """
-import os, sys, torch
+import gc, os, sys, torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from tabfeed import Dataset
@@ -144,6 +144,8 @@ for epoch in range(epochs):
         count += 1
     steps.append(count)
 torch.save({"grads": torch.stack(grads), "steps": steps}, f"{out}/{rank}.pt")
+del model, loss  # they hold the group: its threads shall end before the interpreter does
+gc.collect()
 dist.destroy_process_group()
 """
 
