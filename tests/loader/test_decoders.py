@@ -104,6 +104,19 @@ def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
         assert decoder is None
 
 
+def test_one_that_never_comes_up_is_told_once_and_then_left_alone(ready):
+    _, _, decoders = ready
+    with decoders.borrow() as decoder:
+        assert decoder is None
+    os.kill(decoders._all[0].pid, signal.SIGKILL)
+    with pytest.raises(LoaderError, match="ended with status -9"):
+        while True:
+            with decoders.borrow():
+                time.sleep(0.01)
+    with decoders.borrow() as decoder:
+        assert decoder is None and not decoders.up
+
+
 def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
     _, desks, decoders = ready
     with pytest.raises(KeyboardInterrupt), borrowed(decoders) as decoder:

@@ -205,7 +205,7 @@ class Decoders:
         with self._lock:
             if not self._all:
                 self._start()
-            self._free += [d for d in self._all if not d.up and d.come_up()]
+            self._free += [d for d in self._all if d.alive and not d.up and d.come_up()]
             return self._free.pop() if self._free else None
 
     def _start(self) -> None:
