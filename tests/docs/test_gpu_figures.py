@@ -1,0 +1,65 @@
+"""The figures on the GPU page are those that the benchmark wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = (ROOT / "docs" / "gpu.md").read_text()
+FOUND = json.loads((RESULTS / "gpu_h200.json").read_text())
+
+LOAD = {
+    '`reader="cudf", device_memory="6GB"`': "tabfeed, cudf, 6 GB",
+    '`reader="cudf", device_memory="3GB"`': "tabfeed, cudf, 3 GB",
+    '`reader="cudf", device_memory="1GB"`': "tabfeed, cudf, 1 GB",
+    '`reader="arrow"`': "tabfeed, arrow, 1 GB",
+    "pylibcudf alone, whole files, nothing delivered": "pylibcudf alone",
+    "pyarrow alone, 16 threads, nothing delivered": "pyarrow alone",
+    "by hand: `IterableDataset`, 8 workers": "by hand, 8 workers",
+    "`DataLoader(TensorDataset)`, item by item": "stock, item by item",
+}
+TRAIN = {
+    "512-256, Adam, batches of 400,000": "512-256, Adam, batch 400,000",
+    "three layers of 128, SGD, dense gradients, 65,536": "three of 128, SGD, dense, batch 65,536",
+    "three layers of 128, SGD, sparse gradients, 65,536": "three of 128, SGD, sparse, batch 65,536",
+}
+
+
+def cells(label):
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
+
+
+@pytest.mark.parametrize("label", LOAD)
+def test_loading(label):
+    rate, held = cells(label)
+    found = FOUND["load"][LOAD[label]]
+    assert float(rate) == pytest.approx(found["rate"], rel=0.06)
+    if held:
+        assert held == f"{found['MB on the GPU']:,.0f}"
+
+
+def test_the_first_epoch():
+    rate, _ = cells('`reader="arrow"`, its first epoch')
+    assert rate == f"{FOUND['load']['tabfeed, arrow, 1 GB']['rate of the first epoch']:.0f}"
+
+
+@pytest.mark.parametrize("label", TRAIN)
+def test_training(label):
+    ceiling, arrow, cudf, by_hand = cells(label)
+    found = FOUND["train"][TRAIN[label]]
+    assert ceiling == f"{found['ceiling']['rate']:.1f}"
+    assert arrow == f"{found['arrow, share of the ceiling']:.0%}".replace("%", " %")
+    assert cudf == f"{found['cudf, share of the ceiling']:.0%}".replace("%", " %")
+    share = found["by hand, 8 workers"]["rate"] / found["ceiling"]["rate"]
+    assert by_hand == f"{share:.0%}".replace("%", " %")
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_keras(backend):
+    found = json.loads((RESULTS / f"keras_{backend}_h200.json").read_text())
+    assert f"{found['share of the ceiling']:.2f} of it" in PAGE.replace("\n", " ")
