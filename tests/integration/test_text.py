@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +99,3 @@ def test_word_vectors_through_the_loader(tmp_path: Path) -> None:
     assert inputs["vectors"].tolist()[0] == [[1, 2], [1, 2], [3, 4]]
     assert inputs["vectors"].tolist()[2] == [[2, 3], [3, 4], [0, 0]]  # bad: the mean
     assert inputs["vectors"].dtype == torch.float32
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "text.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-
-
-def test_there_is_code_on_the_page() -> None:
-    assert len(BLOCKS) == 5
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_pages_code_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = BLOCKS[number]
-    for name in ("torch", "tokenizers"):
-        if name in code:
-            pytest.importorskip(name)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, f"{PAGE.name}, block {number}", "exec"), {})
