@@ -50,7 +50,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=USUAL_ROWS)
     parser.add_argument("--feature-rows", type=int, default=0, help="a tenth of --rows by default")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="longest one run over the data")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="longest one run after its first batch"
+    )
     parser.add_argument(
         "--stop-after", type=float, default=math.inf, help="seconds; then go on later"
     )
@@ -185,7 +187,7 @@ def report(source: Path, target: Path) -> None:
     draw(source, source.parent)
     write_page(source, target)
     if target.parent == ROOT / "docs":
-        write_readme(source, ROOT / "README.md")
+        write_readme(source.parent, ROOT / "README.md")
     _say(f"wrote {source}, bench.svg, bench.png and {target}")
 
 

@@ -9,6 +9,7 @@ core. Raw rows, with strings and nulls, are `benchmarks.criteo_raw`'s.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.criteo_raw import CARDINALITIES, CATS, CONTS
+
+from .sums import of_files, written
 
 __all__ = ["CARDINALITIES", "CATS", "COLUMNS", "CONTS", "Spec", "make", "make_file", "make_files"]
 
@@ -69,12 +72,12 @@ class Spec:
 def make(spec: Spec, folder: Path) -> Path:
     """Write the files below `folder`, unless they are there, whole."""
     out = folder / spec.name
-    if (out / "_done").exists():
+    if written(out) is not None:
         return out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     make_files(spec, out)
-    (out / "_done").touch()
+    (out / "_done").write_text(json.dumps(of_files(out)), "utf-8")
     return out
 
 

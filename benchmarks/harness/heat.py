@@ -1,12 +1,15 @@
 """A heat: a few contenders in turn, round by round, each in a process of its own.
 
 A noisy machine then disturbs all of them alike, and every figure can be a ratio to the reference
-in the same round. Who fails, or takes too long, is out; the others go on.
+in the same round. Who fails, or takes too long, is out; the others go on. They are imported side by
+side, which nobody's figures count; all else is done by one at a time.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ __all__ = ["Heat", "Point", "Settings", "run_heat"]
 
 START_LIMIT = 600.0
 """Seconds a contender may take to be imported, or to make its own files."""
+
+WARM_ALONE = 1.0
+"""Seconds after its first batch that end the warm-up of a heat of one point."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,9 @@ class Settings:
     rounds
         How often each contender runs.
     seconds
-        The longest one run over the data; it is cut after that. Long enough for whole epochs of
-        all but a few: a cut in the middle would wrong those whose batches come in bursts. Several
-        epochs together are never cut.
+        The longest one run over the data may go on after its first batch; it is cut then. Long
+        enough for whole epochs of all: a cut in the middle would wrong those whose batches come in
+        bursts. Several epochs together are never cut.
     patience
         The longest all rounds of one contender may take; otherwise the run that warms up counts.
     hang
@@ -60,8 +66,8 @@ class Settings:
     """
 
     rounds: int = 5
-    seconds: float = 4.0
-    patience: float = 60.0
+    seconds: float = 20.0
+    patience: float = 120.0
     hang: float = 240.0
     logs: Path = field(default=Path("build/bench/logs"))
 
@@ -90,13 +96,16 @@ class Runner:
             self.found |= {"state": "failed", "error": str(e)}
             self.close(wait=0.0)
 
-    def start(self) -> None:
-        """Start the process, import, convert, open, and go over each case once to warm up."""
+    def load(self) -> None:
+        """Start the process and import."""
         log = self.settings.logs / f"{self.heat.suite}-{self.who.name}.log"
         self.remote = Remote(self.who, log, self.heat.package)
         loaded = self.remote.ask("load", limit=START_LIMIT)
         self.found["versions"] = loaded["versions"]
-        self.found["import"] = {"seconds": loaded["seconds"], "memory": loaded["memory"]}
+        self.found["import"] = {"memory": loaded["memory"]}
+
+    def warm_up(self) -> None:
+        """Convert, open, and go over each case once; where there is one only, over a part of it."""
         for point in self.heat.points:
             if self.who.takes(point.case):
                 self._warm(point)
@@ -108,10 +117,11 @@ class Runner:
         hang = self.settings.hang
         opened, most = self.remote.watched("open", limit=hang, case=case.to_json())
         number = self.numbers[point.label] = len(self.numbers)
-        warm, more = self.remote.watched("run", limit=hang, **self._how(number, check=True))
+        seconds = WARM_ALONE if self._alone else self.settings.seconds
+        how = {"number": number, "seconds_limit": seconds, "check": True}
+        warm, more = self.remote.watched("run", limit=hang, **how)
         if number == 0:
-            own = self.remote.ask("memory", limit=hang)["memory"]
-            self.found["memory"] = max(most, more, own)
+            self._note_memory(most, more)
         self.found["points"][point.label] = {
             "convert_s": converted.get("seconds"),
             "open_s": opened["seconds"],
@@ -120,17 +130,28 @@ class Runner:
             "runs": [],
         }
 
-    def _how(self, number: int, *, check: bool) -> dict[str, Any]:
-        return {"number": number, "seconds_limit": self.settings.seconds, "check": check}
+    @property
+    def _alone(self) -> bool:
+        return len(self.heat.points) == 1
+
+    def _note_memory(self, *seen: int) -> None:
+        """The most that was seen from outside, or that the process itself knows of."""
+        assert self.remote is not None
+        own = self.remote.ask("memory", limit=self.settings.hang)["memory"]
+        self.found["memory"] = max(self.found.get("memory", 0), own, *seen)
 
     def run(self, point: Point) -> None:
         """Once over a case, and note what was seen."""
         if point.label not in self.numbers or self._too_slow(point.label):
             return
         assert self.remote is not None
-        number = self.numbers[point.label]
-        found = self.remote.ask("run", limit=self.settings.hang, **self._how(number, check=False))
-        self.found["points"][point.label]["runs"].append(found)
+        how = {"number": self.numbers[point.label], "check": False}
+        limit, seconds = self.settings.hang, self.settings.seconds
+        found = self.remote.ask("run", limit=limit, seconds_limit=seconds, **how)
+        runs = self.found["points"][point.label]["runs"]
+        runs.append(found)
+        if self._alone and len(runs) == 1:  # the first time that it went over all the data
+            self._note_memory(0)
 
     def _too_slow(self, label: str) -> bool:
         """Whether the rounds together would try our patience; the one run must do then."""
@@ -152,8 +173,10 @@ def run_heat(heat: Heat, settings: Settings) -> dict[str, Any]:
     known = contenders(heat.package)
     runners = [Runner(known[name], heat, settings) for name in heat.names]
     try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            list(threads.map(lambda runner: runner.attempt(runner.load), runners))
         for runner in runners:
-            runner.attempt(runner.start)
+            runner.attempt(runner.warm_up)
         for number in range(settings.rounds):
             for point in heat.points:
                 for runner in _rotated(runners, number):

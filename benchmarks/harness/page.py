@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .tables import digits, fewer, gigabytes, grid, million, ranked, ratio_of, table
+from .tables import digits, fewer, gigabytes, grid, million, ranked, ratio_of, short_of, table
 from .wins import wins
 
 __all__ = ["page", "write_page"]
@@ -87,15 +87,36 @@ label; {how["rows"]:,} rows in 4 Parquet files, snappy, page cache warm. A conte
 process of its own and is ready before the clock starts; a few of them and tabfeed then go over the
 data in turn, {how["rounds"]} times after one that does not count. **Times tabfeed** is the median
 of the ratios to tabfeed in the same round, with the lowest and highest of them: 0.5 is half as
-fast. Rates only show the scale. A run longer than {how["seconds"]:g} s is cut after the batch that
-came then, and marked so. Those too slow to go over all rows go over fewer, in as many rounds; the
-table says how many. CPU is processor seconds for a million rows, child processes included. Memory
-is the most the process and its children had, imports included, from their start until they had gone
-over the data once.
+fast. Rates only show the scale. A run is over all the data, from asking for the first batch to the
+last: whoever reads or sorts all of it before its first batch has that time counted, and what the
+others do before theirs too. Only data that a contender holds in memory throughout is read before
+the clock starts; its name says so, and "Epochs" counts the reading.{_cuts(found)} Those too slow to
+go over all rows go over fewer, in as many rounds; the table says how many. CPU is processor seconds
+for a million rows, child processes included. Memory is the most the process and its children had,
+imports included, from their start until they had gone over the data once. Before they are timed,
+all values that a contender delivers are added up and compared with the files', so that none wins by
+leaving some out.
 
 A faster shuffle is often a weaker one, so the table says what is shuffled. The ids of
 `TorchAsyncItr` are int64, which doubles their bytes; `Loader` leaves them as they are in the files.
 """
+
+
+def _cuts(found: Found) -> str:
+    """Whoever was stopped before the end, or ran once only: what the words in the tables mean."""
+    suites = found["suites"].values()
+    figures = [
+        f for suite in suites for points in suite["figures"].values() for f in points.values()
+    ]
+    said = ""
+    if any(figure["cut"] for figure in figures):
+        said = (
+            f"\nA run still going on {found['settings']['seconds']:g} s after its first batch is "
+            "cut, and marked so: what was delivered until then counts."
+        )
+    if any(figure["slow"] for figure in figures):
+        said += '\nWho takes minutes for the rounds ran once, which "one run" says.'
+    return said
 
 
 def _loading(found: Found) -> str:
@@ -141,7 +162,9 @@ def _axis(found: Found, name: str) -> str:
 
 
 def _cell(figure: Found) -> str:
-    return f"{million(figure)} ({digits(figure['ratio'])})" if "ratio" in figure else ""
+    if "ratio" not in figure:
+        return ""
+    return f"{million(figure)} ({digits(figure['ratio'])}{short_of(figure)})"
 
 
 def _features(found: Found) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 __all__ = [
-    "digits", "fewer", "gigabytes", "grid", "million", "ranked", "ratio_of", "row", "table",
+    "digits", "fewer", "gigabytes", "grid", "million", "ranked", "ratio_of", "row", "short_of",
+    "table",
 ]  # fmt: skip
 
 Found = dict[str, Any]
@@ -53,9 +54,18 @@ def ratio_of(figure: Found) -> str:
     low, high = figure["ratio_range"]
     if low == high == 1.0:
         return "1"
-    text = f"**{digits(figure['ratio'])}** ({digits(low)} to {digits(high)})"
-    text += ", one run" if figure["slow"] else ""
-    return f"{text}, cut" if figure["cut"] else text
+    return f"**{digits(figure['ratio'])}** ({digits(low)} to {digits(high)}){short_of(figure)}"
+
+
+def short_of(figure: Found) -> str:
+    """Whether it was not measured as often, or not as long, as the others.
+
+    Examples
+    --------
+    >>> short_of({"slow": True, "cut": False}), short_of({"slow": False, "cut": False})
+    (', one run', '')
+    """
+    return f"{', one run' if figure['slow'] else ''}{', cut' if figure['cut'] else ''}"
 
 
 def digits(value: float) -> str:

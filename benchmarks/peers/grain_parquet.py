@@ -59,7 +59,7 @@ CONTENDERS = (
         delivers="NumPy, an array a column",
         shuffles="files, and a window of 10,000 rows",
         why="Every row becomes a Python dict, and batches are stacked from them.",
-        most_rows=8_192,
+        most_rows=4_096,
     ),
     Contender(
         name="grain-batches",

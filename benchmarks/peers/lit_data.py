@@ -1,6 +1,7 @@
 """litdata: its own optimised chunks; a row a sample, or a block of rows a sample.
 
-Samples are NumPy arrays: as torch tensors, rows take about ten times as long to read.
+Samples are NumPy arrays: as torch tensors, rows take about ten times as long to read. Blocks are
+decoded one by one (``batch_decode=0``): shuffled, a whole window of them would be decoded for each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def opened(case: Case, block: int) -> Epoch:
     """`StreamingDataset` in a `StreamingDataLoader`."""
     from litdata import StreamingDataLoader, StreamingDataset
 
-    data = StreamingDataset(f"{case.scratch}/chunks", shuffle=case.shuffle)
+    decode = 0 if block > 1 else "auto"
+    data = StreamingDataset(f"{case.scratch}/chunks", shuffle=case.shuffle, batch_decode=decode)
     loader = StreamingDataLoader(
         data,
         batch_size=in_a_batch(case, block),

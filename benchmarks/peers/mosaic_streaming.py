@@ -59,7 +59,7 @@ CONTENDERS = (
         shuffles="blocks of samples (py1e)",
         why="A sample is decoded by itself and stacked again: made for documents and images.",
         convert=partial(convert, block=1),
-        most_rows=8_192,
+        most_rows=4_096,
     ),
     Contender(
         name="mosaic-blocks",

@@ -77,7 +77,7 @@ CONTENDERS = (
         delivers=_FORM,
         shuffles=_ALL,
         why="Every row is a Python call and a small tensor, stacked again into a batch.",
-        most_rows=65_536,
+        most_rows=32_768,
     ),
     Contender(
         name="torch-batches",

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness.contender import contenders
 from benchmarks.harness.page import page
-from benchmarks.harness.readme import between, figures
+from benchmarks.harness.readme import GPU, between, figures, gpu_figures, write_readme
 from benchmarks.harness.suites import SUITES
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,23 @@ def test_readme_and_figures_agree(found: dict[str, Any] | None) -> None:
         assert "No figures yet" in text
         return
     assert text == figures(found)
+
+
+def test_readme_and_gpu_figures_agree() -> None:
+    found = json.loads((SOURCE.parent / "gpu_h200.json").read_text("utf-8"))
+    text = between((ROOT / "README.md").read_text("utf-8"), GPU)
+    assert text == gpu_figures(found), "run: python -m benchmarks.harness.readme"
+    rate = found["load"]["tabfeed, arrow, 1 GB"]["rate"]
+    assert f"puts {rate:.0f} million shuffled rows" in text
+
+
+def test_figures_are_put_in_their_own_places(tmp_path: Path) -> None:
+    (tmp_path / "gpu_h200.json").write_bytes((SOURCE.parent / "gpu_h200.json").read_bytes())
+    text = (ROOT / "README.md").read_text("utf-8")
+    stale = text.replace(between(text, GPU), "\nold\n")
+    (tmp_path / "README.md").write_text(stale, "utf-8")
+    write_readme(tmp_path, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text("utf-8") == text
 
 
 def test_nobody_and_nothing_is_missing(found: dict[str, Any] | None) -> None:

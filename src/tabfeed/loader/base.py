@@ -10,6 +10,7 @@ batch from a list; once in a chunk it takes the next list.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -55,6 +56,7 @@ class Recipe(Generic[B]):
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
     ahead: Ahead = Ahead()  # noqa: RUF009 - frozen
+    queue_ahead = 0  # chunks for which `queue` is called before the training thread needs them
 
     def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""
@@ -75,8 +77,12 @@ class Recipe(Generic[B]):
                 batches.extend(self.finish(chunk))
         return batches
 
+    def queue(self, made: Any) -> Any:
+        """What `make` gave, on the training thread, as early as it may be; waits for nothing."""
+        return made
+
     def arrive(self, made: Any) -> list[B]:
-        """What `make` gave, on the training thread, when it takes the first of the batches."""
+        """What `queue` gave, on the training thread, when it takes the first of the batches."""
         batches: list[B] = made
         return batches
 
@@ -149,6 +155,7 @@ class EpochIterator(Generic[B]):
         )
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
+        self._queued: deque[Any] = deque()
         self._prefetch = Prefetch(
             lambda number: recipe.make(epoch, place, lots, number),
             range(first, plan.chunks if self._step < plan.steps else first),
@@ -190,7 +197,15 @@ class EpochIterator(Generic[B]):
 
     def _take(self) -> list[B]:
         """The batches of the next chunk."""
-        return self._recipe.arrive(next(self._prefetch))
+        return self._recipe.arrive(self._next_chunk())
+
+    def _next_chunk(self) -> Any:
+        """The next chunk, and what is there of those after it queued."""
+        queued, recipe = self._queued, self._recipe
+        while not queued or (len(queued) <= recipe.queue_ahead and self._prefetch.ready):
+            queued.append(recipe.queue(next(self._prefetch)))
+            self._prefetch.wake()
+        return queued.popleft()
 
     def state_dict(self) -> dict[str, Any]:
         """Where this iterator stands."""
@@ -209,6 +224,7 @@ class EpochIterator(Generic[B]):
         """End the threads; there is no next batch after this."""
         self._prefetch.close()
         self._ready = iter(())
+        self._queued.clear()
 
 
 class Feed(Generic[B]):

@@ -5,6 +5,9 @@ beyond that they may do something useful for later (`spare`), or rest.
 Each result, or the exception that took its place, is delivered at its number's turn; then comes
 the end. What is delivered does not depend on which worker was faster.
 
+Every thread that wakes queues for the interpreter, which the training loop needs. So one worker
+is woken at a time, and wakes the next if it finds something to do.
+
 Threads hold the shared `_Work`, never the `Prefetch` the consumer holds. So when the consumer
 drops that (an early ``break``, a garbage collection, an exception), its finaliser stops the
 work. At interpreter exit whatever still runs is stopped and waited for. No wait is without an
@@ -51,7 +54,7 @@ class _Work(Generic[T]):
         do: Callable[[int], T],
         numbers: range,
         depth: int,
-        spare: Callable[[], bool],
+        spare: Callable[[Callable[[], None]], bool],
         on_stop: Callable[[], None],
     ) -> None:
         self.do = do
@@ -59,7 +62,9 @@ class _Work(Generic[T]):
         self.on_stop = on_stop
         self.numbers = numbers
         self.depth = depth
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.ready = threading.Condition(self.lock)  # the consumer waits here
+        self.room = threading.Condition(self.lock)  # and the workers here
         self.results: dict[int, T | _Failure] = {}
         self.taken = 0  # positions in `numbers` begun by workers
         self.given = 0  # positions handed to the consumer
@@ -73,10 +78,11 @@ class _Work(Generic[T]):
                     result: T | _Failure = self.do(self.numbers[position])
             except BaseException as e:
                 result = _Failure(e)
-            with self.changed:
+            with self.lock:
                 if not self.stopped:
                     self.results[position] = result
-                self.changed.notify_all()
+                self.ready.notify_all()
+                self.room.notify()  # what it was made of may have made room to read ahead
             failed = isinstance(result, _Failure)
             del result  # a worker that waits must not keep its last result alive
             if failed:
@@ -85,18 +91,25 @@ class _Work(Generic[T]):
     def _claim(self) -> int | None:
         spare = True  # until there is nothing of that kind to do
         while not self.stopped:
-            with self.changed:
+            with self.lock:
                 if self.taken >= len(self.numbers) or self._failed():
+                    self.room.notify_all()
                     return None
                 if self.taken - self.given < self.depth:
                     self.taken += 1
+                    self.room.notify()
                     return self.taken - 1
                 if not spare:
                     with span("full"):
-                        self.changed.wait(_TICK)
+                        self.room.wait(_TICK)
             with span("ahead"):
-                spare = self.spare()
+                spare = self.spare(self.wake)
         return None
+
+    def wake(self) -> None:
+        """Let another worker look whether there is more to do."""
+        with self.lock:
+            self.room.notify()
 
     def _failed(self) -> bool:
         return any(isinstance(r, _Failure) for r in self.results.values())
@@ -105,12 +118,13 @@ class _Work(Generic[T]):
         """Take no more work, forget what is done. Safe to call from anywhere, often."""
         self.stopped = True  # before the lock: a worker in `do` sees it at its next claim
         self.on_stop()
-        if self.changed.acquire(timeout=_TICK):
+        if self.lock.acquire(timeout=_TICK):
             try:
                 self.results.clear()
-                self.changed.notify_all()
+                self.ready.notify_all()
+                self.room.notify_all()
             finally:
-                self.changed.release()
+                self.lock.release()
 
 
 _running: weakref.WeakSet[Prefetch[Any]] = weakref.WeakSet()
@@ -132,7 +146,8 @@ class Prefetch(Generic[T]):
         Most pieces in the making or waiting.
     spare
         Called by a worker that must not go further ahead: may do something that later pieces
-        will need, and says whether it did.
+        will need, and says whether it did. What it is given is to be called as soon as it is clear
+        that there is something to do: another worker then looks for more.
     on_stop
         Called when the work is to end early, so that `do` may give up; must not wait.
 
@@ -149,7 +164,7 @@ class Prefetch(Generic[T]):
         *,
         workers: int = 2,
         depth: int = 3,
-        spare: Callable[[], bool] = lambda: False,
+        spare: Callable[[Callable[[], None]], bool] = lambda wake: False,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._work = _Work(do, numbers, max(1, depth), spare, on_stop)
@@ -177,9 +192,9 @@ class Prefetch(Generic[T]):
         work = self._work
         if self.alone:
             raise LoaderError("this iterator was begun in another process; begin a new one here")
-        with work.changed:
+        with work.lock:
             result = self._take()
-            work.changed.notify_all()
+            work.room.notify()
         if isinstance(result, _Failure):
             self.close()
             raise result.error
@@ -199,12 +214,22 @@ class Prefetch(Generic[T]):
         while work.given not in work.results:
             if work.stopped or work.given >= len(work.numbers):
                 raise StopIteration
-            work.changed.wait(_TICK)
+            work.ready.wait(_TICK)
             if not (work.stopped or work.given in work.results or self._any_alive()):
                 work.stopped = True
                 raise LoaderError(
                     "the loader's threads have gone without a word; begin a new epoch"
                 )
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next piece can be had without waiting, and is none that failed."""
+        found = self._work.results.get(self._work.given)
+        return found is not None and not isinstance(found, _Failure)
+
+    def wake(self) -> None:
+        """Let a worker look whether there is more to do: there may be room for it now."""
+        self._work.wake()
 
     def _any_alive(self) -> bool:
         return any(t.is_alive() for t in self._threads)

@@ -124,11 +124,18 @@ class SharedLots(Generic[L]):
         self._reading.update(numbers)
         return numbers
 
-    def read_ahead(self) -> bool:
-        """Read lots that later chunks need, if there is room for them; whether any were."""
+    def read_ahead(self, begun: Callable[[], None] = lambda: None) -> bool:
+        """Read lots that later chunks need, if there is room for them; whether any were.
+
+        Parameters
+        ----------
+        begun
+            Called when there is room, before they are read.
+        """
         with self._changed:
             numbers = [] if self._closed else self._claim_early()
         if numbers:
+            begun()
             self._read(numbers)
         return bool(numbers)
 

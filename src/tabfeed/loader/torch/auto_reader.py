@@ -308,7 +308,7 @@ class AutoIterator(EpochIterator[B]):
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if pylibcudf fails while it is on trial."""
         try:
-            return next(self._prefetch)
+            return super()._next_chunk()
         except StopIteration:
             raise
         except Exception as e:  # whatever it is: Arrow will say if the data are to blame
@@ -316,13 +316,14 @@ class AutoIterator(EpochIterator[B]):
                 raise
             self._feed.choice.refuse(f"it failed: {e!r}")
         self._go_over()
-        return next(self._prefetch)
+        return super()._next_chunk()
 
     def _go_over(self) -> None:
         """Begin again where this stands, with the reader that is wanted."""
         feed = self._feed
         self._prefetch.close()
         self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
+        self._queued.clear()
         self._recipe = self._recipe.host  # type: ignore[attr-defined]
         self._timeline = _Timeline()
         feed.change()

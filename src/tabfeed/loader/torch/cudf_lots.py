@@ -198,15 +198,17 @@ class CudfLotReader:
     def _bring_orders(
         self, epoch: Epoch, numbers: Sequence[int], lots: Sequence[GpuLot], stream: Any
     ) -> None:
-        """Draw the permutations of lots, and copy them to their slabs."""
-        for number, lot in zip(numbers, lots, strict=True):
-            assert lot.slab is not None
-            desk = self._desks.take()
-            order = desk.memory.view(np.int32)[: lot.rows]
-            with span("plan"):
+        """Draw the permutations of lots, and copy them to their slabs, in one call."""
+        desks = [self._desks.take() for _ in lots]
+        orders = [desk.memory.view(np.int32)[: lot.rows] for desk, lot in zip(desks, lots)]
+        with span("plan"):
+            for number, order in zip(numbers, orders, strict=True):
                 epoch.permutations.into(number, order)
-            lot.slab.order[: lot.rows].copy_(torch.from_numpy(order), non_blocking=True)
-            desk.used = stream.record_event()
+        to = [lot.slab.order(lot.rows) for lot in lots if lot.slab is not None]
+        torch._foreach_copy_(to, [torch.from_numpy(o) for o in orders], non_blocking=True)
+        used = stream.record_event()
+        for desk in desks:
+            desk.used = used
 
     @cached_property
     def _desks(self) -> Desks:
@@ -224,7 +226,8 @@ class CudfLotReader:
         try:
             with span("read", rows=sum(rows)):
                 columns: list[Any] = self._table(partitions, own).columns()
-                if any(c.null_count() or c.size() != sum(rows) for c in columns):
+                total = sum(rows)
+                if any(c.null_count() or c.size() != total for c in columns):
                     return False
                 with torch.cuda.stream(stream):
                     found = self._matrices(columns, own)
@@ -233,12 +236,19 @@ class CudfLotReader:
         with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
             for lot in lots:
                 lot.slab = self.slabs.take(stream)
-            for (plane, first, end), matrix in zip(self._runs, found, strict=True):
-                for lot, part in zip(lots, torch.split(matrix, rows, 1), strict=True):
-                    assert lot.slab is not None
-                    out = lot.slab.matrix(plane)[first:end, : lot.rows]
-                    out.copy_(part.view(out.dtype), non_blocking=True)
+            self._lay(lots, rows, found)
         return True
+
+    def _lay(self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor]) -> None:
+        """Copy the rows of each lot to its slab, all in one call."""
+        to: list[Tensor] = []
+        source: list[Tensor] = []
+        for (plane, first, end), matrix in zip(self._runs, found, strict=True):
+            for lot in lots:
+                assert lot.slab is not None
+                to.append(lot.slab.matrix(plane, lot.rows, slice(first, end)))
+            source += torch.split(matrix.view(to[-1].dtype), rows, 1)
+        torch._foreach_copy_(to, source, non_blocking=True)
 
     def _matrices(self, columns: list[Any], own: Any) -> list[Tensor]:
         at, found = 0, []

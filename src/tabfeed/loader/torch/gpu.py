@@ -153,6 +153,7 @@ class _Build:
             ahead=ahead,
             stream=chunks.stream,
             device=self.device,
+            here=not chunks.has_rest,
             host=replace(recipe, finish=replace(finish, device=torch.device("cpu"))),
         )
 

@@ -1,8 +1,9 @@
 """Memory on a GPU for lots, and the streams that fill and read it.
 
 All lots lie in one piece of memory for each width of column: *slabs* of ``(columns, rows)`` one
-after the other. So rows of any number of lots are gathered in one call, by one list of numbers:
-few calls matter, since every call of every thread queues for the interpreter.
+after the other. So rows of any number of lots are gathered in one call, by one list of numbers,
+which itself takes a handful of calls, however many lots there are. Few calls matter: each of them
+hands the interpreter over, and that takes longer than the GPU needs for the work.
 
 A slab is written on one stream and read on another, the one that puts chunks together. The event
 after the last such reading travels with the slab; whoever writes it next waits for that, on the
@@ -18,15 +19,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.columns import Group
 from tabfeed.loader.plan import Strip
 
-__all__ = ["Plane", "Slab", "Slabs", "planes_of", "torch_dtype"]
+__all__ = ["Plane", "Slab", "Slabs", "planes_of", "segments", "torch_dtype"]
 
 Tensor = torch.Tensor
+Array = npt.NDArray[Any]
 _BY_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PATIENCE = 60.0
 _LARGE = 2**31  # values: more need 64 bits to number them
@@ -93,14 +96,13 @@ class Slab:
         self.ready: Any = None  # the event after it was filled; None once chunks wait for it
         self.used: Any = None  # the event after it was read last
 
-    def matrix(self, plane: Plane) -> Tensor:
-        """Its ``(columns, rows)`` in a plane."""
-        return self._slabs.planes[plane][self.number]
+    def matrix(self, plane: Plane, rows: int, columns: slice | None = None) -> Tensor:
+        """Some columns of its first rows in a plane."""
+        return self._slabs.view(self.number, plane, rows, columns)
 
-    @property
-    def order(self) -> Tensor:
+    def order(self, rows: int) -> Tensor:
         """Its permutation: row ``i`` of the lot is row ``order[i]`` in file order."""
-        return self._slabs.orders[self.number]
+        return self._slabs.view(self.number, None, rows, None)
 
     def __del__(self) -> None:
         self._slabs.give(self.number, self.used or self.ready)
@@ -135,6 +137,9 @@ class Slabs:
             # In file order until somebody writes another.
             self.orders = torch.arange(rows, dtype=torch.int32, device=device).repeat(count, 1)
             event = stream.record_event()
+        self._views: dict[Any, Tensor] = {}
+        self._seen: dict[tuple[Plane, range], Tensor] = {}
+        self._counted: Tensor | None = None
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
     def take(self, stream: Any) -> Slab:
@@ -158,25 +163,77 @@ class Slabs:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
         self._free.append((number, event))
 
-    def places(self, plane: Plane, strips: Sequence[tuple[Slab, Strip]], rows: int) -> Tensor:
-        """Where in a plane the row of each place of a chunk lies.
+    def view(self, number: int, plane: Plane | None, rows: int, columns: slice | None) -> Tensor:
+        """The first rows of a slab: some columns of a plane, or its permutation."""
+        key = (number, plane, rows, columns and (columns.start, columns.stop))
+        if key not in self._views:
+            whole = self.orders[number] if plane is None else self.planes[plane][number]
+            if columns is not None:
+                whole = whole[columns]
+            if rows != self.rows:  # one of a few odd lots
+                return whole[..., :rows]
+            self._views[key] = whole
+        return self._views[key]
+
+    def places(self, strips: Sequence[tuple[Slab, Strip]], rows: int) -> list[Tensor]:
+        """For each plane, where in it the row of each place of a chunk lies.
 
         Row ``r`` of slab ``s`` is at ``s * columns * rows + r``: seen from there, its columns lie
         `rows` values apart.
         """
-        large = self.planes[plane].numel() >= _LARGE
-        out = torch.empty(rows, dtype=torch.int64 if large else torch.int32, device=self.device)
-        for slab, strip in strips:
-            shape, at = (strip.steps, strip.width), slab.number * self.rows + strip.start
-            order = self.orders.as_strided(shape, (strip.pitch, 1), at)
-            base = slab.number * plane.columns * self.rows
-            to = out.as_strided(shape, (strip.stride, 1), strip.place)
-            torch.add(order.long() if large else order, base, out=to)
-        return out
+        widths, shifts, slabs = segments(strips, self.rows)
+        bases = [slabs * (plane.columns * self.rows) for plane in self.planes]
+        table = np.stack([widths, shifts, *bases]).astype(self._index)
+        runs = torch.from_numpy(table).to(self.device, non_blocking=True)
+        number = torch.repeat_interleave(runs[0], output_size=rows)
+        source, *begins = runs[1:].index_select(1, number).unbind()
+        order = self.orders.view(-1).index_select(0, source.add_(self._numbers(rows)))
+        return [begin.add_(order) for begin in begins]
+
+    @property
+    def _index(self) -> Any:
+        """A dtype that can number all values."""
+        most = max(plane.numel() for plane in self.planes.values())
+        return np.int64 if most >= _LARGE else np.int32
+
+    def _numbers(self, rows: int) -> Tensor:
+        """From 0 on."""
+        if self._counted is None or len(self._counted) < rows:
+            self._counted = torch.arange(rows, dtype=self.orders.dtype, device=self.device)
+        return self._counted[:rows]
 
     def gathered(self, plane: Plane, columns: range, places: Tensor) -> Tensor:
         """``(columns, places)``: the rows at these places, of whichever slabs."""
-        whole = self.planes[plane].view(-1)
-        last = whole.numel() - (plane.columns - 1) * self.rows
-        seen = whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
-        return seen.index_select(1, places)
+        if (plane, columns) not in self._seen:
+            whole = self.planes[plane].view(-1)
+            last = whole.numel() - (plane.columns - 1) * self.rows
+            shape, first = (len(columns), last), columns.start * self.rows
+            self._seen[plane, columns] = whole.as_strided(shape, (self.rows, 1), first)
+        return self._seen[plane, columns].index_select(1, places)
+
+
+def segments(strips: Sequence[tuple[Slab, Strip]], rows: int) -> tuple[Array, Array, Array]:
+    """Strips as runs of rows, in the order of their places, which they fill without a gap.
+
+    Parameters
+    ----------
+    strips
+        Each with the slab it is of.
+    rows
+        Of a slab.
+
+    Returns
+    -------
+    tuple
+        Of each run: how many rows; how much to add to a place to get its row, all slabs counted
+        as one; and the number of its slab.
+    """
+    fields = np.array([(slab.number, *strip[1:]) for slab, strip in strips], np.int64)
+    each = np.repeat(fields, fields[:, 3], axis=0)
+    slab, start, pitch, steps, width, place, stride = each.T
+    ends = np.cumsum(fields[:, 3])
+    step = np.arange(len(each)) - np.repeat(ends - fields[:, 3], fields[:, 3])
+    place = place + step * stride
+    source = slab * rows + start + step * pitch
+    order = np.argsort(place, kind="stable")
+    return width[order], (source - place)[order], slab[order]

@@ -19,7 +19,7 @@ from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import Lot
 from tabfeed.loader.plan import ChunkPlan
 from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs, torch_dtype
-from tabfeed.loader.torch.gpu_lots import GpuLot
+from tabfeed.loader.torch.gpu_lots import GpuLot, bring
 from tabfeed.trace import span
 
 __all__ = ["GpuChunkMaker"]
@@ -59,8 +59,8 @@ class GpuChunkMaker:
             slabs = self._bring({strip.lot: lots[strip.lot] for strip in plan.strips})
             strips = [(slabs[strip.lot], strip) for strip in plan.strips]
             with torch.cuda.stream(self.stream):
-                for plane in self.slabs.planes:
-                    places = self.slabs.places(plane, strips, plan.rows)
+                found = self.slabs.places(strips, plan.rows)
+                for plane, places in zip(self.slabs.planes, found, strict=True):
                     self._gather(chunk, plane, places)
                 event = self.stream.record_event()
             for slab in slabs.values():
@@ -69,23 +69,32 @@ class GpuChunkMaker:
 
     def _bring(self, lots: Mapping[int, GpuLot]) -> dict[int, Slab]:
         """The slabs of these lots; the stream waits until they are filled."""
-        with self._turn, torch.cuda.stream(self.copies):
-            slabs = {n: lot.bring(self.slabs, self.copies) for n, lot in lots.items()}
+        with self._turn:
+            bring(list(lots.values()), self.slabs, self.copies)
+            slabs = {n: lot.slab for n, lot in lots.items() if lot.slab is not None}
+            for event in {s.ready for s in slabs.values() if s.ready is not None}:
+                self.stream.wait_event(event)
             for slab in slabs.values():
-                if slab.ready is not None:  # else an earlier chunk waits for it
-                    self.stream.wait_event(slab.ready)
-                    slab.ready = None
+                slab.ready = None  # later chunks are made after this one
         return slabs
 
     def _gather(self, chunk: Chunk, plane: Plane, places: Tensor) -> None:
         for group, dtype, first in plane.spans():
             columns = range(first, first + len(group.columns))
-            found = self.slabs.gathered(plane, columns, places).view(torch_dtype(dtype))
-            part: Any = found.to(torch_dtype(group.dtype))
+            part: Any = self.slabs.gathered(plane, columns, places)
+            if dtype.kind != "i":
+                part = part.view(torch_dtype(dtype))
+            if dtype != group.dtype:
+                part = part.to(torch_dtype(group.dtype))
             if self.layout.matrices:
                 chunk.matrices[group.name] = part
             else:
                 chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether some columns are put together in the computer's memory."""
+        return bool(self.layout.lists or self.layout.fixed or self.layout.extras)
 
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
         layout = Layout((), self.layout.lists, self.layout.fixed, self.layout.extras)

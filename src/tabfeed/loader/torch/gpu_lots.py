@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,9 +31,10 @@ from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs
 from tabfeed.trace import span
 
-__all__ = ["GpuLot", "GpuLotReader", "lock_pages", "unlock_pages"]
+__all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
 
 Array = npt.NDArray[Any]
+Tensor = torch.Tensor
 _FEW = 3
 _TICK = 0.002
 
@@ -79,23 +80,37 @@ class GpuLot:
     desk: Desk | None = None
     host: Lot | None = None
 
-    def bring(self, slabs: Slabs, stream: Any) -> Slab:
-        """Its place on the GPU; copied there by `stream` if it is still on its desk."""
-        if self.slab is None:
-            assert self.desk is not None
-            slab, at = slabs.take(stream), 0
-            for plane in slabs.planes:
-                end = at + plane.columns * plane.width * self.rows
-                part = self.desk.memory[at:end].view(f"i{plane.width}")
-                whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
-                slab.matrix(plane)[:, : self.rows].copy_(whole, non_blocking=True)
-                at = end
-            if self.shuffled:
-                order = torch.from_numpy(_order(self.desk, at, self.rows))
-                slab.order[: self.rows].copy_(order, non_blocking=True)
-            slab.ready = self.desk.used = stream.record_event()
-            self.slab, self.desk = slab, None
-        return self.slab
+    def pairs(self, slab: Slab, planes: Iterable[Plane]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What of a slab is to be filled from its desk, and with what."""
+        assert self.desk is not None
+        at = 0
+        for plane in planes:
+            end = at + plane.columns * plane.width * self.rows
+            part = self.desk.memory[at:end].view(f"i{plane.width}")
+            whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
+            yield slab.matrix(plane, self.rows), whole
+            at = end
+        if self.shuffled:
+            order = torch.from_numpy(_order(self.desk, at, self.rows))
+            yield slab.order(self.rows), order
+
+
+def bring(lots: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
+    """Copy those lots that are still on their desks to the GPU, on `stream`, in one call."""
+    waiting = [lot for lot in lots if lot.slab is None]
+    if not waiting:
+        return
+    with torch.cuda.stream(stream):
+        taken = [slabs.take(stream) for _ in waiting]
+        pairs = zip(waiting, taken, strict=True)
+        copies = [pair for lot, slab in pairs for pair in lot.pairs(slab, slabs.planes)]
+        to, source = zip(*copies, strict=True)
+        torch._foreach_copy_(to, source, non_blocking=True)  # type: ignore[no-untyped-call,unused-ignore]
+        event = stream.record_event()
+    for lot, slab in zip(waiting, taken, strict=True):
+        assert lot.desk is not None
+        slab.ready = lot.desk.used = event
+        lot.slab, lot.desk = slab, None
 
 
 @dataclass
