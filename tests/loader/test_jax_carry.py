@@ -65,6 +65,45 @@ def test_batches_cut_on_the_device_are_those_cut_before(
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.fixture
+def torch_makes_chunks(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: None) -> None:
+    torch = pytest.importorskip("torch")
+    from tabfeed.loader.torch import for_jax
+    from tabfeed.loader.torch.gpu import on_gpu
+    from tests.loader.pretend import pretend_gpu
+
+    pretend_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    here = torch.device("cpu")
+    monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, here, how))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle: bool) -> None:
+    from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+
+    data = {n: c for n, c in zip(table().column_names, table().columns, strict=True) if n in "dx"}
+    files = Dataset(pa.table(data), npartitions=5)
+    plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    loader = Loader(files, 64, shuffle, targets=["x"])
+    assert isinstance(loader.feed.recipe, GpuRecipe)
+    for _ in range(2):
+        for (left, _), (right, x) in zip(plain, loader, strict=True):
+            assert isinstance(right["d"], jax.Array) and right["d"].dtype == np.int32
+            np.testing.assert_array_equal(left["d"], right["d"])
+            np.testing.assert_array_equal(left["x"], x)
+    again = pickle.loads(pickle.dumps(loader.feed))
+    assert not isinstance(again.recipe, GpuRecipe)
+    assert len(list(again)) == len(loader)
+
+
+def test_what_torch_cannot_make_for_jax_is_made_before(torch_makes_chunks: None) -> None:
+    loader = Loader(Dataset({"wide": np.arange(9)}), 4)  # 64 bits, which JAX has not
+    assert isinstance(loader.feed.recipe.maker, WholeChunks)
+    assert [len(x["wide"]) for x, _ in loader] == [4, 4, 1]
+
+
 def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:
     """Whatever chunks there are, the last and shorter one too."""
     carry._cut.clear_cache()

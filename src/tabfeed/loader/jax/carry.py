@@ -15,6 +15,7 @@ columns that took it a minute.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +40,7 @@ __all__ = ["Carrier", "WholeChunks", "find_device", "in_whole_chunks"]
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 _FEW_CORES = 4
+_MOST_HELD = 2
 
 
 def find_device(device: Any) -> Any:
@@ -97,11 +99,18 @@ class Carrier:
         self.device, self.column = device, column
         self._rows = 0
         self._places: dict[int, Any] = {}
+        self._cutting: deque[tuple[Any, Any]] = deque()
 
     @property
     def remote(self) -> bool:
         """Whether the device has memory of its own."""
         return all(device.platform != "cpu" for device in self(jax.numpy.int32(0)).devices())
+
+    @property
+    def hardware_number(self) -> int:
+        """The number of the device among those of its kind in this computer."""
+        (device,) = self(jax.numpy.int32(0)).devices()
+        return int(device.local_hardware_id or 0)
 
     def __call__(self, arrays: T) -> T:
         """Arrays, in any structure, on the device: one call for all of them.
@@ -114,17 +123,32 @@ class Carrier:
     def columns(self, matrices: Sequence[Array], bounds: Sequence[int]) -> list[Sequence[Any]]:
         """For each batch of a chunk the columns of all its ``(columns, rows)`` buffers."""
         wholes = self._carry(matrices)
-        return [
+        batches = [
             _cut(wholes, self._place(low), high - low, self.column)
             for low, high in pairwise(bounds)
         ]
+        if not isinstance(matrices[0], np.ndarray):
+            self._hold(wholes)
+        return batches
+
+    def _hold(self, wholes: Sequence[Any]) -> None:
+        """Keep memory that is not JAX's own until all that is queued on it so far is done."""
+        held = self._cutting
+        held.append((wholes, _first_value(wholes[0])))
+        while held and (held[0][1].is_ready() or len(held) > _MOST_HELD):
+            held.popleft()[1].block_until_ready()
 
     def _carry(self, matrices: Sequence[Any]) -> Sequence[Any]:
-        """Buffers on the device, as long as the longest so far; there when they are given."""
+        """Buffers on the device, as long as the longest so far; there when they are given.
+
+        Those that are there already, and not JAX's, are taken over where they lie.
+        """
         rows = matrices[0].shape[1]
         self._rows = most = max(self._rows, rows)
         if rows < most:
             matrices = [_longer(matrix, most) for matrix in matrices]
+        if not isinstance(matrices[0], np.ndarray):
+            return [jax.dlpack.from_dlpack(matrix) for matrix in matrices]
         with span("copy", rows=rows):
             moved = self(tuple(matrices))
             for whole in moved:
@@ -153,11 +177,19 @@ def _name(device: Any) -> str | None:
     return f"{device.platform}:{jax.local_devices(backend=device.platform).index(device)}"
 
 
-def _longer(matrix: Array, rows: int) -> Array:
+def _longer(matrix: Any, rows: int) -> Any:
     """The same with more rows; what is in them does not matter."""
-    out = np.zeros((matrix.shape[0], rows), matrix.dtype)
+    shape = (matrix.shape[0], rows)
+    is_numpy = isinstance(matrix, np.ndarray)
+    out = np.zeros(shape, matrix.dtype) if is_numpy else matrix.new_zeros(shape)
     out[:, : matrix.shape[1]] = matrix
     return out
+
+
+@jax.jit
+def _first_value(whole: Any) -> Any:
+    """Something to be computed after all that was queued before."""
+    return whole[0, 0]
 
 
 @partial(jax.jit, static_argnums=(2, 3))

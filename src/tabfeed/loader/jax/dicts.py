@@ -20,7 +20,8 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Group
 from tabfeed.loader.dicts import DictColumns, split_targets
 from tabfeed.loader.door import Door
-from tabfeed.loader.jax.carry import Carrier, find_device, in_whole_chunks
+from tabfeed.loader.jax.carry import Carrier, find_device
+from tabfeed.loader.jax.place import on_device
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 
@@ -127,6 +128,8 @@ class _Finish:
 def _fit(matrix: Array, names: Sequence[str]) -> Array:
     """A buffer in a dtype JAX has: 32 bits unless ``jax_enable_x64`` is on."""
     config: Any = jax.config
+    if not isinstance(matrix, np.ndarray):  # only what JAX has is made elsewhere
+        return matrix
     if config.jax_enable_x64 or matrix.dtype.itemsize < 8 or matrix.dtype.kind not in "iuf":
         return matrix
     narrow = np.dtype(f"{matrix.dtype.kind}4")
@@ -220,7 +223,7 @@ class Loader(Door):
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
         feed = build_feed(dataset, layout, options, finish, chosen.steps)
-        self.feed = in_whole_chunks(feed) if finish.groups else feed
+        self.feed = on_device(feed, finish.carry, finish.groups) if finish.groups else feed
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def __iter__(self) -> EpochIterator[Any]:

@@ -101,12 +101,18 @@ def _torch(device: str | None) -> Tensors:
 
 
 def _jax(device: str | None) -> Tensors:
-    from tabfeed.loader.jax.carry import Carrier, in_whole_chunks
+    from tabfeed.loader.jax.carry import Carrier
+    from tabfeed.loader.jax.place import on_device
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
+
+    def place(feed: Feed[Any]) -> Feed[Any]:
+        with device_scope(device):
+            return on_device(feed, carry, feed.recipe.finish.cutter.groups)  # type: ignore[attr-defined]
+
     if on_cpu(device):
         return Tensors(carry)
-    return Tensors(carry, columns=carry.columns, place=in_whole_chunks)
+    return Tensors(carry, columns=carry.columns, place=place)
 
 
 def _any(device: str | None) -> Tensors:

@@ -43,6 +43,11 @@ class Finish:
     device: str | None
     weights: Mapping[int, float] | None
 
+    @property
+    def asks(self) -> bool:
+        """Whether it looks at values, and so would wait for a GPU."""
+        return bool(self.cutter.limits)
+
     def __call__(self, chunk: Chunk) -> list[Any]:
         """The batches of a chunk."""
         with device_scope(self.device):

@@ -200,7 +200,8 @@ class CudfLotReader:
     ) -> None:
         """Draw the permutations of lots, and copy them to their slabs, in one call."""
         desks = [self._desks.take() for _ in lots]
-        orders = [desk.memory.view(np.int32)[: lot.rows] for desk, lot in zip(desks, lots)]
+        places = zip(desks, lots, strict=True)
+        orders = [desk.memory.view(np.int32)[: lot.rows] for desk, lot in places]
         with span("plan"):
             for number, order in zip(numbers, orders, strict=True):
                 epoch.permutations.into(number, order)

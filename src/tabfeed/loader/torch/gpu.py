@@ -35,7 +35,7 @@ from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
 from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
 from tabfeed.loader.torch.gpu_memory import Need, Share, divide
 from tabfeed.loader.torch.gpu_ops import GpuOps
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
 
@@ -144,7 +144,6 @@ class _Build:
 
     def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
         recipe = self.feed.recipe
-        finish = cast(Any, recipe.finish)
         return GpuRecipe(
             lots,
             chunks,
@@ -153,8 +152,8 @@ class _Build:
             ahead=ahead,
             stream=chunks.stream,
             device=self.device,
-            here=not chunks.has_rest,
-            host=replace(recipe, finish=replace(finish, device=torch.device("cpu"))),
+            here=not (chunks.has_rest or getattr(recipe.finish, "asks", False)),
+            host=replace(recipe, finish=for_host(recipe.finish)),
         )
 
 

@@ -230,7 +230,7 @@ def segments(strips: Sequence[tuple[Slab, Strip]], rows: int) -> tuple[Array, Ar
     """
     fields = np.array([(slab.number, *strip[1:]) for slab, strip in strips], np.int64)
     each = np.repeat(fields, fields[:, 3], axis=0)
-    slab, start, pitch, steps, width, place, stride = each.T
+    slab, start, pitch, _, width, place, stride = each.T
     ends = np.cumsum(fields[:, 3])
     step = np.arange(len(each)) - np.repeat(ends - fields[:, 3], fields[:, 3])
     place = place + step * stride

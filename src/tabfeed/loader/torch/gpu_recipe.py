@@ -8,7 +8,7 @@ The training thread itself queues them, a chunk ahead, once their lots are there
 would do so in passing: but each of the thirty calls that it takes hands the interpreter over, and
 for every one the training thread would wait. In one go they take it a third of a millisecond for
 a chunk of many batches. Where columns are put together in the computer's memory (lists, what
-rides along), that takes longer, and other threads do it.
+rides along), or values are looked at, that takes longer, and other threads do it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tabfeed.loader.ranks import Place
 from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.trace import span
 
-__all__ = ["GpuRecipe", "Parts", "Ready", "timed_event"]
+__all__ = ["GpuRecipe", "Parts", "Ready", "for_host", "timed_event"]
 
 B = TypeVar("B")
 
@@ -121,11 +121,19 @@ class GpuRecipe(Recipe[B]):
 
     def finishing(self, finish: Any) -> GpuRecipe[Any]:
         """The same chunks, cut into batches by another function."""
-        host = self.host and replace(self.host, finish=replace(finish, device=torch.device("cpu")))
+        host = self.host and replace(self.host, finish=for_host(finish))
         return replace(self, finish=finish, host=host)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _same, (self.host,)  # streams stay in their process
+
+
+def for_host(finish: Any) -> Any:
+    """The same, its batches in the computer's memory, if it says where they are to be."""
+    if not hasattr(finish, "device"):
+        return finish
+    is_torch = isinstance(finish.device, torch.device)
+    return replace(finish, device=torch.device("cpu") if is_torch else "cpu")
 
 
 def timed_event(stream: Any) -> Any:
