@@ -129,19 +129,35 @@ class Run:
                 )
             )
 
-    def submit(self, fn: Callable[..., Any], name: str, *args: Any) -> Future[Any]:
-        """A task that takes the parcel and its own name."""
-        return self._submit(name, fn, self.sent, name, *args)
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        *args: Any,
+        worker: str | None = None,
+        priority: float = 0.0,
+    ) -> Future[Any]:
+        """A task that takes the parcel and its own name; the worker is a wish."""
+        return self._submit(name, fn, self.sent, name, *args, worker=worker, priority=priority)
 
     def submit_plain(self, fn: Callable[..., Any], name: str, *args: Any) -> Future[Any]:
         """A task that needs no parcel."""
         return self._submit(name, fn, name, *args)
 
-    def _submit(self, name: str, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+    def _submit(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        worker: str | None = None,
+        priority: float = 0.0,
+    ) -> Future[Any]:
         key = f"{name}-{self.token}-{next(self._numbers)}"
+        wish = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+        tries = self.executor.tries - 1
         with self._submitting():
             return self.client.submit(
-                fn, *args, key=key, retries=self.executor.tries - 1, pure=False
+                fn, *args, key=key, retries=tries, pure=False, priority=priority, **wish
             )
 
     @contextmanager

@@ -24,6 +24,7 @@ from tabfeed.execute.tree import WIDTH, runs_of
 __all__ = ["Tree"]
 
 _MOST_SHARES = 256
+_ONE_TASK = 2**20  # bytes that could be merged in the time a task itself takes, about
 Leaf = tuple[str, Any]  # a task's name, and its item
 
 
@@ -50,20 +51,28 @@ class Tree:
             yield slot, unpack(self._run.result(future))
 
     def _roots(self, runs: list[Future[Any]]) -> list[tuple[int, Future[Any]]]:
-        """What is left of each slot once it is merged; of one too large, each share."""
-        named = zip(self._work.slots, self._shares(runs), strict=True)
+        """What is left of each slot once it is merged; of one too large, each share.
+
+        The largest come first: the client takes them in while workers merge the others.
+        """
+        sizes = self._sizes(runs)
+        shares = self._shares(sizes) if len(runs) > 1 else [1] * len(sizes)
+        workers = self._workers(sizes)
+        order = sorted(range(len(sizes)), key=lambda slot: -sizes[slot])
         return [
             (slot, root)
-            for slot, (name, shares) in enumerate(named)
-            for root in self._slot(slot, name, shares, runs)
+            for number, slot in enumerate(order)
+            for root in self._slot(
+                slot, shares[slot], runs, worker=workers[slot], priority=-number / len(order)
+            )
         ]
 
     def _slot(
-        self, slot: int, name: str, shares: int, runs: list[Future[Any]]
+        self, slot: int, shares: int, runs: list[Future[Any]], **where: Any
     ) -> list[Future[Any]]:
-        run = self._run
+        run, name = self._run, self._work.slots[slot]
         if shares == 1 and len(runs) <= WIDTH:  # so few that each worker may have them all
-            return [run.submit(tasks.merge_picked, name, slot, *runs)]
+            return [run.submit(tasks.merge_picked, name, slot, *runs, **where)]
         parts = [run.submit_plain(tasks.pick, name, f, slot) for f in runs]
         if shares == 1:
             return [self._trunk(slot, name, parts)]
@@ -73,15 +82,30 @@ class Tree:
             for share in range(shares)
         ]
 
-    def _shares(self, runs: list[Future[Any]]) -> list[int]:
-        """How many shares each slot is cut into, so that a merge is a fraction of the memory."""
+    def _sizes(self, runs: list[Future[Any]]) -> list[int]:
+        """Bytes of each slot in all runs."""
         run = self._run
-        if len(runs) == 1:
-            return [1] * len(self._work.slots)
         asked = [run.submit_plain(tasks.sizes, "merge/sizes", f) for f in runs]
-        totals = [sum(s) for s in zip(*(run.result(f) for f in asked), strict=True)]
-        most = max(1, (run.executor.surroundings.task_memory() or 2**30) // 8)
-        return [min(_MOST_SHARES, max(1, -(-total // most))) for total in totals]
+        return [sum(s) for s in zip(*(run.result(f) for f in asked), strict=True)]
+
+    def _shares(self, sizes: list[int]) -> list[int]:
+        """How many shares each slot is cut into, so that a merge is a fraction of the memory."""
+        most = max(1, (self._run.executor.surroundings.task_memory() or 2**30) // 8)
+        return [min(_MOST_SHARES, max(1, -(-size // most))) for size in sizes]
+
+    def _workers(self, sizes: list[int]) -> list[str | None]:
+        """A worker for each slot, so that all have about as much to merge.
+
+        Left to itself Dask merges everything where most of it lies, since it takes
+        moving bytes for slower than it is.
+        """
+        loads: dict[str | None, int] = dict.fromkeys(self._run.executor.surroundings.workers(), 0)
+        chosen: list[str | None] = [None] * len(sizes)
+        for slot in sorted(range(len(sizes)), key=lambda slot: -sizes[slot]):
+            least = min(loads, key=lambda worker: loads[worker], default=None)
+            loads[least] = loads.get(least, 0) + sizes[slot] + _ONE_TASK
+            chosen[slot] = least
+        return chosen
 
     def _trunk(self, slot: int, name: str, level: list[Future[Any]]) -> Future[Any]:
         while len(level) > 1:

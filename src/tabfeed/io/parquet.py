@@ -251,15 +251,19 @@ class ParquetFile:
         """
         wanted = list(columns)
         try:
+            groups = [(g, self._schema_of(g)) for g in self._groups_of(units, wanted, at_once)]
             with self._reader(ranges=self._ranges(units, wanted)) as reader:
-                for group in self._groups_of(units, wanted, at_once):
+                for group, schema in groups:
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
-                    yield self._finish(table, group)
+                    yield table if table.schema.equals(schema) else self._finish(table, group)
         except _NOT_DAMAGE:
             raise
         except _DAMAGE as e:
             raise self._locate_damage(units, wanted, e) from e
+
+    def _schema_of(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in columns])
 
     def _groups_of(
         self, units: Sequence[int], columns: list[str], at_once: int

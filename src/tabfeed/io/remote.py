@@ -122,13 +122,16 @@ class _ArrowRemote:
         return Version(int(handle.size()), _tag(noted))
 
     def read(self, path: str, start: int, size: int, timeout: float) -> pa.Buffer:
-        """Some of its bytes."""
+        """Some of its bytes, in Arrow's own memory, which is used again and again.
+
+        `read_at` would give Python's, fresh from the kernel each time: 0.65 s a GB for its pages.
+        """
         with self._lock:
             handle = self._handles.get(path)
         if handle is None:
             self.version(path, timeout)
             return self.read(path, start, size, timeout)
-        return _within(timeout, lambda: pa.py_buffer(handle.read_at(size, start)))
+        return _within(timeout, lambda: handle.get_stream(start, size).read_buffer(size))
 
 
 class _FsspecRemote:

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
 from tabfeed.loader.chunk import Chunk, MakesChunks
+from tabfeed.loader.direct import Pass, shorten
 from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
@@ -145,7 +146,10 @@ class EpochIterator(Generic[B]):
             (part for lot in coming for part in epoch.partitions(lot)),
             self._options.budget,
         )
-        reader = recipe.reader.reading(parts)
+        room = self._options.budget * 2 // 3
+        this = Pass(epoch, place, first, last_use, room, recipe.ahead.lots)
+        reader, maker = shorten(recipe.reader.reading(parts), recipe.maker, this)
+        recipe = replace(recipe, maker=maker)
         lots = SharedLots(
             lambda numbers: reader.read(epoch, numbers),
             last_use,

@@ -19,7 +19,16 @@ import pyarrow.compute as pc
 from tabfeed.dtypes import format_type, is_list_type
 from tabfeed.errors import LoaderError
 
-__all__ = ["Group", "Layout", "Lists", "Part", "make_part", "numpy_dtype"]
+__all__ = [
+    "Group",
+    "Layout",
+    "Lists",
+    "Part",
+    "is_plain",
+    "make_part",
+    "numpy_dtype",
+    "plain_column",
+]
 
 Array = npt.NDArray[Any]
 
@@ -151,6 +160,26 @@ def numpy_dtype(arrow: pa.DataType, name: str) -> np.dtype[Any]:
         f"column {name!r} is {format_type(arrow)}, which no tensor can hold; turn it into numbers "
         "(Categorify for text), leave it out, or let it ride along with extras="
     )
+
+
+def is_plain(arrow: pa.DataType | None, wanted: np.dtype[Any]) -> bool:
+    """Whether values without nulls are numbers that the cast to `wanted` cannot spoil.
+
+    Examples
+    --------
+    >>> int32, float32 = np.dtype(np.int32), np.dtype(np.float32)
+    >>> is_plain(pa.int16(), int32), is_plain(pa.int64(), int32), is_plain(pa.int64(), float32)
+    (True, False, True)
+    """
+    if arrow is None or not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow)):
+        return False
+    return wanted.kind == "f" or bool(np.can_cast(arrow.to_pandas_dtype(), wanted))
+
+
+def plain_column(column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]) -> pa.Array:
+    """A column that `is_plain`, in one piece; nulls are NaN or an error."""
+    array = _one_chunk(column)
+    return pa.array(scalar_array(array, name, wanted)) if array.null_count else array
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -13,7 +13,7 @@ hold: half the memory, and the cast comes for free with the copy into a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.buffers import BufferPool, Scratch
-from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype
+from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype, plain_column
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.ragged import gather_lists, join_lists
-from tabfeed.loader.readers import ReadsParts
+from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
@@ -127,9 +127,12 @@ class LotReader:
         return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> Lot:
-        with span("plan"):
-            index = epoch.permutation(number)
-        return self.fill(epoch.partitions(number), epoch.lot_rows(number), index)
+        rows, index = epoch.lot_rows(number), None
+        if epoch.plan.shuffle:
+            with span("plan"):
+                index = self.scratch.get("order", rows, np.int64)
+                epoch.permutations.into(number, index)
+        return self.fill(epoch.partitions(number), rows, index)
 
     def reading(self, parts: ReadsParts) -> LotReader:
         """The same for another reader of the same partitions."""
@@ -146,6 +149,11 @@ class LotReader:
         if matrices is None:
             matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
         lot = Lot(rows, matrices)
+        parts = self.parts
+        if len(partitions) == 1 and isinstance(parts, PartReader) and parts.are_straight:
+            with parts.naming(partitions[0]):
+                self._fill_straight(lot, parts.straight(partitions[0]), index)
+            return lot
         *small, last = partitions  # the last one is what makes a lot large enough
         before = [self.parts.read(n) for n in small]
         for piece in self.parts.pieces(last):
@@ -155,6 +163,19 @@ class LotReader:
 
     def _matrix(self, group: Group, rows: int) -> Array:
         return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
+
+    def _fill_straight(self, lot: Lot, tables: Iterator[pa.Table], index: Index | None) -> None:
+        """Put columns into the lot, with as little Python between two of them as can be."""
+        places: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
+        for group in self.layout.groups:
+            for name, out in zip(group.columns, lot.matrices[group.name], strict=True):
+                places.setdefault(name, []).append((out, group.dtype))
+        for table in tables:
+            with span("gather", rows=lot.rows):
+                for name, column in zip(table.column_names, table.itercolumns(), strict=True):
+                    for out, dtype in places[name]:
+                        values = plain_column(column, name, dtype).to_numpy()
+                        self._gather([values], index, out)
 
     def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
         """Put the columns that the last of these parts has, from all of them, into the lot."""
@@ -192,10 +213,10 @@ class LotReader:
             source = self.scratch.get("laid", len(out), np.result_type(*arrays))
             np.concatenate(arrays, out=source)
         if source.dtype == out.dtype:
-            np.take(source, index, out=out, mode="wrap")
+            source.take(index, out=out, mode="wrap")
         else:
             gathered = self.scratch.get("gathered", len(out), source.dtype)
-            np.take(source, index, out=gathered, mode="wrap")
+            source.take(index, out=gathered, mode="wrap")
             np.copyto(out, gathered, casting="unsafe")
 
 

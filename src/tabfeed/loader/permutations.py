@@ -73,5 +73,6 @@ class Permutations:
             if (rows, dtype) not in self._pairs:
                 random = self._random(2, rows)
                 steps, circle = random.permutation(rows), random.permutation(rows)
-                self._pairs[rows, dtype] = steps, np.concatenate([circle, circle]).astype(dtype)
+                twice = np.concatenate([circle, circle]).astype(dtype, copy=False)
+                self._pairs[rows, dtype] = steps, twice
             return self._pairs[rows, dtype]

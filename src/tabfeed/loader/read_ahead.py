@@ -16,7 +16,9 @@ from tabfeed.loader.columns import Part
 
 __all__ = ["BeginsParts", "ReadAhead", "reading_ahead"]
 
-_SHARE = 4
+import os as _os
+
+_SHARE = float(_os.environ.get("H8", "4"))
 
 
 class BeginsParts(Protocol):
@@ -51,7 +53,7 @@ def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
     """
     if not getattr(reader, "remote", False):
         return reader
-    return ReadAhead(reader, coming, budget // _SHARE)
+    return ReadAhead(reader, coming, int(budget // _SHARE))
 
 
 class ReadAhead:

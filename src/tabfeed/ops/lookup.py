@@ -89,17 +89,18 @@ def _build(keys: Keys) -> npt.NDArray[Any]:
     """Place all keys at once; those that meet move on together until each has a slot."""
     n = len(keys)
     size = 1 << max(4, int(n * 1.5).bit_length())
-    slots: npt.NDArray[Any] = np.full(size, -1, np.int32 if n < 2**31 else np.int64)
-    mask = np.uint64(size - 1)
-    todo = np.arange(n)
-    places = (mix(keys) & mask).astype(np.int64)
-    while len(todo):
-        free = slots[places] < 0
+    kind = np.int32 if n < 2**31 else np.int64
+    slots: npt.NDArray[Any] = np.full(size, -1, kind)
+    todo = np.arange(n, dtype=kind)
+    places = (mix(keys) & np.uint64(size - 1)).astype(np.int64)
+    slots[places] = todo  # all are free; the last of those that meet stays
+    while True:
+        lost = np.flatnonzero(np.take(slots, places) != todo)
+        if not len(lost):
+            return slots
+        todo, places = todo[lost], (places[lost] + 1) & (size - 1)
+        free = np.take(slots, places) < 0
         slots[places[free]] = todo[free]
-        lost = slots[places] != todo
-        todo = todo[lost]
-        places = (places[lost] + 1) & int(mask)
-    return slots
 
 
 def _mix_one(x: int) -> int:

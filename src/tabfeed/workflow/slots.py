@@ -89,13 +89,22 @@ class Slots:
             elif part is not None:
                 index, column = self._places[slot - 1]
                 if column is None:
-                    found[index] = part
+                    found[index] = {**part, **found[index]} if found[index] else part
                 else:
                     found[index] = found[index] or {}
                     held = found[index].get(column)
                     mine = part.held_by(memory)
                     found[index][column] = mine if held is None else held.join(mine)
-        return [rows, [{} if summary is None else summary for summary in found]]
+        return [rows, [self._in_order(i, summary) for i, summary in enumerate(found)]]
+
+    def _in_order(self, index: int, summary: Any) -> Any:
+        """A node's columns in their own order, whichever came first."""
+        if summary is None:
+            return {}
+        if not _by_column(summary):
+            return summary
+        own = [c for i, c in self._places if i == index and c in summary]
+        return {c: summary[c] for c in [*(c for c in summary if c not in own), *own]}
 
 
 def _by_column(summary: Any) -> bool:

@@ -93,7 +93,7 @@ class Slab:
 
     def __init__(self, slabs: Slabs, number: int) -> None:
         self._slabs, self.number = slabs, number
-        self.ready: Any = None  # the event after it was filled; None once chunks wait for it
+        self.ready: Any = None  # the event after it was filled
         self.used: Any = None  # the event after it was read last
 
     def matrix(self, plane: Plane, rows: int, columns: slice | None = None) -> Tensor:
@@ -139,7 +139,8 @@ class Slabs:
             event = stream.record_event()
         self._views: dict[Any, Tensor] = {}
         self._seen: dict[tuple[Plane, range], Tensor] = {}
-        self._counted: Tensor | None = None
+        self._order = self.orders.view(-1)
+        self._counted: dict[int, Tensor] = {}  # chunks are of one size, and perhaps a last one
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
     def take(self, stream: Any) -> Slab:
@@ -175,20 +176,24 @@ class Slabs:
             self._views[key] = whole
         return self._views[key]
 
-    def places(self, strips: Sequence[tuple[Slab, Strip]], rows: int) -> list[Tensor]:
-        """For each plane, where in it the row of each place of a chunk lies.
+    def runs(self, strips: Sequence[tuple[Slab, Strip]]) -> Tensor:
+        """What `places` needs to know of strips, in page-locked memory: to be carried in passing.
 
-        Row ``r`` of slab ``s`` is at ``s * columns * rows + r``: seen from there, its columns lie
-        `rows` values apart.
+        Row ``r`` of slab ``s`` is at ``s * columns * rows + r`` of a plane: seen from there, its
+        columns lie `rows` values apart.
         """
         widths, shifts, slabs = segments(strips, self.rows)
         bases = [slabs * (plane.columns * self.rows) for plane in self.planes]
         table = np.stack([widths, shifts, *bases]).astype(self._index)
-        runs = torch.from_numpy(table).to(self.device, non_blocking=True)
-        number = torch.repeat_interleave(runs[0], output_size=rows)
-        source, *begins = runs[1:].index_select(1, number).unbind()
-        order = self.orders.view(-1).index_select(0, source.add_(self._numbers(rows)))
-        return [begin.add_(order) for begin in begins]
+        return torch.from_numpy(table).pin_memory()
+
+    def places(self, runs: Tensor, rows: int) -> list[Tensor]:
+        """For each plane, where in it the row of each place of a chunk lies."""
+        widths, shifts, *bases = runs.to(self.device, non_blocking=True).unbind()
+        number = torch.repeat_interleave(widths, output_size=rows)
+        sources = shifts.index_select(0, number).add_(self._numbers(rows))
+        order = self._order.index_select(0, sources)
+        return [base.index_select(0, number).add_(order) for base in bases]
 
     @property
     def _index(self) -> Any:
@@ -198,9 +203,9 @@ class Slabs:
 
     def _numbers(self, rows: int) -> Tensor:
         """From 0 on."""
-        if self._counted is None or len(self._counted) < rows:
-            self._counted = torch.arange(rows, dtype=self.orders.dtype, device=self.device)
-        return self._counted[:rows]
+        if rows not in self._counted:
+            self._counted[rows] = torch.arange(rows, dtype=torch.int32, device=self.device)
+        return self._counted[rows]
 
     def gathered(self, plane: Plane, columns: range, places: Tensor) -> Tensor:
         """``(columns, places)``: the rows at these places, of whichever slabs."""

@@ -54,29 +54,33 @@ class GpuChunkMaker:
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
-        with span("gather", rows=plan.rows):
-            chunk = self._rest(plan, lots)
-            slabs = self._bring({strip.lot: lots[strip.lot] for strip in plan.strips})
-            strips = [(slabs[strip.lot], strip) for strip in plan.strips]
-            with torch.cuda.stream(self.stream):
-                found = self.slabs.places(strips, plan.rows)
-                for plane, places in zip(self.slabs.planes, found, strict=True):
-                    self._gather(chunk, plane, places)
-                event = self.stream.record_event()
-            for slab in slabs.values():
-                slab.used = event
-        return [chunk]
+        chunk = self._rest(plan, lots)
+        return [self.gather(plan, lots, self.bring(plan, lots), chunk)]
 
-    def _bring(self, lots: Mapping[int, GpuLot]) -> dict[int, Slab]:
-        """The slabs of these lots; the stream waits until they are filled."""
+    def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
+        """Have the lots of a chunk copied to the GPU, and say how it is put together."""
         with self._turn:
             bring(list(lots.values()), self.slabs, self.copies)
-            slabs = {n: lot.slab for n, lot in lots.items() if lot.slab is not None}
-            for event in {s.ready for s in slabs.values() if s.ready is not None}:
-                self.stream.wait_event(event)
-            for slab in slabs.values():
-                slab.ready = None  # later chunks are made after this one
-        return slabs
+        strips = [(_slab(lots[strip.lot]), strip) for strip in plan.strips]
+        return self.slabs.runs(strips)
+
+    def gather(
+        self, plan: ChunkPlan, lots: Mapping[int, GpuLot], runs: Tensor, chunk: Chunk | None = None
+    ) -> Chunk:
+        """Queue the putting together of a chunk whose lots were brought."""
+        chunk = chunk or Chunk(plan.bounds)
+        with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
+            slabs = [_slab(lot) for lot in lots.values()]
+            for event in {slab.ready for slab in slabs}:
+                if event is not None:
+                    self.stream.wait_event(event)
+            found = self.slabs.places(runs, plan.rows)
+            for plane, places in zip(self.slabs.planes, found, strict=True):
+                self._gather(chunk, plane, places)
+            event = self.stream.record_event()
+            for slab in slabs:
+                slab.used = event
+        return chunk
 
     def _gather(self, chunk: Chunk, plane: Plane, places: Tensor) -> None:
         for group, dtype, first in plane.spans():
@@ -102,3 +106,8 @@ class GpuChunkMaker:
             return Chunk(plan.bounds)
         held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
+
+
+def _slab(lot: GpuLot) -> Slab:
+    assert lot.slab is not None, "it was brought"
+    return lot.slab

@@ -39,13 +39,16 @@ class Parts(NamedTuple):
     plan
         Which rows.
     found
-        The lots they are of.
+        The lots they are of, on the GPU or on their way there.
+    runs
+        How it is put together.
     done
         To be called when the lots are no longer needed.
     """
 
     plan: ChunkPlan
     found: dict[int, Any]
+    runs: Any
     done: Callable[[], None]
 
 
@@ -92,16 +95,21 @@ class GpuRecipe(Recipe[B]):
             with span("plan"):
                 plan = epoch.chunk(number, place.rank, place.world)
             found = lots.get(strip.lot for strip in plan.strips)
-            return Parts(plan, found, partial(lots.done, number))
+            runs = self._maker.bring(plan, found)
+            return Parts(plan, found, runs, partial(lots.done, number))
         with torch.cuda.stream(self.stream):
             return self.queued(super().make(epoch, place, lots, number))
+
+    @property
+    def _maker(self) -> Any:
+        return self.maker  # on a GPU
 
     def queue(self, made: Any) -> Any:
         """Queue the making of a chunk, if that was left to the training thread."""
         if not isinstance(made, Parts):
             return made
         with torch.cuda.stream(self.stream):
-            batches = self.finished(self.maker.make(made.plan, made.found))
+            batches = self.finished([self._maker.gather(made.plan, made.found, made.runs)])
             made.done()
             return self.queued(batches)
 
