@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
 from tabfeed.loader.chunk import Chunk, MakesChunks
-from tabfeed.loader.direct import Pass, shorten
 from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
@@ -146,10 +145,7 @@ class EpochIterator(Generic[B]):
             (part for lot in coming for part in epoch.partitions(lot)),
             self._options.budget,
         )
-        room = self._options.budget * 2 // 3
-        this = Pass(epoch, place, first, last_use, room, recipe.ahead.lots)
-        reader, maker = shorten(recipe.reader.reading(parts), recipe.maker, this)
-        recipe = replace(recipe, maker=maker)
+        reader = recipe.reader.reading(parts)
         lots = SharedLots(
             lambda numbers: reader.read(epoch, numbers),
             last_use,
@@ -208,7 +204,7 @@ class EpochIterator(Generic[B]):
         queued, recipe = self._queued, self._recipe
         while not queued or (len(queued) <= recipe.queue_ahead and self._prefetch.ready):
             queued.append(recipe.queue(next(self._prefetch)))
-            self._prefetch.wake()
+            self._prefetch.go_on()
         return queued.popleft()
 
     def state_dict(self) -> dict[str, Any]:

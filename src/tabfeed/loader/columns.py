@@ -96,6 +96,11 @@ class Layout:
         )
 
     @property
+    def rest(self) -> Layout:
+        """What it says about columns that lie in no buffer of a group."""
+        return Layout((), self.lists, self.fixed, self.extras)
+
+    @property
     def row_bytes(self) -> int:
         """About what a row takes in a chunk."""
         scalars = sum(len(g.columns) * g.dtype.itemsize for g in self.groups)

@@ -194,7 +194,6 @@ class Prefetch(Generic[T]):
             raise LoaderError("this iterator was begun in another process; begin a new one here")
         with work.lock:
             result = self._take()
-            work.room.notify()
         if isinstance(result, _Failure):
             self.close()
             raise result.error
@@ -211,6 +210,7 @@ class Prefetch(Generic[T]):
 
     def _wait(self) -> None:
         work = self._work
+        work.room.notify()
         while work.given not in work.results:
             if work.stopped or work.given >= len(work.numbers):
                 raise StopIteration
@@ -227,8 +227,11 @@ class Prefetch(Generic[T]):
         found = self._work.results.get(self._work.given)
         return found is not None and not isinstance(found, _Failure)
 
-    def wake(self) -> None:
-        """Let a worker look whether there is more to do: there may be room for it now."""
+    def go_on(self) -> None:
+        """Let the workers know that a piece was taken and, with what it was made of, used.
+
+        Not before: they would get in the way of whoever uses it.
+        """
         self._work.wake()
 
     def _any_alive(self) -> bool:

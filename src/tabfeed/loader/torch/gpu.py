@@ -125,7 +125,8 @@ class _Build:
         reader, maker = cast(LotReader, recipe.reader), cast(ChunkMaker, recipe.maker)
         widths = {name: dtype.itemsize for name, dtype in reader.dtypes.items()}
         need = Need.of(feed.plan, reader.layout, widths)
-        need = replace(need, batch=need.batch + ops.row_bytes)
+        here = not (reader.layout.rest.columns or getattr(recipe.finish, "asks", False))
+        need = replace(need, batch=need.batch + ops.row_bytes, here=here)
         share = divide(need, self.memory, cudf=cudf)
         if share is None:
             return None
@@ -137,7 +138,7 @@ class _Build:
         if cudf:
             lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
         chunks = GpuChunkMaker(reader.layout, maker, slabs, *streams)
-        made = self._recipe(lots, chunks, desks.ahead(share))
+        made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=here)
         threads = feed.options.threads or 2 + (share.readings if cudf else desks.threads)
         options = replace(feed.options, threads=threads, depth=share.depth)
         return Feed(made, replace(feed.plan, chunk=share.steps), options)
@@ -152,7 +153,6 @@ class _Build:
             ahead=ahead,
             stream=chunks.stream,
             device=self.device,
-            here=not (chunks.has_rest or getattr(recipe.finish, "asks", False)),
             host=replace(recipe, finish=for_host(recipe.finish)),
         )
 

@@ -95,13 +95,8 @@ class GpuChunkMaker:
             else:
                 chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
 
-    @property
-    def has_rest(self) -> bool:
-        """Whether some columns are put together in the computer's memory."""
-        return bool(self.layout.lists or self.layout.fixed or self.layout.extras)
-
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
-        layout = Layout((), self.layout.lists, self.layout.fixed, self.layout.extras)
+        layout = self.layout.rest
         if not layout.columns:
             return Chunk(plan.bounds)
         held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}

@@ -157,8 +157,7 @@ class GpuLotReader:
 
     @cached_property
     def _rest(self) -> LotReader | None:
-        layout = self.host.layout
-        rest = Layout((), layout.lists, layout.fixed, layout.extras)
+        rest = self.host.layout.rest
         return replace(self.host, layout=rest) if rest.columns else None
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:

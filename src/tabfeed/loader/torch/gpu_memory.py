@@ -34,12 +34,15 @@ class Need:
         Bytes of a row in a lot, its place in the permutation included.
     passing
         Bytes of a row while it is gathered and cast.
+    here
+        Whether one thread, that of the training, makes all chunks.
     """
 
     plan: Plan
     batch: int
     lot: int
     passing: int
+    here: bool = False
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout, widths: dict[str, int]) -> Need:
@@ -62,9 +65,9 @@ class Need:
         return self.plan.batch // self.plan.ranks
 
     def chunk_bytes(self, steps: int, depth: int) -> int:
-        """Chunks that are ready, in use and not yet given back, and two in the making."""
-        rows = steps * self.batch_rows
-        return rows * ((depth + 2) * self.batch + 2 * self.passing)
+        """Chunks that are ready, in use and not yet given back, and those in the making."""
+        held, making = (3, 1) if self.here else (depth + 2, 2)
+        return steps * self.batch_rows * (held * self.batch + making * self.passing)
 
     def open_lots(self, steps: int, depth: int) -> int:
         """Most lots that the chunks in the making need at a time."""
