@@ -50,13 +50,21 @@ def test_the_first_epoch():
 
 @pytest.mark.parametrize("label", TRAIN)
 def test_training(label):
-    ceiling, arrow, cudf, by_hand = cells(label)
+    ceiling, arrow, busy, cudf, by_hand, by_hand_busy = cells(label)
     found = FOUND["train"][TRAIN[label]]
     assert ceiling == f"{found['ceiling']['rate']:.1f}"
     assert arrow == f"{found['arrow, share of the ceiling']:.0%}".replace("%", " %")
     assert cudf == f"{found['cudf, share of the ceiling']:.0%}".replace("%", " %")
     share = found["by hand, 8 workers"]["rate"] / found["ceiling"]["rate"]
     assert by_hand == f"{share:.0%}".replace("%", " %")
+    assert busy == f"{found['arrow']['busy']:.0f} %"
+    assert by_hand_busy == f"{found['by hand, 8 workers']['busy']:.0f} %"
+
+
+def test_within_a_limit():
+    found = FOUND["bounded"]
+    said = f"Arrow loads {found['arrow']['rate']:.0f} million rows a second"
+    assert said in PAGE.replace("\n", " ")
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

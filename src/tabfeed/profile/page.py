@@ -25,7 +25,7 @@ _TIMES = {"startup": "start-up", "wait": "waiting", "copy": "copying", "compute"
 _DRAWN: tuple[str, ...] = ("compute", "wait", "startup")
 _ORDER = (
     *("fetch", "read", "transform", "convert", "plan", "gather", "finish", "copy", "chunk"),
-    "ahead",
+    *("queue", "ahead"),
     *("share", "full"),
 )
 

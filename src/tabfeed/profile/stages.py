@@ -20,6 +20,7 @@ LABELS = {
     "gather": "shuffling and gathering",
     "finish": "making batches",
     "copy": "copying to the device",
+    "queue": "queueing work for the device",
     "chunk": "work in between",
     "ahead": "work in between, ahead",
     "share": "waiting for another thread",

@@ -36,6 +36,7 @@ _OF_STAGE = {
     "chunk": "batches",
     "ahead": "batches",
     "copy": "copy",
+    "queue": "copy",
 }
 
 

@@ -202,13 +202,17 @@ class _Suite:
         _wait_for(lambda: _threads() <= before, "an exception leaves a thread")
 
     def check_work_is_in_the_background(self) -> None:
-        """Reading, gathering and conversion happen on other threads than the caller's."""
+        """Reading, gathering and conversion happen on other threads than the caller's.
+
+        What a GPU does beside the model may be queued by the caller, which a span "queue" tells.
+        """
         recorder = ListRecorder()
         with recording(recorder):
             list(self.loader(batch_size=10, shuffle=True))
         busy = {s.name for s in recorder.spans if s.thread == threading.current_thread().name}
         assert not busy & {"read", "convert", "gather", "finish"}, f"on the caller's thread: {busy}"
-        assert {"read", "gather", "finish"} <= {s.name for s in recorder.spans}
+        seen = {s.name for s in recorder.spans}
+        assert {"read", "gather", "finish"} <= seen or {"read", "queue"} <= seen
 
     def check_kept_batches(self) -> None:
         """Batches that are kept are never overwritten."""

@@ -12,7 +12,6 @@ choice goes by, is not to be had from JAX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +21,7 @@ from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.trace import span
 
 __all__ = ["made_by_torch"]
 
@@ -30,9 +30,9 @@ __all__ = ["made_by_torch"]
 class _JaxRecipe(GpuRecipe[Any]):
     """Chunks made by torch, and cut by JAX when they are there."""
 
-    def finished(self, chunks: Iterable[Chunk]) -> list[Any]:
-        """The chunks as they are."""
-        return list(chunks)
+    def cut(self, chunk: Chunk) -> list[Any]:
+        """The chunk as it is."""
+        return [chunk]
 
     def arrive(self, made: Any) -> list[Any]:
         """The batches of a chunk, which was queued when the one before it arrived.
@@ -40,7 +40,8 @@ class _JaxRecipe(GpuRecipe[Any]):
         A cut that is queued before its data are there would hold up the model's steps.
         """
         made.event.synchronize()
-        return super().finished(made.batches)
+        with span("queue"):
+            return [batch for chunk in made.batches for batch in self.finish(chunk)]
 
 
 def made_by_torch(feed: Feed[Any], number: int) -> Feed[Any] | None:

@@ -54,8 +54,9 @@ class GpuChunkMaker:
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
-        chunk = self._rest(plan, lots)
-        return [self.gather(plan, lots, self.bring(plan, lots), chunk)]
+        with span("gather", rows=plan.rows):
+            chunk = self._rest(plan, lots)
+            return [self.gather(plan, lots, self.bring(plan, lots), chunk)]
 
     def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
         """Have the lots of a chunk copied to the GPU, and say how it is put together."""
@@ -69,7 +70,7 @@ class GpuChunkMaker:
     ) -> Chunk:
         """Queue the putting together of a chunk whose lots were brought."""
         chunk = chunk or Chunk(plan.bounds)
-        with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream):
             slabs = [_slab(lot) for lot in lots.values()]
             for event in {slab.ready for slab in slabs}:
                 if event is not None:

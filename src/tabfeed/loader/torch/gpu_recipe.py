@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tabfeed.loader.base import Recipe
+from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.plan import ChunkPlan, Epoch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.shared_lots import SharedLots
@@ -108,10 +109,17 @@ class GpuRecipe(Recipe[B]):
         """Queue the making of a chunk, if that was left to the training thread."""
         if not isinstance(made, Parts):
             return made
-        with torch.cuda.stream(self.stream):
-            batches = self.finished([self._maker.gather(made.plan, made.found, made.runs)])
+        with span("queue", rows=made.plan.rows), torch.cuda.stream(self.stream):
+            chunk = self._maker.gather(made.plan, made.found, made.runs)
+            for op in self.ops:
+                op(chunk)
+            batches = self.cut(chunk)
             made.done()
             return self.queued(batches)
+
+    def cut(self, chunk: Chunk) -> list[Any]:
+        """The batches of a chunk that was just queued, on the training thread."""
+        return self.finish(chunk)
 
     def queued(self, batches: list[B]) -> Ready:
         """Batches that were just queued on the stream, with what `arrive` needs to know."""

@@ -1,0 +1,29 @@
+"""Every promise of a loader, its batches made as on a GPU, on one that is not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tabfeed.loader.torch import TorchAsyncItr
+from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.testing.loader import check_loader
+from tests.loader.pretend import pretend_gpu
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("reader", ["auto", "arrow"])
+def test_every_promise_of_a_loader_holds(monkeypatch, reader):
+    pretend_gpu(monkeypatch)
+
+    def make(dataset, **options):
+        loader = TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cpu", **options)
+        loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions(reader, 10**8))
+        assert loader.feed.recipe.here
+        return loader
+
+    def read(batch):
+        cats, conts, y = (t.numpy() for t in batch)
+        return {"check": cats[:, 0], "key": cats[:, 1], "x": conts[:, 0], "y": y}
+
+    check_loader(make, read)
