@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/chaos.py --rows 4000000 --repetitions 10
 
-Three worker processes do the work. Every few seconds one of them, drawn at random, is killed with
-SIGKILL, if it is not the only one left; now and then one is stopped for a moment instead, which
-makes it a slow worker. What was
-learned and what was written must be, byte for byte, what the threads of this machine make of the
-same data in peace. Prints one JSON object; the exit status is 1 if anything differed.
+Three worker processes do the work. Every few seconds, and soon after each step begins, one of them,
+drawn at random, is killed with SIGKILL, if it is not the only one left; now and then one is stopped
+for a moment instead, which makes it a slow worker. What was learned and what was written must be,
+byte for byte, what the threads of this machine make of the same data in peace. Prints one JSON
+object; the exit status is 1 if anything differed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -35,7 +36,10 @@ from distributed import Client, LocalCluster
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.execute import Executor, LocalExecutor, as_executor
+from tabfeed.execute.dask_clients import disconnect, start_local
 from tabfeed.testing.executor import content
+
+_SOON = 1.0  # seconds from the beginning of a step to its first kill
 
 
 def write_data(folder: Path, rows: int, files: int = 8) -> None:
@@ -94,7 +98,7 @@ class Killer:
         self._step = ""
         self._cluster, self._every = cluster, every
         self._rng = random.Random(seed)
-        self._end = threading.Event()
+        self._end, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="killer")
 
     def __enter__(self) -> Killer:
@@ -103,25 +107,32 @@ class Killer:
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
+        self._begun.set()
         self._thread.join()
 
     def begin(self, step: str) -> None:
-        """What is going on from now on, for the count."""
+        """What is going on from now on; if that is work, somebody is killed soon after."""
         self._step = step
+        if step != "compare":
+            self._begun.set()
 
     def _run(self) -> None:
         count = len(self._cluster.workers)
-        while not self._end.wait(self._every * self._rng.uniform(0.7, 1.3)):
+        while not self._end.is_set():
+            new = self._begun.wait(self._every * self._rng.uniform(0.7, 1.3))
+            self._begun.clear()
+            if self._end.wait(_SOON if new else 0):
+                return
             self._cluster.scale(count)  # a worker that died while it started is given up otherwise
             there = set(self._cluster.scheduler.workers)
             nannies = [n for n in list(self._cluster.workers.values()) if n.pid]
             pids = [n.pid for n in nannies if n.worker_address in there]
             if len(pids) > 1:  # on a slow machine a dead worker takes its time to come back
-                self._strike(self._rng.choice(pids))
+                self._strike(self._rng.choice(pids), kill=new or self._rng.random() < 0.8)
 
-    def _strike(self, pid: int) -> None:
+    def _strike(self, pid: int, *, kill: bool) -> None:
         with suppress(ProcessLookupError):
-            if self._rng.random() < 0.8:
+            if kill:
                 os.kill(pid, signal.SIGKILL)
                 self.kills[self._step] += 1
             else:
@@ -133,20 +144,14 @@ class Killer:
 
 @contextmanager
 def workers(count: int) -> Iterator[tuple[LocalCluster, Client]]:
-    """Processes of one thread each, started again when they die."""
-    with (
-        LocalCluster(
-            n_workers=count,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-            memory_limit="4GB",
-            silence_logs=50,
-            env={"POLARS_MAX_THREADS": "1"},
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield cluster, client
+    """Processes of one thread each, as `tabfeed.Distributed` starts them, anew when they die."""
+    os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # for them: they will have much to say
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    client = start_local(count, 1, "4GB")
+    try:
+        yield client.cluster, client
+    finally:
+        disconnect(client)
 
 
 def repetition(

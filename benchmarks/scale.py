@@ -1,6 +1,6 @@
 """How much faster two Dask workers are than one, and what moves between them. Prints JSON.
 
-    python benchmarks/scale.py [--rows 3000000] [--rounds 3] [--steps fit transform storage]
+    python benchmarks/scale.py --json benchmarks/results/scale.json --page docs/scaling.md
 
 The README's Criteo workflow on one and on two worker processes of one thread each, started as
 `tabfeed.Distributed` starts them, on the same data and with all files in the page cache. Each
@@ -15,6 +15,8 @@ is what two workers that lost nothing would reach; "of_machine" is the speed-up 
 
 "storage" is the loader on object storage with a delay and a limit for each connection against local
 disk, and the bytes that each of several ranks reads (`benchmarks/remote.py` has more of both).
+
+`--page` writes the table of a page anew; a test holds the page to the JSON.
 """
 
 from __future__ import annotations
@@ -39,9 +41,13 @@ from tabfeed import Dataset, Workflow, ops
 from tabfeed.execute import Executor, LocalExecutor, as_executor
 from tabfeed.execute.dask_clients import KEEP_MEMORY, disconnect, start_local
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import criteo_raw
 from criteo_raw import CATS, CONTS
+
+from benchmarks.harness.about import about
+from benchmarks.page_table import put, rows
 
 STEPS = ("fit", "transform", "full_shuffle", "storage")
 ONE = {"POLARS_MAX_THREADS": "1", "TABFEED_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -220,24 +226,54 @@ def features(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return result
 
 
+def table(found: dict[str, Any]) -> str:
+    """The result for people."""
+    head = [
+        f"{found['rows']:,} rows", "1 worker", "2 workers", "times as fast",
+        "two processes without Dask", "processor seconds of workers, with one and two",
+        "of client and scheduler",
+    ]  # fmt: skip
+    labels = {"fit": "fit", "transform": "transform and write"}
+    return rows(head, *([label, *_figures(found, name)] for name, label in labels.items()))
+
+
+def _figures(found: dict[str, Any], name: str) -> list[str]:
+    each, gain = [found["workers"][n] for n in "12"], found[name]
+    cpu = (
+        ", ".join(f"{run[f'{name}_cpu_{who}_s']:.1f}" for run in each)
+        for who in ("workers", "client")
+    )
+    seconds = [f"{run[f'{name}_s']:.1f} s" for run in each]
+    return [*seconds, f"{gain['speedup']:.2f}", f"{gain['machine']:.2f}", *cpu]
+
+
 def main() -> None:
     """Parse the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--steps", nargs="+", default=("fit", "transform", "storage"), choices=STEPS
+    )
     parser.add_argument("--raw", type=Path, help="where the data is, or is to be kept")
+    parser.add_argument("--json", type=Path, help="where to write the result as well")
+    parser.add_argument("--page", type=Path, help="a page with a table of the result")
     parser.add_argument("--alone", nargs="+", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
         return alone(options.alone[0], options.alone[1:])
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = about()
     if set(options.steps) - {"storage"}:
         with tempfile.TemporaryDirectory() as folder:
             found |= features(options, Path(folder))
     if "storage" in options.steps:
         found["storage"] = storage()
-    print(json.dumps(found, indent=1))
+    text = json.dumps(found, indent=1)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+    if options.page:
+        options.page.write_text(put(options.page.read_text(), "scale.py", table(json.loads(text))))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 _BLOCK = 2**16
-_SENT_AT_ONCE = 2**20
+_SENT_AT_ONCE = 2**21  # each costs this process a wake-up
 _CATCH_UP = 0.05  # seconds of bandwidth that a connection which fell behind may make up for
 _REASONS = {200: "OK", 206: "Partial Content", 404: "Not Found"}
 

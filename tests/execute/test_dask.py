@@ -55,6 +55,8 @@ def test_tasks_have_names_that_people_understand(
     assert {"fit/part_11", "fit/Categorify/C1", "fit/Categorify/C2"} <= seen
     assert {"write/users", "write/items", "write/part_1"} <= seen
     assert {"shuffle/part_11", "shuffle/bucket_1"} <= seen
+    who = {r["key"].rsplit("-", 2)[0]: r["worker"] for r in stream.data if type(r["key"]) is str}
+    assert who["fit/Categorify/C1"] != who["fit/Categorify/C2"]  # each merges half of the columns
 
 
 def keys_in(stream: Any) -> list[Any]:
@@ -141,6 +143,23 @@ def test_groups_too_many_for_a_worker_are_merged_in_shares(
     Workflow(graph(), executor=executor).fit(Dataset(files)).save(tmp_path / "there")
     for path in (tmp_path / "here" / "tables").iterdir():
         assert path.read_bytes() == (tmp_path / "there" / "tables" / path.name).read_bytes()
+
+
+def test_a_scheduler_that_is_away_between_two_levels_of_merging(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = executor.surroundings.workers
+    answers = iter([asked, lambda: 1 / 0])  # before the run, and when its runs of eight are done
+
+    def workers() -> Any:
+        try:
+            return next(answers, asked)()
+        except ZeroDivisionError:
+            raise OSError("reconnecting") from None
+
+    monkeypatch.setattr(executor.surroundings, "workers", workers)
+    assert executor.reduce(range(20), float, lambda a, b: a + b) == 190.0
+    assert next(answers, None) is None
 
 
 # -- errors -----------------------------------------------------------------------------

@@ -267,6 +267,9 @@ def test_a_cluster_of_our_own_is_gone_after_the_block(files: Path, tmp_path: Pat
     with tabfeed.Distributed(workers=1) as cluster:
         client = cluster.client
         assert list(client.run(os.getenv, "POLARS_MAX_THREADS").values()) == ["1"]
+        watched = client.run(dask.config.get, "distributed.worker.profile.enabled")
+        assert list(watched.values()) == [False]
+        assert not client.amm.running()
         Dataset(files).to_parquet(tmp_path / "out", output_files=2)
     assert client.status == "closed"
     assert Dataset(tmp_path / "out").num_rows == 1000

@@ -24,6 +24,11 @@ def test_neighbours_are_joined_up_to_the_largest_request() -> None:
     assert requests_for(columns, 32 * MIB) == [Range(0, 30 * MIB), Range(30 * MIB, 40 * MIB)]
 
 
+def test_what_is_too_large_for_one_request_is_cut_evenly() -> None:
+    cut = requests_for([Range(0, 90)], 40)
+    assert cut == [Range(0, 30), Range(30, 60), Range(60, 90)]
+
+
 def test_overlaps_repeats_and_nothing() -> None:
     assert requests_for([Range(0, 10), Range(5, 20), Range(0, 10), Range(3, 3)]) == [Range(0, 20)]
     assert requests_for([]) == []

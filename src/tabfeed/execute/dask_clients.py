@@ -9,8 +9,8 @@ variables is obeyed.
 
 Nor do they watch themselves as closely as Dask's do. Sampling the stack a hundred times a second,
 looking at the memory ten times and at the event loop fifty times took 4.8 % of a core for two
-workers that had nothing to do, and 3.4 % for the client that has their scheduler; now 0.5 and
-0.6 %. What is lost is the dashboard's page of profiles, and half a second until a worker that
+workers that had nothing to do, and 2.8 % for the client that has their scheduler; now 0.7 and
+0.8 %. What is lost is the dashboard's page of profiles, and half a second until a worker that
 outgrows its memory is noticed. Nobody takes the work of a run (its parcel) off a worker either, as
 Dask's memory manager does while the worker waits: it would be opened again for the next task.
 """

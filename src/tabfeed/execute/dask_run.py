@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import distributed
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Killed", "Lost", "Run", "deadly"]
 
+R = TypeVar("R")
 _IN_GRAPH = 2**29  # bytes of a parcel that may wait on the scheduler
 _LOOK_EVERY = 5.0  # seconds between two looks at whether anybody is still working
 _IN_VAIN = 5  # times that a parcel is sent while no task gets done
@@ -167,6 +168,16 @@ class Run:
         except CommClosedError as e:
             raise Lost(str(e)) from e
 
+    # -- who is there -------------------------------------------------------------
+
+    def workers(self) -> list[str]:
+        """The workers; `Lost` if the scheduler does not answer."""
+        return list(_answered(self.executor.surroundings.workers))
+
+    def task_memory(self) -> int | None:
+        """Bytes one task may use; `Lost` if the scheduler does not answer."""
+        return _answered(self.executor.surroundings.task_memory)
+
     # -- waiting ------------------------------------------------------------------
 
     def result(self, future: Future[Any]) -> bytes:
@@ -269,6 +280,14 @@ class Run:
         """Tell the cluster that nobody waits for these."""
         if futures and self.client.status == "running":
             self.client.cancel(futures, force=True)
+
+
+def _answered(question: Callable[[], R]) -> R:
+    """What the scheduler says."""
+    try:
+        return question()
+    except (OSError, TimeoutError, AttributeError, KeyError) as e:  # reconnecting
+        raise Lost(str(e)) from e
 
 
 def _name(key: Any) -> str:

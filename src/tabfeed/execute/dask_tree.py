@@ -90,7 +90,7 @@ class Tree:
 
     def _shares(self, sizes: list[int]) -> list[int]:
         """How many shares each slot is cut into, so that a merge is a fraction of the memory."""
-        most = max(1, (self._run.executor.surroundings.task_memory() or 2**30) // 8)
+        most = max(1, (self._run.task_memory() or 2**30) // 8)
         return [min(_MOST_SHARES, max(1, -(-size // most))) for size in sizes]
 
     def _workers(self, sizes: list[int]) -> list[str | None]:
@@ -99,7 +99,7 @@ class Tree:
         Left to itself Dask merges everything where most of it lies, since it takes
         moving bytes for slower than it is.
         """
-        loads: dict[str | None, int] = dict.fromkeys(self._run.executor.surroundings.workers(), 0)
+        loads: dict[str | None, int] = dict.fromkeys(self._run.workers(), 0)
         chosen: list[str | None] = [None] * len(sizes)
         for slot in sorted(range(len(sizes)), key=lambda slot: -sizes[slot]):
             least = min(loads, key=lambda worker: loads[worker], default=None)

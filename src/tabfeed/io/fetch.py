@@ -43,7 +43,6 @@ _MOST_TRIES = 6
 _IDLE_SECONDS = 5.0
 _TICK = 0.5
 _GRACE = 5.0
-_CHECKS = 2  # connections that look at versions: they carry no data, and are beside the others
 
 
 # -- patience ---------------------------------------------------------------------------
@@ -166,8 +165,9 @@ class _Progress:
             self.moved = time.monotonic()
             self.left -= 1
             last = self.left == 0
-        if last:
-            _connections(_CHECKS, "check").submit(self._finish)
+        if last:  # as many as read may look at versions: that carries no data, and nobody queues
+            connections = (self.location.remote or RemoteOptions()).connections
+            _connections(connections, "check").submit(self._finish)
 
     def _get(self, number: int) -> None:
         wanted, location = self.requests[number], self.location

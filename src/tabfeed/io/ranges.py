@@ -10,6 +10,7 @@ way may take, the smaller they must be.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 __all__ = ["LARGEST", "Range", "largest_request", "requests_for"]
@@ -52,7 +53,7 @@ def requests_for(wanted: Iterable[Range], largest: int = LARGEST) -> list[Range]
     >>> requests_for([Range(0, 1000), Range(1050, 2000), Range(9000, 9500)])
     [Range(start=0, stop=2000), Range(start=9000, stop=9500)]
     >>> requests_for([Range(0, 10)], largest=6)
-    [Range(start=0, stop=6), Range(start=6, stop=10)]
+    [Range(start=0, stop=5), Range(start=5, stop=10)]
     """
     merged: list[Range] = []
     useful = 0
@@ -76,5 +77,7 @@ def _belongs(last: Range, piece: Range, useful: int, largest: int) -> bool:
 
 
 def _split(piece: Range, largest: int) -> list[Range]:
-    starts = range(piece.start, piece.stop, largest)
-    return [Range(start, min(start + largest, piece.stop)) for start in starts]
+    """As few as may be, as large as each other: those of one partition end at the same time."""
+    count = -(-piece.size // largest)
+    bounds = [piece.start + piece.size * i // count for i in range(count + 1)]
+    return [Range(start, stop) for start, stop in pairwise(bounds)]

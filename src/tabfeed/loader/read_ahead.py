@@ -16,9 +16,7 @@ from tabfeed.loader.columns import Part
 
 __all__ = ["BeginsParts", "ReadAhead", "reading_ahead"]
 
-import os as _os
-
-_SHARE = float(_os.environ.get("H8", "4"))
+_SHARE = 4
 
 
 class BeginsParts(Protocol):
@@ -53,7 +51,7 @@ def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
     """
     if not getattr(reader, "remote", False):
         return reader
-    return ReadAhead(reader, coming, int(budget // _SHARE))
+    return ReadAhead(reader, coming, budget // _SHARE)
 
 
 class ReadAhead:
