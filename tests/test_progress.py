@@ -130,10 +130,16 @@ def test_nowhere_to_write_is_nobody_to_see(stderr: Any, monkeypatch: pytest.Monk
     assert wanted() is False
 
 
-def test_a_notebook_wants_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_that_can_draw_bars_wants_them(
+    widgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TABFEED_PROGRESS")
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    assert wanted() is True
+    monkeypatch.setattr(
+        "tabfeed.progress.find_spec", lambda name: sys.__spec__ if widgets else None
+    )
+    assert wanted() is widgets
 
 
 def test_many_threads_may_advance_one_bar(

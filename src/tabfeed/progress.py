@@ -1,8 +1,9 @@
 """Progress bars for long work: Rich, in a terminal or a notebook, and nothing in a pipe.
 
-``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. A bar is gone when its work is
-done. One bar is shown at a time: work inside other work, or on another thread, is silent,
-since two bars would write over each other.
+A notebook shows them where ipywidgets is installed; without it Rich would write a warning and an
+empty line for each. ``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. A bar is gone when
+its work is done. One bar is shown at a time: work inside other work, or on another thread, is
+silent, since two bars would write over each other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 __all__ = ["Bar", "progress"]
@@ -51,7 +53,7 @@ def wanted() -> bool:
     if setting is not None:
         return setting.strip().lower() not in _OFF
     if "ipykernel" in sys.modules:
-        return True
+        return find_spec("ipywidgets") is not None
     try:
         return sys.stderr is not None and sys.stderr.isatty()
     except ValueError:  # closed

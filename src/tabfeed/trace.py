@@ -13,12 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-__all__ = ["ListRecorder", "Recorder", "Span", "recording", "span", "spanned"]
-
-T = TypeVar("T")
-_END: Any = object()
+__all__ = ["ListRecorder", "Recorder", "Span", "recording", "span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +77,6 @@ _recorder: Recorder = _NullRecorder()
 def span(name: str, **data: Any) -> AbstractContextManager[None]:
     """Mark the work done inside the ``with`` block."""
     return _recorder.span(name, data)
-
-
-def spanned(name: str, items: Iterator[T], rows: int | None) -> Iterator[T]:
-    """Items as they come, each made inside a span; the rows count once.
-
-    Examples
-    --------
-    >>> recorder = ListRecorder()
-    >>> with recording(recorder):
-    ...     made = list(spanned("read", iter("ab"), 3))
-    >>> made, [s.data["rows"] for s in recorder.spans]  # the last found that there is no more
-    (['a', 'b'], [3, None, None])
-    """
-    while True:
-        with span(name, rows=rows):
-            item = next(items, _END)
-        if item is _END:
-            return
-        yield item
-        rows = None
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
-from tabfeed.errors import LoaderError
+from tabfeed.errors import BadFileError, LoaderError
+from tabfeed.io.parquet import ParquetFile
 from tabfeed.loader.columns import Group, Layout, Part
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.plan import Plan
@@ -102,3 +103,86 @@ def test_through_a_transform(dataset):
 
     (lot,) = reader(dataset, transforms=(double,)).read(Plan((10, 10, 10), batch=5).epoch(0), [0])
     assert (lot.matrices["cats"][0] * 5).tolist() == lot.matrices["cats"][1].tolist()
+
+
+# -- columns that need nothing but decoding: the straight way ---------------------------------
+
+NUMBERS = Layout(
+    groups=(
+        Group("cats", ("b", "a"), np.dtype(np.int64)),
+        Group("conts", ("x", "n"), np.dtype(np.float32)),
+        Group("label", ("a",), np.dtype(np.float32)),
+    )
+)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("at_once", [1, 60, 2**20])
+def test_the_straight_way_gives_the_same_lot(dataset, monkeypatch, shuffle, at_once):
+    made, epoch = reader(dataset, NUMBERS, at_once=at_once), Plan((10,) * 3, 5, shuffle=shuffle)
+    monkeypatch.setattr(PartReader, "pieces", None)  # not that way
+    (straight,) = made.read(epoch.epoch(0), [1])
+    monkeypatch.undo()
+    monkeypatch.setattr(PartReader, "are_plain", False)
+    (other,) = made.read(epoch.epoch(0), [1])
+    for name, matrix in other.matrices.items():
+        assert straight.matrices[name].dtype == matrix.dtype
+        np.testing.assert_array_equal(straight.matrices[name], matrix)
+
+
+def test_straight_columns_keep_their_nulls_as_nan_and_rows_in_order(dataset):
+    (lot,) = reader(dataset, NUMBERS).read(Plan((10,) * 3, 5, shuffle=False).epoch(0), [0])
+    assert lot.matrices["cats"].tolist() == [list(range(0, 100, 10)), list(range(10))]
+    assert np.flatnonzero(np.isnan(lot.matrices["conts"][1])).tolist() == [7]
+    assert lot.matrices["label"][0].tolist() == list(range(10))
+
+
+def test_a_null_among_straight_integers_is_told_with_its_place(dataset):
+    layout = Layout(groups=(Group("cats", ("a", "n"), np.dtype(np.int64)),))
+    made = reader(dataset, layout)
+    with pytest.raises(LoaderError, match=r"row group 0\): column 'n' has 1 nulls"):
+        made.read(Plan((10,) * 3, 5, shuffle=False).epoch(0), [0])
+
+
+def test_what_is_not_straight(dataset, tmp_path):
+    def is_straight(ds, layout, **options):
+        parts = reader(ds, layout, **options).parts
+        return parts.straight(0, layout.columns) is not None
+
+    def group(name, dtype):
+        return Layout(groups=(Group("g", (name,), np.dtype(dtype)),))
+
+    assert is_straight(dataset, group("n", np.int64))
+    assert not is_straight(dataset, group("n", np.int32))  # may not hold every value
+    assert not is_straight(dataset, LAYOUT)  # lists, text
+    assert not is_straight(dataset, NUMBERS, transforms=(lambda table: table,))
+    assert not is_straight(dataset.map(lambda table: table), NUMBERS)
+    assert not is_straight(Dataset({"n": np.arange(30)}), group("n", np.int64))
+    filtered = Dataset(tmp_path / "a.parquet", filters=[("a", "<", 5)])
+    assert not is_straight(filtered, group("a", np.int32))
+    lenient = Dataset(tmp_path / "a.parquet", on_bad_file="skip")
+    assert not is_straight(lenient, group("a", np.int32))
+    larger = Dataset(tmp_path / "a.parquet", npartitions=1)
+    assert not is_straight(larger, group("a", np.int32))  # three row groups in one
+
+
+def test_a_type_that_the_file_keeps_otherwise_goes_the_longer_way(dataset, monkeypatch):
+    monkeypatch.setattr(ParquetFile, "stored_as_given", False)
+    made = reader(dataset, NUMBERS)
+    assert made.parts.straight(0, NUMBERS.columns) is None
+    (lot,) = made.read(Plan((10,) * 3, 5, shuffle=False).epoch(0), [0])
+    assert lot.matrices["cats"][1].tolist() == list(range(10))
+
+
+def test_damage_met_on_the_straight_way_is_named(dataset, tmp_path):
+    path = tmp_path / "a.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(2)
+    assert chunk.path_in_schema == "x"
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
+    path.write_bytes(damaged)
+    made, epoch = reader(dataset, NUMBERS), Plan((10,) * 3, 5, shuffle=False).epoch(0)
+    assert made.read(epoch, [0])[0].rows == 10
+    with pytest.raises(BadFileError, match="row group 1, column 'x' is damaged"):
+        made.read(epoch, [1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -566,6 +567,13 @@ def test_memory_allocation(monkeypatch: pytest.MonkeyPatch, value: str, megabyte
     monkeypatch.setenv("TF_MEMORY_ALLOCATION", value)
     configure_tensorflow()
     assert gpu.limits == [megabytes]
+
+
+def test_the_import_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(monkeypatch)
+    monkeypatch.setenv("TF_MEMORY_ALLOCATION", "100")
+    importlib.reload(sys.modules["tabfeed.loader.tensorflow"])
+    assert gpu.limits == [100]
 
 
 def test_memory_allocation_too_late_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

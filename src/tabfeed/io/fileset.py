@@ -37,7 +37,7 @@ from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.skipping import CannotRead, SkipList, Skipped
 from tabfeed.io.source import DataFile, Location, OpenFormat, ReadOptions
 from tabfeed.io.unify import combine, conform, join_schemas
-from tabfeed.trace import span, spanned
+from tabfeed.trace import span
 
 __all__ = ["FileSet", "open_files"]
 
@@ -228,7 +228,7 @@ class FileSet:
         others = [c for c in columns if c not in own]
         units = [p.unit for p in partition.pieces]
         tables = file.read_by_column(units, own, at_once)
-        for table in spanned("read", tables, partition.rows):
+        for table in _recorded(tables, partition.rows):
             given = [*table.column_names, *others]
             others = []
             yield self._add_keys(table, index, given)
@@ -481,3 +481,14 @@ def _key_type(values: list[Any]) -> pa.DataType:
     """Integers or text; text if every folder says null."""
     dtype = pa.array(values).type
     return pa.string() if pa.types.is_null(dtype) else dtype
+
+
+def _recorded(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+    """Tables as they come, each decoded inside a span; the rows count once."""
+    while True:
+        with span("read", rows=rows):
+            table = next(tables, None)
+        if table is None:
+            return
+        yield table
+        rows = None

@@ -26,7 +26,7 @@ from tabfeed.loader.plan import ChunkPlan, Strip
 from tabfeed.loader.ragged import gather_lists, join_lists, slice_lists
 from tabfeed.trace import span
 
-__all__ = ["Chunk", "ChunkMaker", "MakesChunks", "spaced"]
+__all__ = ["Chunk", "ChunkMaker", "MakesChunks"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -103,19 +103,6 @@ class ChunkMaker:
         with span("gather", rows=plan.rows):
             return self._copy(plan, lots)
 
-    def buffers(self, rows: int) -> dict[str, Array]:
-        """Memory for so many rows, by group."""
-        return {
-            g.name: self.pool.empty((len(g.columns), rows), g.dtype) for g in self.layout.groups
-        }
-
-    def of_buffers(self, plan: ChunkPlan, buffers: Mapping[str, Array]) -> Chunk:
-        """The chunk whose scalar columns these are."""
-        chunk = Chunk(plan.bounds)
-        for group in self.layout.groups:
-            self._keep(chunk, group, buffers[group.name])
-        return chunk
-
     def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> bool:
         """Whether lots have the columns as batches are to have them."""
         used = [lots[s.lot] for s in plan.strips]
@@ -137,11 +124,12 @@ class ChunkMaker:
         return chunk
 
     def _copy(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
-        buffers = self.buffers(plan.rows)
-        for name, buffer in buffers.items():
+        chunk = Chunk(plan.bounds)
+        for group in self.layout.groups:
+            buffer = self.pool.empty((len(group.columns), plan.rows), group.dtype)
             for strip in plan.strips:
-                _lay(strip, lots[strip.lot].matrices[name], buffer)
-        chunk = self.of_buffers(plan, buffers)
+                _lay(strip, lots[strip.lot].matrices[group.name], buffer)
+            self._keep(chunk, group, buffer)
         for name, width, dtype in self.layout.fixed:
             out = chunk.columns[name] = self.pool.empty((plan.rows, width), dtype)
             for strip in plan.strips:
@@ -178,13 +166,13 @@ def _lay(strip: Strip, source: Array, out: Array) -> None:
         np.copyto(to, source[:, start : start + width], casting="unsafe")
     else:
         np.copyto(
-            spaced(out[:, strip.place :], strip.stride, strip),
-            spaced(source[:, strip.start :], strip.pitch, strip),
+            _spaced(out[:, strip.place :], strip.stride, strip),
+            _spaced(source[:, strip.start :], strip.pitch, strip),
             casting="unsafe",
         )
 
 
-def spaced(array: Array, distance: int, strip: Strip) -> Array:
+def _spaced(array: Array, distance: int, strip: Strip) -> Array:
     """``(columns, steps, width)``: a view of places that lie `distance` rows apart."""
     across, along = array.strides
     shape = (array.shape[0], strip.steps, strip.width)

@@ -27,7 +27,7 @@ __all__ = [
     "is_plain",
     "make_part",
     "numpy_dtype",
-    "plain_column",
+    "plain_array",
 ]
 
 Array = npt.NDArray[Any]
@@ -181,10 +181,13 @@ def is_plain(arrow: pa.DataType | None, wanted: np.dtype[Any]) -> bool:
     return wanted.kind == "f" or bool(np.can_cast(arrow.to_pandas_dtype(), wanted))
 
 
-def plain_column(column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]) -> pa.Array:
-    """A column that `is_plain`, in one piece; nulls are NaN or an error."""
+def plain_array(column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]) -> Array:
+    """A column that `is_plain` as an array; nulls are NaN or an error."""
     array = _one_chunk(column)
-    return pa.array(scalar_array(array, name, wanted)) if array.null_count else array
+    if array.null_count:
+        return scalar_array(array, name, wanted)
+    values: Array = array.to_numpy()
+    return values
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
