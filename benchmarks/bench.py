@@ -48,10 +48,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="contenders or adapter files")
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES))
     parser.add_argument("--rows", type=int, default=USUAL_ROWS)
-    parser.add_argument("--feature-rows", type=int, default=0, help="a tenth of --rows by default")
+    parser.add_argument(
+        "--feature-rows", type=int, default=0, help="a twentieth of --rows by default"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="longest one run after its first batch"
+        "--seconds", type=float, default=60.0, help="longest one run after its first batch"
     )
     parser.add_argument(
         "--stop-after", type=float, default=math.inf, help="seconds; then go on later"
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     options = Options(
         folder=args.folder,
         rows=args.rows,
-        feature_rows=args.feature_rows or args.rows // 10,
+        feature_rows=args.feature_rows or args.rows // 20,
         only=tuple(args.only),
         suites=tuple(args.suites),
     )

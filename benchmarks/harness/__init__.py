@@ -2,6 +2,7 @@
 
     contender.py   what a contender is, and the case it is given
     data.py        the one dataset maker
+    sums.py        what all its values add up to, and whether that came
     worker.py      the process a contender lives in
     remote.py      that process seen from outside: commands, time limits, its end
     heat.py        a few contenders in turn, round by round

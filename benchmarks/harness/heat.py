@@ -58,7 +58,7 @@ class Settings:
         enough for whole epochs of all: a cut in the middle would wrong those whose batches come in
         bursts. Several epochs together are never cut.
     patience
-        The longest all rounds of one contender may take; otherwise the run that warms up counts.
+        The longest all rounds of one contender may take; otherwise its first run is its only one.
     hang
         Seconds after which a command is taken for a hang.
     logs
@@ -66,9 +66,9 @@ class Settings:
     """
 
     rounds: int = 5
-    seconds: float = 20.0
+    seconds: float = 60.0
     patience: float = 120.0
-    hang: float = 240.0
+    hang: float = 300.0
     logs: Path = field(default=Path("build/bench/logs"))
 
 
@@ -156,7 +156,8 @@ class Runner:
     def _too_slow(self, label: str) -> bool:
         """Whether the rounds together would try our patience; the one run must do then."""
         seen = self.found["points"][label]
-        if seen["warm"].get("seconds", 0.0) * self.settings.rounds <= self.settings.patience:
+        took = [run.get("seconds", 0.0) for run in (seen["warm"], *seen["runs"])]
+        if not seen["runs"] or min(took) * self.settings.rounds <= self.settings.patience:
             return False
         seen["slow"] = True
         return True

@@ -19,7 +19,9 @@ INK = "#7d8590"
 OURS = "#2f81f7"
 LIMIT = "#9e7bd9"
 THEIRS = "#c2873f"
-LINES = (OURS, "#4fa3b5", "#3fa66b", THEIRS, "#d65f6b", LIMIT)
+LINES = {"tabfeed": OURS, "arrow": LIMIT, "polars": "#3fa66b", "merlin": "#d65f6b"}
+"""By the beginning of an adapter's name, so that a peer has one colour in all parts."""
+
 STYLE = {
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -63,8 +65,15 @@ def _fill(figure: Any, found: Found) -> None:
     _bars(figure.add_subplot(top[1]), found, "loading", "in order", "Loading, in order")
     _lines(figure.add_subplot(middle[0]), found, "rows", "Rows: M rows/s")
     _lines(figure.add_subplot(middle[1]), found, "columns", "Columns: M numbers/s")
-    _bars(figure.add_subplot(last[0]), found, "features", "100,000", "Features of 100,000 rows")
+    few = _fewest(found)
+    _bars(figure.add_subplot(last[0]), found, "features", few, f"Features of {few} rows")
     _lines(figure.add_subplot(last[1]), found, "rows", "Rows: memory, GB", memory=True)
+
+
+def _fewest(found: Found) -> str:
+    """The point of the features where everybody takes part."""
+    points = found["suites"].get("features", {"points": []})["points"]
+    return min((p["rows"], str(p["label"])) for p in points)[1] if points else ""
 
 
 def _bars(axis: Any, found: Found, suite: str, label: str, title: str) -> None:
@@ -93,7 +102,7 @@ def _bars(axis: Any, found: Found, suite: str, label: str, title: str) -> None:
     axis.spines["left"].set_visible(False)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_xscale("log")
-    axis.set_xlim(min(ratios) / 4, max(ratios) * 5)
+    axis.set_xlim(min(ratios) / 4, max(max(ratios) * 5, 8.0))
     axis.set_xlabel("times tabfeed, in the same rounds")
 
 
@@ -116,22 +125,35 @@ def _lines(axis: Any, found: Found, suite: str, title: str, *, memory: bool = Fa
         return
     along = {p["label"]: p[suite] for p in part["points"]}
     each = {p["label"]: p["columns"] if suite == "columns" else 1 for p in part["points"]}
-    for (name, figures), colour in zip(_by_name(part["figures"]), LINES, strict=False):
+    for name, figures in _by_name(part["figures"]):
         found_at = {k: f for k, f in figures.items() if not memory or "memory" in f}
         ys = [
             f["memory"] / 1e9 if memory else f["rate"] * each[k] / 1e6 for k, f in found_at.items()
         ]
         who = _short(found["contenders"][name])
-        axis.plot(
-            [along[k] for k in found_at], ys, color=colour, marker="o", markersize=4, label=who
-        )
+        look = {"color": _line_colour(found["contenders"][name]), "marker": "o", "markersize": 4}
+        axis.plot([along[k] for k in found_at], ys, label=who, **look)
     axis.set_xscale("log")
+    axis.set_xticks(list(along.values()), [_brief(v) for v in along.values()])
     axis.set_yscale("log")
-    axis.set_xticks(list(along.values()), list(along))
+    _plain_numbers(axis.yaxis)
     axis.minorticks_off()
     axis.set_xlabel(suite)
-    beside = {"loc": "upper right", "bbox_to_anchor": (-0.14, 1.02)}  # below the names above
-    axis.legend(fontsize=7.5, frameon=False, labelcolor=INK, **beside)
+    beside = {"loc": "upper right", "bbox_to_anchor": (-0.1, 1.02)}  # below the names above
+    tight = {"handlelength": 1.2, "handletextpad": 0.5}
+    axis.legend(fontsize=7.5, frameon=False, labelcolor=INK, **beside, **tight)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """20 and 50 rather than powers of ten: an axis here seldom holds two of these."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FormatStrFormatter("%g"))
+
+
+def _brief(value: int) -> str:
+    return f"{value / 1e6:g} M" if value >= 1_000_000 else f"{value:,}"
 
 
 def _by_name(figures: dict[str, Found]) -> list[tuple[str, Found]]:
@@ -143,6 +165,10 @@ def _colour(name: str, person: Found) -> str:
     if person["limit"]:
         return LIMIT
     return OURS if name.startswith("tabfeed") else THEIRS
+
+
+def _line_colour(person: Found) -> str:
+    return next((c for name, c in LINES.items() if person["peer"].startswith(name)), THEIRS)
 
 
 def _short(person: Found) -> str:

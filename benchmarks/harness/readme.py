@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .tables import digits, million, table
+from .tables import digits, million, ranked, table
 from .wins import DRAW, compared
 
 __all__ = ["GPU", "START", "between", "figures", "gpu_figures", "write_readme"]
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 START, GPU = "<!-- figures of make bench -->", "<!-- figures of benchmarks/gpu.py -->"
 END = "<!-- end of figures -->"
 LOADERS = (
-    "tabfeed", "polars", "torch-parquet", "merlin", "petastorm", "ray", "hf-streaming",
-    "tf-generator", "torch-items", "grain-parquet",
+    "tabfeed", "polars", "torch-parquet", "torch-parquet-columns", "merlin", "petastorm", "ray",
+    "hf-streaming", "tf-generator", "torch-items", "grain-parquet",
 )  # fmt: skip
 """Those that shuffle rows of Parquet files, and torch's loader as its tutorials show it."""
 
@@ -50,17 +50,28 @@ def figures(found: Found) -> str:
 def _loading(found: Found) -> str:
     suite, about = found["suites"]["loading"], found["about"]
     point = next(p for p in suite["points"] if p["label"] == "shuffled")
-    rows = []
-    for name in LOADERS:
-        figure = suite["figures"].get(name, {}).get("shuffled")
-        if figure is not None:
+    rows, order = [], ranked(suite, "shuffled")
+    for name, figure in order:
+        if name in LOADERS:
             times = "1" if name == suite["reference"] else digits(1 / figure["ratio"])
             rows.append([found["contenders"][name]["title"], million(figure), times])
     text = (
         f"Shuffled batches of {point['batch']:,} from {point['rows'] / 1e6:g} M rows of "
         f"{point['columns']} columns, {about['cores']} cores of {about['cpu']}:\n\n"
     )
-    return text + table(["", "M rows/s", "tabfeed is so many times as fast"], rows)
+    heads = ["", "M rows/s", "tabfeed is so many times as fast"]
+    return f"{text}{table(heads, rows)}{_faster(found, order)}"
+
+
+def _faster(found: Found, order: list[tuple[str, Found]]) -> str:
+    """Peers ahead at this point: most read other files than Parquet, or memory."""
+    names = []
+    for name, figure in order:
+        person = found["contenders"][name]
+        if figure["ratio"] > DRAW and not name.startswith("tabfeed") and not person["limit"]:
+            times = f"{digits(figure['ratio'])} times as fast"
+            names.append(f"{person['title']} ({times}; shuffled: {person['shuffles']})")
+    return f"\nFaster than tabfeed here: {', '.join(names)}.\n" if names else ""
 
 
 def _features(found: Found) -> str:
@@ -90,18 +101,19 @@ def gpu_figures(found: Found) -> str:
     """A sentence of loading and training on a GPU."""
     about, load = found["hardware"], found["load"]
     shares = sorted(model["arrow, share of the ceiling"] for model in found["train"].values())
-    rate = {
-        name: f"{figure['rate']:.{0 if figure['rate'] >= 10 else 1}f}"
-        for name, figure in load.items()
-    }
     return f"""
-On one {about["GPU"]} with {about["cores"]} cores the PyTorch loader puts {rate["tabfeed, arrow, 1 GB"]} million \
-shuffled rows of 40 columns a
-second into GPU memory, {rate["tabfeed, cudf, 6 GB"]} million where the GPU decodes too (`reader="cudf"`); an
-`IterableDataset` by hand with 8 workers {rate["by hand, 8 workers"]} million. {len(shares)} models train at \
-{_percent(shares[0])} to {_percent(shares[-1])} %
-of the rate they reach on batches that already lie there: [docs/gpu.md](docs/gpu.md).
+On one {about["GPU"]} with {about["cores"]} cores the PyTorch loader puts \
+{_round(load["tabfeed, arrow, 1 GB"])} million shuffled rows of 40 columns a
+second into GPU memory, {_round(load["tabfeed, cudf, 6 GB"])} million where the GPU decodes too \
+(`reader="cudf"`, with 6 GB of it), an
+`IterableDataset` by hand with 8 workers {_round(load["by hand, 8 workers"])} million. Models \
+train at {_percent(shares[0])} to {_percent(shares[-1])} % of the rate they
+reach on batches that already lie there: [docs/gpu.md](docs/gpu.md).
 """
+
+
+def _round(figure: Found) -> str:
+    return f"{figure['rate']:.{0 if figure['rate'] >= 10 else 1}f}"
 
 
 def _percent(share: float) -> str:

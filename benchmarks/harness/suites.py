@@ -25,16 +25,16 @@ __all__ = ["REFERENCE", "SUITES", "Options", "Plan", "estimate", "heats", "place
 REFERENCE = "tabfeed"
 FEATURES_REFERENCE = "tabfeed-features"
 SECONDS = {
-    "loading": 10.0,
-    "batch": 9.0,
-    "rows": 12.0,
-    "columns": 6.0,
+    "loading": 7.0,
+    "batch": 15.0,
+    "rows": 17.0,
+    "columns": 5.0,
     "lists": 9.0,
-    "workers": 14.0,
-    "codec": 10.0,
-    "epochs": 12.0,
-    "remote": 18.0,
-    "features": 14.0,
+    "workers": 12.0,
+    "codec": 9.0,
+    "epochs": 8.0,
+    "remote": 22.0,
+    "features": 9.0,
 }
 """About how long a contender takes in a heat of each suite, on two cores."""
 
@@ -60,7 +60,7 @@ class Options:
 
     folder: Path
     rows: int = 1_000_000
-    feature_rows: int = 100_000
+    feature_rows: int = 50_000
     only: tuple[str, ...] = ()
     suites: tuple[str, ...] = SUITES
 
@@ -159,7 +159,7 @@ def _points(suite: str, options: Options) -> Iterator[Where]:
         for codec in ("plain", "snappy", "lz4", "zstd"):
             yield codec, replace(base, codec=codec), {}
     elif suite == "epochs":
-        for count in (1, 10):
+        for count in (1, 5):
             yield str(count), spec_of(rows // 2), {"epochs": count}
     elif suite == "remote":
         here = spec_of(rows // 2)
@@ -167,7 +167,7 @@ def _points(suite: str, options: Options) -> Iterator[Where]:
         yield "remote, shuffled", here, {"remote": True}
         yield "remote, in order", here, {"remote": True, "shuffle": False}
     else:
-        for count in (options.feature_rows, options.feature_rows * 4):
+        for count in (options.feature_rows, options.feature_rows * 8):
             yield f"{count:,}", Spec(count), {"batch": 0}
 
 

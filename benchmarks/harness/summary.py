@@ -64,7 +64,7 @@ def _figures(heat: Found, name: str, label: str) -> Found:
     """Of one contender at one point in one heat."""
     seen = heat["contenders"][name]
     point = seen["points"][label]
-    runs = point["runs"] or ([point["warm"]] if point.get("slow") else [])
+    runs = point["runs"]
     if not runs:
         return {}
     reference = heat["contenders"].get(heat["reference"], {})

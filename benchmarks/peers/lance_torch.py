@@ -62,8 +62,9 @@ CONTENDERS = (
         modules=_MODULES,
         delivers=_FORM,
         shuffles="the order of batches",
-        why="Its pages decode faster than Parquet's and its columns become tensors without a copy. "
-        "Its sampler shuffles batches, never the rows within them.",
+        why="Its own encoding takes fewer bytes here than snappy Parquet and still decodes faster; "
+        "columns become tensors without a copy. Its sampler shuffles batches, never the rows "
+        "within them.",
         convert=convert,
     ),
     Contender(

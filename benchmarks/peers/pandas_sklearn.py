@@ -68,7 +68,7 @@ CONTENDERS = (
         open=features,
         suites=("features",),
         modules=("sklearn", "pandas", "sklearn.compose", "sklearn.preprocessing", "sklearn.impute"),
-        most_rows=100_000,
+        most_rows=50_000,
         why="One thread, and all rows in memory; ids are by value, which spares counting.",
     ),
 )

@@ -1,7 +1,7 @@
 """Petastorm: `make_batch_reader` over Parquet, its batched torch loader.
 
 Its last release needs a part of pyarrow that today's no longer has, so it lives in the environment
-of packages of 2023.
+of packages of 2023. Where the buffer is larger than the data, an epoch may deliver nothing at all.
 """
 
 from __future__ import annotations

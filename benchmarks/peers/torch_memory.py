@@ -70,7 +70,7 @@ _FORM = "torch, int64 and float32 matrices"
 CONTENDERS = (
     Contender(
         name="torch-items",
-        title="torch `DataLoader(TensorDataset)`, item by item",
+        title="torch `DataLoader(TensorDataset)`, item by item, in memory",
         open=item_by_item,
         suites=("loading", "workers"),
         modules=("torch", "pyarrow.dataset"),

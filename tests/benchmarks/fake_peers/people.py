@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,18 @@ def without_a_row(case: Case) -> Epoch:
     return epoch
 
 
+def forgetful(case: Case) -> Epoch:
+    """Delivers all the first time, and nothing after that."""
+    times = iter([case, *[None] * 9])
+
+    def epoch() -> Iterator[tuple[int, Any]]:
+        now = next(times)
+        if now is not None:
+            yield from good(now)()
+
+    return epoch
+
+
 def raising(case: Case) -> Epoch:
     raise OSError("no such disk")
 
@@ -54,6 +67,30 @@ def endless(case: Case) -> Epoch:
         while True:
             time.sleep(0.01)
             yield 1, {name: np.zeros(1) for name in case.columns}
+
+    return epoch
+
+
+def late(case: Case) -> Epoch:
+    """Gets everything ready before the first batch, as one that sorts all rows does."""
+
+    def epoch() -> Iterator[tuple[int, Any]]:
+        time.sleep(0.5)
+        yield from good(case)()
+
+    return epoch
+
+
+def growing(case: Case) -> Epoch:
+    """Holds the more memory the further it gets; the last row comes late."""
+
+    def epoch() -> Iterator[tuple[int, Any]]:
+        yield from good(replace(case, rows=1, batch=1))()
+        time.sleep(0.1)
+        yield from good(replace(case, rows=1, batch=1))()
+        held = np.ones(25_000_000)
+        yield from good(replace(case, rows=case.rows - 2))()
+        del held
 
     return epoch
 
@@ -86,6 +123,9 @@ CONTENDERS = (
     _one("dying", dying),
     _one("hanging", hanging),
     _one("endless", endless),
+    _one("late", late),
+    _one("forgetful", forgetful),
+    _one("growing", growing),
     _one("talking", talking),
     _one("few", converted, convert=convert, most_rows=10),
     _one("ordered", good, orders=(False,)),
