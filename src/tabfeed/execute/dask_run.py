@@ -111,12 +111,17 @@ class Run:
         return [(name, item, f) for (name, item), f in zip(work, futures, strict=True)]
 
     def submit_many(
-        self, fn: Callable[..., Any], work: Sequence[tuple[str, bytes]]
+        self,
+        fn: Callable[..., Any],
+        work: Sequence[tuple[str, bytes]],
+        *,
+        worker: str | None = None,
     ) -> list[Future[Any]]:
         """Tasks of one kind, each with its name and its item, which need each other for nothing.
 
         They come as one group, so that the scheduler keeps them and gives each to whoever is free,
-        wherever the parcel lies: a slow worker gets few.
+        wherever the parcel lies: a slow worker gets few. A worker that is wished for gets them at
+        once; others that have nothing to do may take them from it.
         """
         if not work:
             return []
@@ -126,9 +131,10 @@ class Run:
         with self._submitting():
             return list(
                 self.client.map(
-                    fn, sent, names, items, key=keys, retries=self.executor.tries - 1, pure=False
+                    fn, sent, names, items, key=keys, retries=self.executor.tries - 1, pure=False,
+                    **_wish(worker),
                 )
-            )
+            )  # fmt: skip
 
     def submit(
         self,
@@ -154,11 +160,10 @@ class Run:
         priority: float = 0.0,
     ) -> Future[Any]:
         key = f"{name}-{self.token}-{next(self._numbers)}"
-        wish = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
         tries = self.executor.tries - 1
         with self._submitting():
             return self.client.submit(
-                fn, *args, key=key, retries=tries, pure=False, priority=priority, **wish
+                fn, *args, key=key, retries=tries, pure=False, priority=priority, **_wish(worker)
             )
 
     @contextmanager
@@ -288,6 +293,11 @@ def _answered(question: Callable[[], R]) -> R:
         return question()
     except (OSError, TimeoutError, AttributeError, KeyError) as e:  # reconnecting
         raise Lost(str(e)) from e
+
+
+def _wish(worker: str | None) -> dict[str, Any]:
+    """What to tell Dask of a worker that would be best."""
+    return {} if worker is None else {"workers": [worker], "allow_other_workers": True}
 
 
 def _name(key: Any) -> str:

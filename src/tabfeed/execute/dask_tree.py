@@ -137,9 +137,14 @@ class _FirstLevel:
 
     def merged(self) -> list[Future[Any]]:
         """What was merged, in slots; waits for all of it."""
-        leaves = [leaf for group in self._groups for leaf in group]
-        summaries = iter(self._summaries(leaves))
-        for number, group in enumerate(self._groups):
+        workers = self._run.workers()
+        even = len(self._groups) // len(workers) * len(workers) if len(workers) > 1 else 0
+        for number, group in enumerate(self._groups[:even]):
+            # Those of a run on one worker, where they are merged without being sent.
+            self._merge(number, self._summaries(group, workers[number % len(workers)]))
+        rest = [leaf for group in self._groups[even:] for leaf in group]
+        summaries = iter(self._summaries(rest))
+        for number, group in enumerate(self._groups[even:], even):
             self._merge(number, list(islice(summaries, len(group))))
         for future in self._run.finished():
             if future.key not in self._runs:
@@ -155,9 +160,9 @@ class _FirstLevel:
                 del self._tasks[self._runs[future.key]]  # so that the cluster forgets them too
         return [self._merged[number] for number in range(len(self._groups))]
 
-    def _summaries(self, leaves: Sequence[Leaf]) -> list[Future[Any]]:
+    def _summaries(self, leaves: Sequence[Leaf], worker: str | None = None) -> list[Future[Any]]:
         work = [(name, pack(item)) for name, item in leaves]
-        futures = self._run.submit_many(tasks.summarise, work)
+        futures = self._run.submit_many(tasks.summarise, work, worker=worker)
         self._items.update({f.key: item for f, (_, item) in zip(futures, leaves, strict=True)})
         return futures
 
