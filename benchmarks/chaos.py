@@ -173,16 +173,16 @@ def run(options: argparse.Namespace, found: dict[str, Any], folder: Path) -> Non
     calm = fit_and_write(data, folder / "out", LocalExecutor())
     found["calm_seconds"] = round(time.perf_counter() - start, 1)
     found |= {"partitions": data.npartitions, "files": len(calm)}
-    with workers(3) as (cluster, client):
-        while len(found["runs"]) < options.repetitions:
+    while len(found["runs"]) < options.repetitions:
+        with workers(3) as (cluster, client):  # of the last one some may not have come back
             killer = Killer(cluster, options.every, seed=len(found["runs"]))
             result, facts = repetition(client, data, folder / "out", killer)
-            other = sorted(k for k in calm | result if calm.get(k) != result.get(k))
-            found["runs"].append({**facts, "equal": not other, "differs": other[:5]})
-            add_up(found)
-            print(json.dumps(found["runs"][-1]), file=sys.stderr, flush=True)
-            if options.keep:
-                options.keep.write_text(json.dumps(found, indent=1) + "\n")
+        other = sorted(k for k in calm | result if calm.get(k) != result.get(k))
+        found["runs"].append({**facts, "equal": not other, "differs": other[:5]})
+        add_up(found)
+        print(json.dumps(found["runs"][-1]), file=sys.stderr, flush=True)
+        if options.keep:
+            options.keep.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def add_up(found: dict[str, Any]) -> None:
