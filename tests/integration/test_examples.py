@@ -70,6 +70,14 @@ def test_criteo_from_text_to_a_model(tmp_path: Path, run: Run) -> None:
     assert "18 batches of 200 rows" in trained and "AUC 0." in trained
 
 
+def test_criteo_on_two_ranks(tmp_path: Path, run: Run) -> None:
+    small = ("--rows", "4000", "--batch-size", "200", "--epochs", "1")
+    told = run("criteo_ddp", "--folder", tmp_path / "out", *small)
+    assert "2 ranks, 10 steps an epoch on each" in told
+    assert "epoch 0: 2,000 + 2,000 rows, loss 0." in told and "AUC 0." in told
+    assert "rows: 4000 - epochs: 1" in told
+
+
 def test_criteo_text_is_read_as_parquet_is(tmp_path: Path) -> None:
     etl, data = shared("criteo_etl"), shared("criteo_data")
     paths = etl.write_text(tmp_path, 300)
