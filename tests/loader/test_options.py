@@ -69,3 +69,8 @@ def test_never_more_streams_than_rows_in_a_batch():
 def test_bad_options(options, message):
     with pytest.raises(ArgumentError, match=message):
         plan(**options)
+
+
+def test_what_is_fetched_ahead_is_a_quarter_of_what_a_user_gives() -> None:
+    assert LoaderOptions(8, host_memory="400MB").fetched == 100_000_000
+    assert LoaderOptions(8).fetched == 2**29

@@ -74,7 +74,7 @@ def test_after_close_nothing_is_begun_or_held():
 
 def test_only_what_is_remote_is_read_ahead():
     reader = Reader([10] * 4)
-    reading_ahead(reader, iter([2, 3, 1]), budget=4 * 25)
+    reading_ahead(reader, iter([2, 3, 1]), budget=25)
     assert reader.begun == [2, 3, 1]
     local = Reader([])
     local.remote = False

@@ -143,7 +143,7 @@ class EpochIterator(Generic[B]):
         parts = reading_ahead(
             recipe.reader.parts,
             (part for lot in coming for part in epoch.partitions(lot)),
-            self._options.budget,
+            self._options.fetched,
         )
         reader = recipe.reader.reading(parts)
         lots = SharedLots(

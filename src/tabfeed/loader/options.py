@@ -22,6 +22,7 @@ _STREAMS = 4
 _CHUNK_ROWS = 2**17
 _CHUNK_PARTS = 32
 _HOST_MEMORY = 2**30
+_FETCHED = 2**29
 _MOST_THREADS = 8
 _IN_FLIGHT = 6  # chunks being made, waiting and in use; a constant, so that cores do not matter
 
@@ -54,8 +55,9 @@ class LoaderOptions:
         How many partitions all ranks together read side by side; chosen when not given.
     host_memory
         Most memory for partitions and batches on their way: bytes, "2GB", or a share of the
-        free memory, which makes the order depend on the machine; 1 GiB by default. Batches that a
-        user keeps do not count. With ``cache="memory"`` as much again for what is kept.
+        free memory, which makes the order depend on the machine; 1 GiB by default, for files on
+        servers a quarter more. Batches that a user keeps do not count. With ``cache="memory"`` as
+        much again for what is kept.
     buffer_size
         Most memory for one chunk: bytes, "200MB" or a share of what is free.
     cache
@@ -133,6 +135,15 @@ class LoaderOptions:
         if self.host_memory is None:
             return _HOST_MEMORY
         return parse_bytes(self.host_memory, name="host_memory")
+
+    @property
+    def fetched(self) -> int:
+        """Bytes of files on servers that may be on their way, or there and not yet decoded.
+
+        A quarter of what a user gives. By default twice that: eight connections alone have 256 MiB
+        on their way, and would wait for the decoding.
+        """
+        return _FETCHED if self.host_memory is None else self.budget // 4
 
     @property
     def off_device(self) -> LoaderOptions:

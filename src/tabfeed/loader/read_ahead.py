@@ -16,8 +16,6 @@ from tabfeed.loader.columns import Part
 
 __all__ = ["BeginsParts", "ReadAhead", "reading_ahead"]
 
-_SHARE = 4
-
 
 class BeginsParts(Protocol):
     """A reader that can be told what it will be asked for."""
@@ -47,11 +45,11 @@ def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
     coming
         The partitions of the pass, in the order in which they will be asked for, about.
     budget
-        Bytes the whole loader may use; a quarter of them may lie fetched and not yet decoded.
+        Bytes that may be on their way, or lie fetched and not yet decoded.
     """
     if not getattr(reader, "remote", False):
         return reader
-    return ReadAhead(reader, coming, budget // _SHARE)
+    return ReadAhead(reader, coming, budget)
 
 
 class ReadAhead:
