@@ -2,12 +2,12 @@
 
 Two ways lead to a server. Arrow's own filesystems are C++: their reads let go of the interpreter.
 fsspec's are Python, on one event loop. Measured on loopback with two cores, 8 MiB a request
-(`benchmarks/remote.py`): Arrow's S3 takes 0.9 s of processor time a GB, s3fs 1.7 s, which it spends
+(`benchmarks/remote.py`): Arrow's S3 takes 1.1 s of processor time a GB, s3fs 2.0 s, which it spends
 holding the interpreter that a training loop needs as well. So ``s3://`` goes through Arrow wherever
 `storage_options` can be said in its terms (`tabfeed.io.s3`), and everything else through fsspec,
 whose options and credentials users know from pandas and Dask. For ``gs://`` and ``abfs://`` the two
-have not been compared; for ``http://`` Arrow has nothing, and fsspec takes 0.8 to 1.0 s a GB, where
-Python's own client, which knows neither proxies nor credentials, takes 0.35.
+have not been compared; for ``http://`` Arrow has nothing, and fsspec takes 0.7 to 1.0 s a GB, where
+Python's own client, which knows neither proxies nor credentials, takes 0.3 to 0.4.
 
 Neither library can be asked to read an object only if it still is the one that was opened. So a
 reader looks at the object's version (its ETag where the server has one) when it opens it, and again
