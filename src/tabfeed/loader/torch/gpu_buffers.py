@@ -232,6 +232,17 @@ def segments(strips: Sequence[tuple[Slab, Strip]], rows: int) -> tuple[Array, Ar
     tuple
         Of each run: how many rows; how much to add to a place to get its row, all slabs counted
         as one; and the number of its slab.
+
+    Examples
+    --------
+    Two slabs of 100 rows give two rows each to either of two batches:
+
+    >>> from types import SimpleNamespace as Stub
+    >>> rows = Strip(lot=5, start=0, pitch=2, steps=2, width=2, place=0, stride=4)
+    >>> more = Strip(lot=7, start=10, pitch=2, steps=2, width=2, place=2, stride=4)
+    >>> strips = [(Stub(number=1), more), (Stub(number=0), rows)]
+    >>> [part.tolist() for part in segments(strips, 100)]
+    [[2, 2, 2, 2], [0, 108, -2, 106], [0, 1, 0, 1]]
     """
     fields = np.array([(slab.number, *strip[1:]) for slab, strip in strips], np.int64)
     each = np.repeat(fields, fields[:, 3], axis=0)

@@ -7,8 +7,9 @@ of their memory; the program waits for nothing.
 The training thread itself queues them, a chunk ahead, once their lots are there. Other threads
 would do so in passing: but each of some twenty calls that it takes hands the interpreter over, and
 for every one the training thread would wait. In one go they took it about a millisecond for a chunk
-(seen beside a training loop on an H200), twice that with other threads at work meanwhile. Where columns are put together in the computer's memory (lists, what
-rides along), or values are looked at, that takes longer, and other threads do it.
+(seen beside a training loop on an H200), twice that with other threads at work meanwhile. Where
+columns are put together in the computer's memory (lists, what rides along), or values are looked
+at, that takes longer, and other threads do it.
 """
 
 from __future__ import annotations
