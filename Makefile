@@ -27,7 +27,7 @@ docs: $(VENV)/stamp-docs  ## build the documentation into build/site
 	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || { \
 	    echo "The site is built with Python 3.11 or newer: make clean, make PYTHON=python3.12 docs" >&2; exit 1; }
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "Open build/site/index.html; to search in it: $(BIN)/python -m http.server -d build/site"
+	@echo "Open build/site/index.html"
 
 notebooks: $(VENV)/stamp-test  ## make notebooks of the examples anew
 	@$(BIN)/python examples/make_notebooks.py

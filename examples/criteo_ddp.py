@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from click_model import ClickModel
 from criteo_data import CATEGORICAL, CONTINUOUS, LABEL, auc, options, prepare, tell_speed
-from showing import arguments
+from showing import arguments, with_bar
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 from torch.nn.parallel import DistributedDataParallel
 
@@ -55,7 +55,8 @@ def train(
 ) -> tuple[list[int], float]:
     """One pass over the data; the rows each rank saw, and the mean loss of all."""
     seen = torch.zeros(2, dtype=torch.float64)
-    for x_cat, x_cont, y in loader:
+    first = dist.get_rank() == 0  # it draws the bar
+    for x_cat, x_cont, y in with_bar(loader, "train") if first else loader:
         loss = loss_of(model(x_cat, x_cont), y)
         optimizer.zero_grad()
         loss.backward()

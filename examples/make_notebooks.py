@@ -1,9 +1,9 @@
 """Notebooks from the examples: `make notebooks` writes them into ``examples/notebooks``.
 
 Scripts in the percent format (cells begin with ``# %%``) become notebooks with the same cells, by
-jupytext. Before them comes a cell that lets a notebook import what the scripts share. They hold no
-outputs: these would be out of date with the first change. Scripts that start several processes,
-which a notebook cannot do, have no cells and get no notebook.
+jupytext. Before them comes a cell that lets a notebook import what the scripts share and take the
+arguments that they take. They hold no outputs: these would be out of date with the first change.
+Scripts that start several processes, which a notebook cannot do, have no cells and get no notebook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import Any
 import jupytext
 
 HERE = Path(__file__).parent
-SET_UP = 'import sys\n\nsys.path.insert(0, "..")  # files that the examples share'
+SET_UP = """\
+import sys
+
+sys.path.insert(0, "..")  # files that the examples share
+sys.argv[1:] = []  # what would follow the script on a command line, such as ["--epochs", "1"]\
+"""
 
 
 def scripts() -> list[Path]:

@@ -229,6 +229,7 @@ def show(times: list[dict[str, float]], path: Path) -> None:
             at = float(np.quantile(total, share))
             spread.axvline(at, color="#d08a2e")
             label = {"rotation": 90, "va": "top", "ha": "right"}
+            label["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
             spread.text(at, spread.get_ylim()[1], f"{name} {at:.1f} ms", **label)
         spread.set_xlabel("milliseconds")
         spread.set_ylabel("requests")

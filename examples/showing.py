@@ -1,7 +1,7 @@
 """What the examples share to show their work: arguments, progress bars, tables, figures.
 
-In a notebook there is no command line, so the defaults hold there; tables and figures appear below
-the cell. Figures are PNG files everywhere; they need matplotlib, and are left out without it.
+In a notebook the first cell of code holds the arguments; tables and figures appear below the cell.
+Figures are PNG files everywhere; they need matplotlib, and are left out without it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def in_notebook() -> bool:
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """What the user asked for on the command line; in a notebook, the defaults."""
-    return parser.parse_args([] if in_notebook() else None)
+    """What the user asked for, on the command line or in the notebook's first cell of code."""
+    return parser.parse_args()
 
 
 def fresh(folder: Path) -> Path:

@@ -74,9 +74,15 @@ def _head(found: Found, picture: str) -> str:
     versions = ", ".join(f"{name} {v}" for name, v in about["versions"].items())
     return f"""# Benchmarks
 
-Written by `make bench` from `benchmarks/results/bench.json`. Do not edit.
+<!-- Written by `make bench` from benchmarks/results/bench.json. Do not edit. -->
+
+How fast tabfeed is beside other ways to feed tables to models, each in the best form that its own
+documentation advises, in one run of `make bench`, which does the same on your machine. First the
+picture and what it means, then every figure, then [where a peer wins](#where-a-peer-wins-and-why).
 
 ![tabfeed and its peers]({picture})
+
+Blue is tabfeed, brown a peer, violet what decoding alone would reach.
 
 {about["cores"]} cores of {about["cpu"]}, {about["memory"] / 2**30:.0f} GiB of memory, \
 {about["system"]}, Python {about["python"]}; {about["date"]}, {how["took_s"] / 60:.0f} minutes. \
@@ -127,7 +133,25 @@ def _loading(found: Found) -> str:
     for point in suite["points"]:
         out.append(f"### {point['label'].capitalize()}, batches of {point['batch']:,}\n")
         out.append(_who_how(found, suite, point))
-    return "\n".join(out)
+    return "\n".join([*out, *_in_one_table(found, suite)])
+
+
+def _in_one_table(found: Found, suite: Found) -> list[str]:
+    """Why some stand in one of the tables of loading alone."""
+    said = []
+    for name, figures in suite["figures"].items():
+        person = found["contenders"][name]
+        if set(figures) == {"in order"} and not person["shuffles"]:
+            memory = f" Its memory: {m} GB." if (m := gigabytes(figures["in order"])) else ""
+            said.append(f"{person['title']} does not shuffle rows for training.{memory}")
+    alone = [n for n, figures in suite["figures"].items() if set(figures) == {"shuffled"}]
+    if alone:
+        titles = "; ".join(found["contenders"][n]["title"] for n in alone)
+        said.append(
+            f"Shuffled only, since in order they would be slices of what lies there already, or "
+            f"are what another line is: {titles}."
+        )
+    return [f"{' '.join(said)}\n"] if said else []
 
 
 def _who_how(found: Found, suite: Found, point: Found) -> str:
@@ -156,9 +180,18 @@ def _axis(found: Found, name: str) -> str:
     said = f"## {title}\n\n{text} Million rows a second, and in brackets times tabfeed.\n"
     parts = [said, grid(found, suite, _cell), "Processor seconds for a million rows:\n"]
     parts.append(grid(found, suite, lambda figure: f"{figure['cpu']:.2f}"))
-    if name in ("rows", "columns"):
-        parts += ["Memory, GB:\n", grid(found, suite, gigabytes)]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_memory(found, suite)])
+
+
+def _memory(found: Found, suite: Found) -> list[str]:
+    """Where it was seen: at the first point that a process came to."""
+    points = suite["points"]
+    seen = {label for f in suite["figures"].values() for label in f if "memory" in f[label]}
+    kept = [p for p in points if p["label"] in seen]
+    if not kept:
+        return []
+    which = "" if len(kept) == len(points) else ", at the first of these that each came to"
+    return [f"Memory, GB{which}:\n", grid(found, {**suite, "points": kept}, gigabytes)]
 
 
 def _cell(figure: Found) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
+from html import escape
 from typing import Any
 
 import typer.main
@@ -40,16 +40,23 @@ def _section(name: str, command: Any) -> str:
     options = [p for p in command.params if p.param_type_name == "option"]
     usage = " ".join([name, *(p.metavar or p.human_readable_name for p in arguments), "[OPTIONS]"])
     rows = [f"| `{p.metavar or p.human_readable_name}` | {_text(p)} |" for p in arguments]
-    rows += [
-        f"| {', '.join(f'`{o}`' for o in p.opts)} | {_text(p)}{_default(p)} |" for p in options
-    ]
-    table = "| | |\n| --- | --- |\n" + "\n".join(rows)
-    told = inspect.cleandoc(command.help or "")
-    return f"## {name}\n\n{told}\n\n```text\n{usage}\n```\n\n{table}"
+    rows += [f"| `{_words(p)}` | {_text(p)}{_default(p)} |" for p in options]
+    table = "| argument, option | what it is |\n| --- | --- |\n" + "\n".join(rows)
+    lines = (command.epilog or "").splitlines()[1:]  # the first says "Examples:"
+    examples = "\n".join(line.strip() for line in lines)
+    shown = f"\n\n```sh\n{examples}\n```" if examples else ""
+    told = escape(command.help or "", quote=False)
+    return f"## {name}\n\n{told}\n\n```text\n{usage}\n```\n\n{table}{shown}"
+
+
+def _words(option: Any) -> str:
+    """An option as it is typed: its names, and what it takes."""
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return f"{names} {option.metavar or ''}".rstrip()
 
 
 def _text(parameter: Any) -> str:
-    return (getattr(parameter, "help", None) or "").replace("|", "\\|")
+    return escape(getattr(parameter, "help", None) or "", quote=False).replace("|", "\\|")
 
 
 def _default(option: Any) -> str:

@@ -16,8 +16,13 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-RESULTS = "benchmarks/results"
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/README.md": "examples/index.md",
+}
+NOTEBOOKS, RESULTS = "examples/notebooks", "benchmarks/results"
+CELL = re.compile(r"^# %%", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -28,7 +33,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, uri, content=text))
     for path in examples():
         files.append(File.generated(config, f"examples/{path.stem}.md", content=example(path)))
-    files.append(File.generated(config, "examples/index.md", content=list_of_examples()))
+    for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
+        files.append(File.generated(config, f"{NOTEBOOKS}/{path.name}", abs_src_path=str(path)))
     for path in results():
         uri = f"results/{path.name}"
         files.append(File.generated(config, uri, abs_src_path=str(path)))
@@ -38,7 +44,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links that lead out of docs/ to what stands for it here."""
     uri = page.file.src_uri
-    here = "" if uri in PAGES.values() else posixpath.join("docs", posixpath.dirname(uri))
+    sources = {page: source for source, page in PAGES.items()}
+    here = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
 
     def turn(match: re.Match[str]) -> str:
         mark, text, target, anchor = match.groups()
@@ -60,8 +67,10 @@ def site_uri(path: str) -> str | None:
     if path in PAGES:
         return PAGES[path]
     folder, name = posixpath.split(path)
-    if folder == "examples" and name.endswith((".py", ".ipynb")) and (ROOT / path).exists():
+    if folder == "examples" and name.endswith(".py") and (ROOT / path).exists():
         return f"examples/{posixpath.splitext(name)[0]}.md"
+    if folder == NOTEBOOKS and (ROOT / path).exists():
+        return path
     if folder == RESULTS:
         return f"results/{name}" if (ROOT / path).exists() else ""
     if folder == "docs" or folder.startswith("docs/"):
@@ -81,21 +90,20 @@ def results() -> list[Path]:
 
 
 def example(path: Path) -> str:
-    """A script as a page: what it says of itself, then the code."""
+    """A script as a page: what it says of itself, then its cells, or all of the code at once."""
     text = path.read_text("utf-8")
     told = ast.get_docstring(ast.parse(text)) or ""
     body = text.split('"""', 2)[2].strip() if told else text
-    return f"# {path.name}\n\n{told}\n\n```python\n{body}\n```\n"
+    made = ROOT / NOTEBOOKS / f"{path.stem}.ipynb"
+    also = f"The same [as a notebook](notebooks/{made.name})." if made.exists() else ""
+    parts = [f"# {path.name}", told, also, *map(_cell, CELL.split(body))]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def list_of_examples() -> str:
-    """One line for each script that can be run; the others are parts of these."""
-    lines = []
-    for path in examples():
-        text = path.read_text("utf-8")
-        if "__main__" not in text:
-            continue
-        told = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
-        lines.append(f"| [{path.stem}]({path.stem}.md) | {told.replace('|', '/')} |")
-    head = "# Examples\n\nScripts in `examples/`, each able to make its own data or to take yours."
-    return head + "\n\n| script | what it shows |\n| --- | --- |\n" + "\n".join(lines) + "\n"
+def _cell(cell: str) -> str:
+    """Prose as prose, code as code."""
+    kind, _, text = cell.partition("\n")
+    if kind.strip() == "[markdown]":
+        return re.sub(r"^# ?", "", text.strip(), flags=re.MULTILINE)
+    code = (text if not kind.strip() else cell).strip("\n")
+    return f"```python\n{code}\n```" if code else ""

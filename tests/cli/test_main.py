@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 import tabfeed
@@ -78,10 +79,48 @@ def test_debug_lets_the_error_through(tmp_path: Path) -> None:
     assert isinstance(result.exception, ArgumentError)
 
 
-def test_an_unknown_option_is_wrong_usage(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["datagen", "criteo", "--colour", "red", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "--colour" in result.stderr
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize(
+    ("line", "told", "hint"),
+    [
+        (["--colour"], "no such option: --colour", "tabfeed --help lists its commands"),
+        (
+            ["inspekt", "raw"],
+            "no such command 'inspekt'. Did you mean 'inspect'?",
+            "tabfeed --help lists its commands",
+        ),
+        (
+            ["datagen", "criteo"],
+            "missing argument 'OUT'",
+            "tabfeed datagen criteo --help lists what it takes",
+        ),
+        (
+            ["datagen", "criteo", "out", "--colour", "red"],
+            "no such option: --colour",
+            "tabfeed datagen criteo --help lists what it takes",
+        ),
+        (
+            ["convert", "raw", "out", "--shuffle", "ful"],
+            "invalid value for '--shuffle': 'ful' is not one of 'per_partition', 'per_worker', "
+            "'full'",
+            "tabfeed convert --help lists what it takes",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_a_hint_too(
+    line: list[str], told: str, hint: str, debug: list[str]
+) -> None:
+    result = runner.invoke(app, [*debug, *line])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [f"error: {told}", f"hint: {hint}"]
+
+
+def test_a_damaged_file_is_told_of_with_the_option_that_leaves_it_out(tmp_path: Path) -> None:
+    (tmp_path / "bad.parquet").write_text("hello, this is no Parquet file")
+    result = runner.invoke(app, ["inspect", str(tmp_path / "bad.parquet")])
+    assert result.exit_code == 1
+    assert "is not a Parquet file" in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("leave out such files with --skip-bad")
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
@@ -116,6 +155,12 @@ def test_help_reads_well(command: list[str]) -> None:
     for type_name in ("<bool>", "<str>", "<int>", "<float>", "list[str]"):
         assert type_name not in result.output
     assert "Example" in result.output or command in ([], ["datagen", "criteo"])
+
+
+def test_help_is_broken_where_the_window_ends() -> None:
+    for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
+        assert command.help
+        assert "\n" not in command.help.replace("\n\n", "")
 
 
 def test_help_tells_of_completion() -> None:

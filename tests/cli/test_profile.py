@@ -175,13 +175,13 @@ def test_what_cannot_be_profiled(folder: Path, data: Path) -> None:
         (["none.py"], 1, "there is no script none.py"),
         ([data, "--model", "none", "--fail-under", "9"], 2, "needs a script"),
         ([data, "--model", "none", "other"], 2, "one dataset at a time"),
-        ([data, "--modle", "none"], 2, "No such option"),
+        ([data, "--modle", "none"], 2, "no such option"),
         (["--save", "a.png", "none.py"], 2, "must end in .html, .json, .txt"),
         (["--save", "none/a.html", "none.py"], 2, "there is no folder none"),
     ):
         run = here(*arguments)
         assert run.exit_code == code, (arguments, run.stderr)
-        assert words in " ".join(run.stderr.replace("│", " ").split())
+        assert words in run.stderr
 
 
 def test_saved_runs_are_compared(folder: Path) -> None:

@@ -35,7 +35,8 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page, and what a reader meets first in the repository."""
-    return [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    beside = ("README.md", "CONTRIBUTING.md", "examples/README.md")
+    return [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in beside)]
 
 
 def name_of(page: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -91,9 +93,41 @@ def test_links_lead_to_a_page_and_a_place_in_it(site: Path, links: dict[Path, Li
 def test_pages_made_while_building_are_there(site: Path) -> None:
     operators = (site / "operators.html").read_text("utf-8")
     assert operators.count('class="worked"') > 30 and "<td>Rome</td>" in operators
-    assert "tabfeed doctor DATA" in (site / "reference" / "cli.html").read_text("utf-8")
+    commands = (site / "reference" / "cli.html").read_text("utf-8")
+    assert "tabfeed doctor DATA" in commands and "tags=list&lt;string&gt;" in commands
     assert "ClickModel" in (site / "examples" / "demo_model.html").read_text("utf-8")
+    films = (site / "examples" / "movielens_torch.html").read_text("utf-8")
+    assert "<p>The model: a vector and a bias" in films and "# %%" not in films
+    assert (site / "examples" / "notebooks" / "movielens_torch.ipynb").exists()
     assert "loader/torch/" in (site / "modules.html").read_text("utf-8")
     picture = ROOT / "benchmarks" / "results" / "bench.svg"
     landing = (site / "index.html").read_text("utf-8")
     assert ("results/bench.svg" in landing) == picture.exists()
+
+
+def test_the_landing_page_has_bars_of_the_figures(site: Path) -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text("utf-8"))
+    figures = found["suites"]["loading"]["figures"]
+    lines = re.findall(
+        r"<th>([^<]+)(?:<small>.*?</small>)?</th>\s*<td>.*?</td>\s*<td>(.*?)</td>",
+        (site / "index.html").read_text("utf-8"),
+    )
+    assert len(lines) > 8 and ("tabfeed TorchAsyncItr", "1") in lines
+    merlin = dict(lines)["merlin-dataloader 23.08"]
+    assert float(merlin) == pytest.approx(figures["merlin"]["shuffled"]["ratio"], rel=0.05)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path: the site was NOT opened")
+def test_the_site_works_when_opened_from_the_disk(site: Path, tmp_path: Path) -> None:
+    """The theme's script ends early there if the search finds no worker: no dark, no copying."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    options += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=4000", "--dump-dom"]
+    address = (site / "quickstart" / "jax.html").as_uri()
+    command = [str(CHROMIUM), *options, "--enable-logging=stderr", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.stdout.count("md-code__button") > 2 and "<iframe hidden" in done.stdout
+    assert "Uncaught" not in done.stderr, done.stderr[-2000:]
+    assert (site / "search" / "search_index.js").stat().st_size > 100_000

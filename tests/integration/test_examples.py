@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import runpy
 import sys
@@ -204,6 +205,28 @@ def test_every_notebook_is_its_script() -> None:
     stale = [n for n in expected.keys() | written.keys() if expected.get(n) != written.get(n)]
     assert not stale, f"run `make notebooks`: {stale}"
     assert "criteo_etl" in expected
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "picture"),
+    [("criteo_etl", ["--rows", "2000"], "columns.png"),
+     ("movielens_torch", ["--rows", "5000", "--epochs", "1"], "genres.png")],
+)  # fmt: skip
+def test_a_notebook_takes_arguments_in_its_first_cell(
+    name: str, small: list[str], picture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES / "notebooks")
+    monkeypatch.setattr(sys, "argv", ["kernel", "-f", "connection.json"])
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(EXAMPLES)])
+    read = json.loads(Path(f"{name}.ipynb").read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in read if cell["cell_type"] == "code"]
+    asked = [*small, "--folder", str(tmp_path / "out")]
+    assert "sys.argv[1:] = []" in code[0]
+    code[0] = code[0].replace("sys.argv[1:] = []", f"sys.argv[1:] = {asked}")
+    names = {"__name__": "__main__", "__doc__": "as in a kernel"}
+    for cell in code:
+        exec(compile(cell, name, "exec", dont_inherit=True), names)
+    assert is_picture(tmp_path / "out" / picture)
 
 
 def test_every_example_is_run_by_a_test_and_listed() -> None:

@@ -60,6 +60,15 @@ def test_many_columns_are_a_few_names() -> None:
         assert ">C00, C01, C02, C03, ... C29 (30)<" in feed._repr_html_()
 
 
+def test_a_dataloader_tells_of_what_it_is_over() -> None:
+    from tabfeed.loader.torch import DLDataLoader
+
+    with loader("torch", batch_size=4) as feed:
+        shown = DLDataLoader(feed)._repr_html_()
+        assert feed._repr_html_() in shown
+    assert "<b>DLDataLoader</b> · 0 worker processes, over" in shown
+
+
 def test_keras() -> None:
     pytest.importorskip("keras")
     from tabfeed.loader.keras import KerasSequenceLoader

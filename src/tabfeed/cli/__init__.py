@@ -5,7 +5,8 @@ would want; that is in the library. Libraries are imported inside the commands, 
 ``--help`` answers at once.
 
 What goes wrong is told in one sentence on stderr, with a hint and exit status 1; ``--debug``
-shows where it came from instead. Wrong usage exits with 2, an interrupt with 130.
+shows where it came from instead. Wrong usage is told in the same form and exits with 2, an
+interrupt with 130.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tabfeed.cli import datagen
 from tabfeed.cli.convert import convert_command
 from tabfeed.cli.doctor import doctor_command
 from tabfeed.cli.failures import Group
-from tabfeed.cli.help_text import ReadableCommand
+from tabfeed.cli.help_text import ReadableCommand, prose
 from tabfeed.cli.inspect import inspect_command
 from tabfeed.cli.profile import SETTINGS, profile_command
 from tabfeed.cli.rewrite import rewrite_command
@@ -50,6 +51,7 @@ def _add(
         name,
         cls=ReadableCommand,
         rich_help_panel=panel,
+        help=prose(function.__doc__ or ""),
         epilog="\n".join(told),
         context_settings=settings,
     )(function)

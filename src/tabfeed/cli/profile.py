@@ -175,9 +175,10 @@ def _dataset(
     from tabfeed.profile.through import array_feed
 
     if model != "none":
+        given = "" if model is None else f", not {model!r},"
         raise ArgumentError(
-            f"{path} is no script, so there is no model to train: say --model none, not {model!r}, "
-            "to feed it without one"
+            f"{path} is no script, so there is no model to train: say --model none{given} to feed "
+            "it without one"
         )
     dataset = Dataset(path)
     options = LoaderOptions(batch_size=min(batch_size, dataset.num_rows or 1), shuffle=shuffle)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.torch.feed import TorchFeed
+from tabfeed.notebook import box
 
 __all__ = ["DLDataLoader"]
 
@@ -131,6 +132,10 @@ class DLDataLoader(DataLoader[Any]):
 
     def __repr__(self) -> str:
         return f"<DLDataLoader of {self.num_workers} worker processes over {self.dataset!r}>"
+
+    def _repr_html_(self) -> str:
+        over = self._feed._repr_html_()
+        return box("DLDataLoader", [f"{self.num_workers} worker processes, over"], over)
 
     def _forget_workers(self) -> None:
         """Have the next pass start new worker processes: living ones know nothing of a change."""
