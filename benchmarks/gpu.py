@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,17 @@ from gpu_models import loss_of, make_adam, make_sgd
 from loader import CARDINALITIES, CATS, COLUMNS, CONTS, make_file
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.harness.busy import Busy
+from benchmarks.harness.gpu_about import gpu_about
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
 FILE_ROWS = 1_000_000
 GROUP = 250_000
 CEILING_BYTES = 8 * 10**9
+SOME = 2.5  # seconds: of what is slow not the whole epoch
 SORTED_SIZES = [size for _, size in sorted(zip(CATS, CARDINALITIES, strict=True))]
 
 
@@ -78,15 +84,9 @@ def hardware() -> dict[str, Any]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = None
-    driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-        capture_output=True, text=True, check=False,
-    ).stdout.strip()  # fmt: skip
     return {
         "date": date.today().isoformat(),
-        "GPU": torch.cuda.get_device_name(0),
-        "GPU memory, GB": torch.cuda.get_device_properties(0).total_memory / 1e9,
-        "driver": driver,
+        **gpu_about(),
         "CUDA": torch.version.cuda,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -218,6 +218,21 @@ def drain(batches: Iterable[Any]) -> dict[str, float]:
     return {"rate": rows / (time.perf_counter() - start) / 1e6, "first": first, "rows": rows}
 
 
+def some(batches: Iterable[Any], limit: float = SOME) -> dict[str, float]:
+    """Batches of a slow loader for some seconds; rows a second from the first batch on."""
+    start, first, rows, seconds = time.perf_counter(), 0.0, 0, 0.0
+    for batch in batches:
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        if not first:
+            first = seconds
+            continue
+        rows += len(batch[2])
+        if seconds - first > limit:
+            break
+    return {"rate": rows / max(seconds - first, 1e-9) / 1e6, "first": first, "rows": rows}
+
+
 def held_on_gpu(loader: TorchAsyncItr) -> float:
     """Most MB the loader held: torch's, and the pool that pylibcudf decodes into."""
     nbytes = torch.cuda.max_memory_allocated()
@@ -256,9 +271,12 @@ def load_section(folder: Path, rounds: int) -> dict[str, Any]:
         function()
         out[name] = {"rate": statistics.median(_rate(function) for _ in range(rounds))}
         say(name, out[name])
-    out["by hand, 8 workers"] = drain(by_hand(folder, 65_536))
-    out["stock, item by item"] = drain(stock(folder, 65_536, 200_000))
-    for name in ("by hand, 8 workers", "stock, item by item"):
+    others: dict[str, Callable[[], Iterable[Any]]] = {
+        "by hand, 8 workers": partial(by_hand, folder, 65_536),
+        "stock, item by item": partial(stock, folder, 65_536, 196_608),
+    }
+    for name, other in others.items():
+        out[name] = _median([some(other()) for _ in range(rounds)])
         say(name, out[name])
     return out
 
@@ -268,8 +286,10 @@ def _rate(function: Callable[[], int]) -> float:
     return function() / (time.perf_counter() - start) / 1e6
 
 
-def _median(runs: list[dict[str, float]]) -> dict[str, Any]:
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each figure that is known."""
+    known = {key: [run[key] for run in runs if run[key] is not None] for key in runs[0]}
+    return {key: statistics.median(found) if found else None for key, found in known.items()}
 
 
 def say(name: str, figures: Any) -> None:
@@ -280,38 +300,8 @@ def say(name: str, figures: Any) -> None:
 # -- train -------------------------------------------------------------------------------------
 
 
-class Busy:
-    """How busy the GPU is, in the driver's own words, many times a second."""
-
-    def __init__(self) -> None:
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-        self.seen: list[int] = []
-        self._stop = threading.Event()
-
-    def __enter__(self) -> Busy:
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            self.seen.append(int(self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu))
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @property
-    def mean(self) -> float:
-        """Percent, without the first look, which speaks of the time before."""
-        return statistics.fmean(self.seen[2:] or self.seen or [0])
-
-
-def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> dict[str, float]:
-    """Rows a second from the first batch on; the first batch's time apart."""
+def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> dict[str, Any]:
+    """Rows a second after the first step; the first batch's time apart. Busy from the beginning."""
     torch.cuda.synchronize()
     begin, rows, first = time.perf_counter(), 0, 0.0
     start = begin
@@ -319,15 +309,18 @@ def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> 
         for batch in batches:
             if not first:
                 torch.cuda.synchronize()
+                first = time.perf_counter() - begin
+                step(batch)
+                torch.cuda.synchronize()
                 start = time.perf_counter()
-                first = start - begin
+                continue
             step(batch)
             rows += len(batch[2])
             if time.perf_counter() - start > limit:
                 break
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    return {"rate": rows / seconds / 1e6, "first": first, "busy": busy.mean, "seconds": seconds}
+    return {"rate": rows / seconds / 1e6, "first": first, "busy": busy.percent, "seconds": seconds}
 
 
 def stepper(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Callable[[Any], None]:
@@ -369,12 +362,18 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
         step = stepper(*make())
         still = many_batches(folder, batch)
         loaders = {r: ours(folder, batch, reader=r, drop_last=True) for r in ("arrow", "cudf")}
-        figures: dict[str, list[Any]] = {"ceiling": [], "arrow": [], "cudf": []}
+        others: dict[str, Callable[[], Iterable[Any]]] = {
+            "by hand, 8 workers": partial(by_hand, folder, batch),
+            "stock, item by item": partial(stock, folder, min(batch, 65_536), 131_072),
+        }
+        figures: dict[str, list[Any]] = {n: [] for n in ("ceiling", *loaders, *others)}
         train(still[:20], step, 5)
         for _ in range(rounds):
-            figures["ceiling"].append(train(itertools.cycle(still), step, 6))
-            for reader, loader in loaders.items():
-                figures[reader].append(train(loader, step, 60))
+            figures["ceiling"].append(train(itertools.cycle(still), step, SOME))
+            figures["arrow"].append(train(loaders["arrow"], step, 60))  # the whole epoch
+            figures["cudf"].append(train(loaders["cudf"], step, SOME))
+            for other, begin in others.items():
+                figures[other].append(train(begin(), step, SOME))
         found: dict[str, Any] = {key: _median(runs) for key, runs in figures.items()}
         for reader in loaders:
             found[f"{reader}, share of the ceiling"] = statistics.median(
@@ -382,8 +381,6 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
                 for got, best in zip(figures[reader], figures["ceiling"], strict=True)
             )
         del loaders, still
-        found["by hand, 8 workers"] = train(by_hand(folder, batch), step, 6)
-        found["stock, item by item"] = train(stock(folder, min(batch, 65_536), 131_072), step, 6)
         out[name] = found
         say(name, found)
     return out
@@ -392,9 +389,10 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
 # -- bounded -----------------------------------------------------------------------------------
 
 
-def bounded_section(folder: Path, limit_gb: float) -> dict[str, Any]:
+def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
     """The same loader in a process that may not hold the data, in `limit_gb` of its own memory."""
-    code = [sys.executable, __file__, "--data", str(folder), "--bounded-child", str(limit_gb)]
+    asked = ["--data", str(folder), "--bounded-child", str(limit_gb), "--rounds", str(rounds)]
+    code = [sys.executable, __file__, *asked]
     done = subprocess.run(code, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"failed": done.stderr[-2000:]}
@@ -403,7 +401,7 @@ def bounded_section(folder: Path, limit_gb: float) -> dict[str, Any]:
     return found
 
 
-def bounded_child(folder: Path, limit_gb: float) -> None:
+def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
     """Runs within the limit."""
     torch.cuda.init()
     nbytes = int(limit_gb * 1e9)
@@ -413,7 +411,7 @@ def bounded_child(folder: Path, limit_gb: float) -> None:
         loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
         out["decoded data, GB"] = loader.feed.plan.rows * 160 / 1e9
         drain(loader)
-        out[reader] = drain(loader)
+        out[reader] = _median([drain(loader) for _ in range(rounds)])
         loader.close()
     out["most resident, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     print(json.dumps(out))
@@ -423,21 +421,21 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--sections", nargs="*", default=["load", "train", "bounded"])
     parser.add_argument("--bounded-child", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bounded_child:
-        bounded_child(args.data, args.bounded_child)
+        bounded_child(args.data, args.bounded_child, args.rounds)
         return
     make_data(args.data, args.rows)
     result: dict[str, Any] = {"hardware": hardware(), "rows": args.rows, "rounds": args.rounds}
     sections: dict[str, Callable[[], Any]] = {
         "load": lambda: load_section(args.data, args.rounds),
         "train": lambda: train_section(args.data, args.rounds),
-        "bounded": lambda: bounded_section(args.data, 6.0),
+        "bounded": lambda: bounded_section(args.data, 6.0, args.rounds),
     }
     for name in args.sections:
         result[name] = sections[name]()

@@ -37,6 +37,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from benchmarks.harness.busy import Busy
 from benchmarks.harness.data import CARDINALITIES, CATS, CONTS, Spec, make
+from benchmarks.harness.gpu_about import gpu_about
 from tabfeed import Dataset
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures
 from tabfeed.loader.keras import KerasSequenceLoader
@@ -180,6 +181,7 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
     """What it ran on, and how."""
     return {
         "date": date.today().isoformat(),
+        **gpu_about(),
         "backend": keras.backend.backend(),
         "rows": args.rows,
         "batch": args.batch,

@@ -90,8 +90,9 @@ Blue is tabfeed, brown a peer, violet what decoding alone would reach.
 
 The data are shaped like processed Criteo click logs: 26 int32 categories, 13 float32 numbers, a
 label; {how["rows"]:,} rows in 4 Parquet files, snappy, page cache warm. A contender lives in a
-process of its own and is ready before the clock starts; a few of them and tabfeed then go over the
-data in turn, {how["rounds"]} times after one that does not count. **Times tabfeed** is the median
+process of its own and is ready before the clock starts; what importing made there is kept from the
+garbage collector, for all alike. A few of them and tabfeed then go over the data in turn, \
+{how["rounds"]} times after one that does not count. **Times tabfeed** is the median
 of the ratios to tabfeed in the same round, with the lowest and highest of them: 0.5 is half as
 fast. Rates only show the scale. A run is over all the data, from asking for the first batch to the
 last: whoever reads or sorts all of it before its first batch has that time counted, and what the

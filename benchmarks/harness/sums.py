@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +68,30 @@ def arrays(batch: Any) -> Iterator[Any]:
 
 
 def of_files(folder: Path) -> dict[str, Any]:
-    """Of all columns but lists, a row group at a time."""
+    """Of all columns but lists, a row group at a time; files side by side."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        found = list(threads.map(_of_file, sorted(folder.glob("*.parquet"))))
+    rows, whole, real, size = (sum(each) for each in zip(*found, strict=True))
+    return {"rows": rows, "whole": whole, "real": real, "size": size}
+
+
+def _of_file(path: Path) -> tuple[int, int, float, float]:
+    """Rows, the sum of all integers, of all other numbers, and of their absolute values."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows, whole, real, size = 0, 0, 0.0, 0.0
-    for path in sorted(folder.glob("*.parquet")):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(250_000):
-                rows += batch.num_rows
-                for column in batch.columns:
-                    if pa.types.is_integer(column.type):
-                        whole += int(column.to_numpy().sum(dtype=np.int64))
-                    elif pa.types.is_floating(column.type):
-                        values = column.to_numpy()
-                        real += float(values.sum(dtype=np.float64))
-                        size += float(np.abs(values).sum(dtype=np.float64))
-    return {"rows": rows, "whole": whole, "real": real, "size": size}
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(250_000, use_threads=False):
+            rows += batch.num_rows
+            for column in batch.columns:
+                if pa.types.is_integer(column.type):
+                    whole += int(column.to_numpy().sum(dtype=np.int64))
+                elif pa.types.is_floating(column.type):
+                    values = column.to_numpy()
+                    real += float(values.sum(dtype=np.float64))
+                    size += float(np.abs(values).sum(dtype=np.float64))
+    return rows, whole, real, size
 
 
 def written(folder: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
@@ -38,9 +38,15 @@ class Worker:
         self.opened: list[Callable[[], Any]] = []
 
     def load(self) -> dict[str, Any]:
-        """Import; say which versions these are, and the memory that takes."""
+        """Import; say which versions these are, and the memory that takes.
+
+        What importing made is put aside for the garbage collector. Before every run it would look
+        at all of it, longer than many runs take; and within a run it would, for those alone that
+        make many objects, once or not at all, by chance.
+        """
         for name in self.who.modules:
             importlib.import_module(name)
+        gc.freeze()
         return {
             "versions": _versions(self.who.modules),
             "memory": peak_memory(os.getpid()),
@@ -177,10 +183,13 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
     return {name: version(name) for name in tops if name != "benchmarks"}
 
 
+_distributions = cache(metadata.packages_distributions)
+
+
 def version(module: str) -> str:
     """Of the package a module comes from."""
     top = module.partition(".")[0]
-    packages = metadata.packages_distributions().get(top, [top])
+    packages = _distributions().get(top, [top])
     try:
         return metadata.version(packages[0])
     except metadata.PackageNotFoundError:

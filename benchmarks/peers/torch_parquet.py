@@ -77,9 +77,10 @@ CONTENDERS = (
         modules=_MODULES,
         delivers=_COLUMNS,
         shuffles=_GROUPS,
-        why="In order, decoded columns become tensors without a copy: little more than decoding. "
-        "Shuffled, each column is gathered into fresh memory. Columns stay apart and lists int32, "
-        "where tabfeed's matrices are int64: the more columns and lists, the more that matters.",
+        why="In order, decoded columns become tensors without a copy, and may not be written to: "
+        "little more than decoding. Shuffled, each column is gathered into fresh memory. Columns "
+        "stay apart and lists int32, where tabfeed's matrices are int64: the more columns and "
+        "lists, the more that matters.",
     ),
     Contender(
         name="torch-parquet-2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from benchmarks.harness import heat
 from benchmarks.harness.contender import Case, contenders
 from benchmarks.harness.heat import Heat, Point, Settings, run_heat
 from benchmarks.harness.remote import ContenderFailed, Remote
-from benchmarks.harness.worker import go_over
+from benchmarks.harness.worker import Worker, go_over
 from tests.benchmarks.fake_peers import people
 
 PEOPLE = "tests.benchmarks.fake_peers"
@@ -52,6 +53,16 @@ def test_who_fails_is_reported_and_the_rest_go_on(tmp_path: Path) -> None:
         assert [(r["rows"], r["batches"], r["whole"]) for r in runs] == [(25, 3, True)] * 2
         assert found[name]["memory"] > found[name]["import"]["memory"] / 2 > 0
     assert "this is not an answer" in (tmp_path / "logs" / "loading-talking.log").read_text()
+
+
+def test_what_importing_made_is_put_aside_for_the_collector() -> None:
+    """Looking at all of it before every run took longer than many runs."""
+    before = gc.get_freeze_count()
+    try:
+        assert "numpy" in Worker(contenders(PEOPLE)["good"]).load()["versions"]
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
 
 
 def test_who_hangs_is_ended(tmp_path: Path) -> None:

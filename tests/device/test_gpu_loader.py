@@ -116,6 +116,39 @@ def test_the_budget_is_kept(dataset, reader):
     assert torch.cuda.max_memory_allocated() - before + pool <= 40e6
 
 
+@pytest.fixture(scope="module")
+def long_dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long")
+    random = np.random.default_rng(1)
+    rows = 40 * 33_000
+    table = {c: random.integers(0, 10**6, rows, dtype=np.int32) for c in CATS}
+    table |= {c: random.standard_normal(rows, dtype=np.float32) for c in CONTS}
+    table["y"] = random.integers(0, 2, rows).astype(np.float32)
+    pq.write_table(pa.table(table), folder / "rows.parquet", row_group_size=33_000)
+    return Dataset(str(folder), part_size=33_000 * 50)
+
+
+def test_both_readers_side_by_side(long_dataset):
+    pytest.importorskip("pylibcudf")
+    megabytes = 60
+    gpu = batches(long_dataset, "cuda", reader="cudf", device_memory=f"{megabytes}MB")
+    while not gpu.feed.recipe.ahead.beside:
+        megabytes -= 1
+        gpu = batches(long_dataset, "cuda", reader="cudf", device_memory=f"{megabytes}MB")
+    host = batches(long_dataset, "cpu")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(6):  # the processes that decode for Arrow come up meanwhile
+        for a, b in zip(host, gpu, strict=True):
+            assert same(a, b)
+            del b
+    held = torch.cuda.max_memory_allocated() - before + gpu.feed.recipe.reader.pool_bytes
+    assert held <= megabytes * 1e6 + long_dataset.num_rows  # `same` makes a few tensors too
+    assert gpu.reader_choice.endswith("Arrow reads beside it, since memory is small")
+
+
 def test_too_little_memory_on_the_gpu_still_works(dataset):
     small = batches(dataset, "cuda", device_memory="1MB")
     assert all(same(a, b) for a, b in zip(batches(dataset, "cpu"), small, strict=True))

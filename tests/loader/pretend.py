@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from tabfeed.loader.torch import gpu, resident, resident_store
+from tabfeed.loader.torch import gpu, gpu_buffers, resident, resident_store
 
 
 class Event:
@@ -42,6 +42,9 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(
+        gpu_buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)
+    )
     monkeypatch.setattr(gpu, "check_device", lambda device: None)
     monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
     monkeypatch.setattr(gpu, "unlock_pages", lambda memory: None)

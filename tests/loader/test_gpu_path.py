@@ -5,7 +5,7 @@ What needs a real GPU (overlap, reuse of memory across streams) is in ``tests/de
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -20,43 +20,14 @@ from tabfeed.loader.plan import Plan
 from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers
 from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
 from tabfeed.loader.torch.gpu_memory import Need, divide
+from tests.loader.pretend import pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
 
 
-class Done:
-    """An event that has happened."""
-
-    def synchronize(self):
-        pass
-
-
-class Stream:
-    """Everything queued on it is done."""
-
-    def __init__(self, device=None):
-        self.device = device
-
-    def wait_event(self, event):
-        assert isinstance(event, Done)
-
-    def record_event(self):
-        return Done()
-
-    def synchronize(self):
-        pass
-
-
 @pytest.fixture(autouse=True)
 def pretend(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    monkeypatch.setattr(gpu, "check_device", lambda device: None)
-    monkeypatch.setattr(GpuOptions, "memory", lambda self, device: int(self.device_memory or 10**8))
-    monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
-    monkeypatch.setattr(gpu, "unlock_pages", lambda memory: None)
+    pretend_gpu(monkeypatch, free=10**8)
 
 
 @pytest.fixture
@@ -130,13 +101,13 @@ def test_memory_is_divided_within_its_bounds(cudf, memory):
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
     need = Need.of(plan, layout, {"c": 4})
-    assert (need.lot, need.batch, need.passing) == (36, 64, 36)
+    assert (need.lot, need.batch, need.passing) == (32, 64, 36)
     share = divide(need, memory, cudf=cudf)
     if share is None:
         assert memory == 60_000_000
         return
     chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
-    assert share.lots * share.rows * 36 + chunks + share.decoding <= memory
+    assert share.lots * share.rows * 32 + chunks + share.decoding <= memory
     assert share.rows == 250_000
     # Two lots a stream may be open at once; more, if the chunks ahead reach over several.
     assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
@@ -166,6 +137,13 @@ def test_too_little_memory_leaves_the_feed_as_it_is(dataset):
     loader = walked(tuples(dataset), memory=1)
     assert not isinstance(loader.feed.recipe, GpuRecipe)
     assert len(list(loader)) == len(loader)
+    said = re.fullmatch(
+        "Arrow: batches are made in the computer's memory, and copied; to make them on the GPU, "
+        r'give device_memory="(\d+)MB" or more',
+        loader.reader_choice,
+    )
+    enough = walked(tuples(dataset), memory=int(said[1]) * 10**6)
+    assert isinstance(enough.feed.recipe, GpuRecipe)
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):

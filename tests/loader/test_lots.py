@@ -118,16 +118,46 @@ NUMBERS = Layout(
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("at_once", [1, 60, 2**20])
-def test_the_straight_way_gives_the_same_lot(dataset, monkeypatch, shuffle, at_once):
-    made, epoch = reader(dataset, NUMBERS, at_once=at_once), Plan((10,) * 3, 5, shuffle=shuffle)
-    monkeypatch.setattr(PartReader, "pieces", None)  # not that way
-    (straight,) = made.read(epoch.epoch(0), [1])
+@pytest.mark.parametrize(("lot", "number"), [(1, 1), (11, 0), (30, 0)])
+def test_the_straight_way_gives_the_same_lot(dataset, monkeypatch, shuffle, at_once, lot, number):
+    """One partition, two, or three side by side."""
+    made = reader(dataset, NUMBERS, at_once=at_once)
+    epoch = Plan((10,) * 3, 5, shuffle=shuffle, lot=lot).epoch(0)
+    for name in ("pieces", "read"):
+        monkeypatch.setattr(PartReader, name, None)  # not that way
+    (straight,) = made.read(epoch, [number])
     monkeypatch.undo()
     monkeypatch.setattr(PartReader, "are_plain", False)
-    (other,) = made.read(epoch.epoch(0), [1])
+    (other,) = made.read(epoch, [number])
+    assert straight.rows == other.rows == max(10, -(-lot // 10) * 10)
     for name, matrix in other.matrices.items():
         assert straight.matrices[name].dtype == matrix.dtype
         np.testing.assert_array_equal(straight.matrices[name], matrix)
+
+
+def test_files_with_columns_in_another_order_lie_side_by_side(tmp_path):
+    names = ["a", "b", "x"]
+    for part, order in enumerate((names, names[::-1])):
+        n = np.arange(10 * part, 10 * part + 10, dtype=np.int32)
+        columns = {"a": n, "b": n * 2, "x": n * 3}
+        pq.write_table(
+            pa.table({name: columns[name] for name in order}), tmp_path / f"{part}.parquet"
+        )
+    layout = Layout(groups=(Group("g", ("x", "a", "b"), np.dtype(np.int32)),))
+    (lot,) = reader(Dataset(tmp_path), layout).read(
+        Plan((10, 10), 5, shuffle=False, lot=20).epoch(0), [0]
+    )
+    n = np.arange(20)
+    np.testing.assert_array_equal(lot.matrices["g"], [n * 3, n, n * 2])
+
+
+def test_many_small_partitions_are_not_all_open_at_once(dataset, monkeypatch):
+    made, epoch = reader(dataset, NUMBERS), Plan((10,) * 3, 5, shuffle=False, lot=30).epoch(0)
+    (wanted,) = made.read(epoch, [0])
+    monkeypatch.setattr("tabfeed.loader.readers._SIDE_BY_SIDE", 2)
+    assert made.parts.straight([0, 1, 2], NUMBERS.columns) is None
+    (lot,) = made.read(epoch, [0])
+    np.testing.assert_array_equal(lot.matrices["cats"], wanted.matrices["cats"])
 
 
 def test_straight_columns_keep_their_nulls_as_nan_and_rows_in_order(dataset):
@@ -137,17 +167,21 @@ def test_straight_columns_keep_their_nulls_as_nan_and_rows_in_order(dataset):
     assert lot.matrices["label"][0].tolist() == list(range(10))
 
 
-def test_a_null_among_straight_integers_is_told_with_its_place(dataset):
-    layout = Layout(groups=(Group("cats", ("a", "n"), np.dtype(np.int64)),))
-    made = reader(dataset, layout)
-    with pytest.raises(LoaderError, match=r"row group 0\): column 'n' has 1 nulls"):
-        made.read(Plan((10,) * 3, 5, shuffle=False).epoch(0), [0])
+@pytest.mark.parametrize("lot", [1, 30])
+def test_a_null_among_straight_integers_is_told_with_its_place(tmp_path, lot):
+    table = pa.table({"n": pa.array(np.arange(30), mask=np.arange(30) == 17)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    layout = Layout(groups=(Group("cats", ("n",), np.dtype(np.int64)),))
+    made = reader(Dataset(tmp_path / "a.parquet", npartitions=3), layout)
+    epoch = Plan((10,) * 3, 5, shuffle=False, lot=lot).epoch(0)
+    with pytest.raises(LoaderError, match=r"row group 1\): column 'n' has 1 nulls"):
+        made.read(epoch, list(range(epoch.lots)))
 
 
 def test_what_is_not_straight(dataset, tmp_path):
     def is_straight(ds, layout, **options):
         parts = reader(ds, layout, **options).parts
-        return parts.straight(0, layout.columns) is not None
+        return parts.straight([0], layout.columns) is not None
 
     def group(name, dtype):
         return Layout(groups=(Group("g", (name,), np.dtype(dtype)),))
@@ -169,7 +203,7 @@ def test_what_is_not_straight(dataset, tmp_path):
 def test_a_type_that_the_file_keeps_otherwise_goes_the_longer_way(dataset, monkeypatch):
     monkeypatch.setattr(ParquetFile, "stored_as_given", False)
     made = reader(dataset, NUMBERS)
-    assert made.parts.straight(0, NUMBERS.columns) is None
+    assert made.parts.straight([0], NUMBERS.columns) is None
     (lot,) = made.read(Plan((10,) * 3, 5, shuffle=False).epoch(0), [0])
     assert lot.matrices["cats"][1].tolist() == list(range(10))
 

@@ -45,6 +45,21 @@ def test_budgets_shrink_streams_and_chunks():
     assert plan(batch_size=10**6, host_memory="1MB").chunk == 1
 
 
+def test_large_lots_leave_room_for_smaller_chunks():
+    """Lots of 168 MB: of two streams five may be there, beside ten chunks of eight threads."""
+    large = plan(sizes=(2**20,) * 8, batch_size=2**13)
+    assert large.streams == 2
+    assert 5 * 2**20 * ROW.decoded + 10 * large.chunk * 2**13 * ROW.batch <= 2**30
+    assert large.chunk == 10 < plan(batch_size=2**13).chunk == 16
+    ordered = plan(sizes=(2**20,) * 8, batch_size=2**13, shuffle=False)  # in batches' dtypes
+    assert 3 * 2**20 * ROW.batch + 10 * ordered.chunk * 2**13 * ROW.batch <= 2**30
+
+
+def test_in_order_lots_are_smaller():
+    assert plan(shuffle=False).lot == 2**14
+    assert plan(shuffle=False, global_size=2, global_rank=0).lot == 2**13
+
+
 def test_many_small_files_need_not_wait_for_all_of_them():
     small = plan(sizes=(1000,) * 1000)
     assert small.chunk * 4096 == small.lot * small.streams == 2**15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
@@ -43,6 +44,24 @@ def test_row_groups_are_partitions_unless_something_applies_to_whole_ones(tmp_pa
     tables = [ds.read(p) for p in parts]
     assert [t.num_rows for t in tables] == lens
     assert pa.concat_tables(tables).column("key").to_pylist() == list(range(104))
+
+
+def test_row_groups_in_slices_are_whole_again_if_nobody_asked_for_slices(tmp_path, monkeypatch):
+    table = pa.table({"key": np.arange(100)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
+    monkeypatch.setattr("tabfeed.io.part_size.DEFAULT_PART_SIZE", 200)
+    monkeypatch.setattr("tabfeed.io.partitioned.DEFAULT_PART_SIZE", 200)
+    ds = Dataset(tmp_path / "a.parquet")
+    assert max(ds.partition_lens) < 40 and len(ds.partitions) > 3
+    parts, lens = cut_fine(ds, 40)
+    assert lens == [40, 40, 20] and all(piece.whole for p in parts for piece in p.pieces)
+    assert [ds.read(p)["key"][0].as_py() for p in parts] == [0, 40, 80]
+    assert max(cut_fine(ds, 39)[1]) < 39  # too many rows for the loader as well
+    for asked in ({"part_size": 160}, {"npartitions": 5}):
+        other = Dataset(tmp_path / "a.parquet", **asked)
+        assert cut_fine(other, 40)[1] == other.partition_lens != lens
+    twice = ds._derive(partitions=(ds.partitions[0], ds.partitions[0]))
+    assert cut_fine(twice, 40)[1] == [ds.partition_lens[0]] * 2  # not one after the other
 
 
 def test_columns_come_a_few_at_a_time(tmp_path):

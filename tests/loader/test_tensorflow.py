@@ -400,7 +400,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def test_an_error_within_a_tf_dataset_is_told() -> None:
     loader = make(cat_names=None, feature_columns=[identity("C", 3)])
-    with pytest.raises(tf.errors.OpError, match="column 'C' has the id 4"):
+    with pytest.raises(tf.errors.OpError, match="column 'C' has the id 5"):
         list(loader.as_tf_dataset())
 
 

@@ -253,7 +253,7 @@ class ParquetFile:
         wanted = list(columns)
         try:
             with self._reader(ranges=self._ranges(units, wanted)) as reader:
-                for group in self._groups_of(units, wanted, at_once):
+                for group in self.groups_of(units, wanted, at_once):
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
                     yield self._finish(table, group)
@@ -263,16 +263,15 @@ class ParquetFile:
             raise self._locate_damage(units, wanted, e) from e
 
     def columns(
-        self, unit: int, columns: Sequence[str], at_once: int
+        self, unit: int, groups: Sequence[list[str]]
     ) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """The same columns of one row group, as they are stored (see `stored_as_given`).
+        """Columns of one row group, as they are stored (see `stored_as_given`), a group at a time.
 
         For who gathers one column after the other: each of them drives Python out of the
         processor's cache, so that every line here costs several times what it usually does.
         """
-        wanted, rows = list(columns), self.unit_rows[unit]
+        wanted, rows = [name for group in groups for name in group], self.unit_rows[unit]
         try:
-            groups = list(self._groups_of([unit], wanted, at_once))
             with self._reader(ranges=self._ranges([unit], wanted)) as reader:
                 for group in groups:
                     with span("read", rows=rows if group is groups[0] else None):
@@ -281,8 +280,10 @@ class ParquetFile:
                         self._check_rows([unit], table.num_rows)
                     if len(group) == 1:
                         yield group[0], table.column(0)
-                    else:  # they come in the order of the file
-                        yield from zip(table.column_names, table.columns, strict=True)
+                    else:  # the table has them in the order of the file
+                        found = dict(zip(table.column_names, table.columns, strict=True))
+                        for name in group:
+                            yield name, found[name]
         except _NOT_DAMAGE:
             raise
         except _DAMAGE as e:
@@ -294,9 +295,10 @@ class ParquetFile:
         stored = self.metadata.schema.to_arrow_schema()
         return bool(stored.equals(self.schema))
 
-    def _groups_of(
-        self, units: Sequence[int], columns: list[str], at_once: int
+    def groups_of(
+        self, units: Sequence[int], columns: Sequence[str], at_once: int
     ) -> Iterator[list[str]]:
+        """The columns in groups that take about `at_once` bytes once decoded."""
         group: list[str] = []
         total = 0
         for name in columns:

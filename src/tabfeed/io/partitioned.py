@@ -17,6 +17,7 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.execute.tasks import Titled
+from tabfeed.io.part_size import DEFAULT_PART_SIZE
 from tabfeed.io.partition import Partition, Piece, cut_by_count, cut_by_size, runs
 from tabfeed.io.remarks import select_columns
 from tabfeed.io.table_map import TableMap, as_declared
@@ -66,6 +67,11 @@ class Partitioned:
             return tuple(cut_by_count(self._files.counted(pieces), self._npartitions))
         sized = ((p, self._files.nbytes(p, self._cut_columns)) for p in pieces)
         return tuple(cut_by_size(sized, self._part_size))
+
+    @property
+    def cut_by_default(self) -> bool:
+        """Whether nobody has said how large partitions shall be, or how many."""
+        return self._npartitions is None and self._part_size == DEFAULT_PART_SIZE
 
     @property
     def npartitions(self) -> int:

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.batch_ops import BatchOp
 from tabfeed.loader.chunk import Chunk, MakesChunks
-from tabfeed.loader.lots import ReadsLots
+from tabfeed.loader.in_order import InOrderLots, rows_follow
+from tabfeed.loader.lots import LotReader, ReadsLots
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.read_ahead import reading_ahead
-from tabfeed.loader.shared_lots import Ahead, SharedLots
+from tabfeed.loader.shared_lots import Ahead, Beside, SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.trace import span
 
@@ -31,6 +32,7 @@ __all__ = ["EpochIterator", "Feed", "Recipe"]
 
 B = TypeVar("B")
 _NONE: Any = object()
+ReadLots = Callable[[Sequence[int]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Recipe(Generic[B]):
         Cuts a chunk into the framework's batches.
     ahead
         How lots are read before chunks need them.
+    in_order
+        Whether lots that are not shuffled may be read straight into chunks.
     """
 
     reader: ReadsLots
@@ -56,7 +60,19 @@ class Recipe(Generic[B]):
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
     ahead: Ahead = Ahead()  # noqa: RUF009 - frozen
+    in_order: bool = False
     queue_ahead = 0  # chunks for which `queue` is called before the training thread needs them
+
+    def reading(self, epoch: Epoch, place: Place, parts: Any, first: int) -> ReadLots:
+        """What reads lots of an epoch, of the partitions that `parts` reads, from a chunk on."""
+        if self.in_order and isinstance(self.reader, LotReader) and rows_follow(epoch.plan, place):
+            return InOrderLots(self.reader, parts, epoch, place, first).read
+        reader = self.reader.reading(parts)
+        return lambda numbers: reader.read(epoch, numbers)
+
+    def beside(self, epoch: Epoch, parts: Any) -> Beside | None:
+        """What reads lots in another way, beside that; None if nothing does."""
+        return None
 
     def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""
@@ -145,12 +161,12 @@ class EpochIterator(Generic[B]):
             (part for lot in coming for part in epoch.partitions(lot)),
             self._options.fetched,
         )
-        reader = recipe.reader.reading(parts)
         lots = SharedLots(
-            lambda numbers: reader.read(epoch, numbers),
+            recipe.reading(epoch, place, parts, first),
             last_use,
             first,
             ahead=recipe.ahead,
+            beside=recipe.beside(epoch, parts),
             on_close=getattr(parts, "close", None),
         )
         self._skip = self._step - first * plan.chunk

@@ -19,6 +19,7 @@ from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.cache import with_cache
 from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Group, Layout, numpy_dtype
+from tabfeed.loader.in_order import can_lay
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan
 from tabfeed.loader.readers import PartReader, TableFunction, cut_fine
@@ -195,12 +196,14 @@ def build_feed(
     dtypes = lot_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
     pool = BufferPool(keep=options.budget * 2 // 3)
     plan = make_plan(lens, row, options)
+    in_order = can_lay(plan, layout, row, options)
     recipe = Recipe(
         LotReader(cached, layout, dtypes, pool),
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
-        ahead=Ahead(lots_ahead(plan, row, options)),
+        ahead=Ahead(lots_ahead(plan, row.wide if in_order else row, options)),
+        in_order=in_order,
     )
     return Feed(recipe, plan, options)
 

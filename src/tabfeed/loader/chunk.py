@@ -4,7 +4,8 @@ The plan says which rows of which lot go where, as a few evenly spaced strips; e
 copy of all columns of a group, with a cast on the way, for which the interpreter lock is released.
 
 Where a batch lies within one lot as it is (one stream, and the dtypes of the files), nothing is
-copied: the batch is a view of the lot's buffers.
+copied: the batch is a view of the lot's buffers. Nor is anything where lots that are not shuffled
+were read into the chunk itself (`tabfeed.loader.in_order`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.columns import Group, Layout, Lists
+from tabfeed.loader.in_order import taken_from
 from tabfeed.loader.lots import Lot
 from tabfeed.loader.plan import ChunkPlan, Strip
 from tabfeed.loader.ragged import gather_lists, join_lists, slice_lists
@@ -90,6 +92,9 @@ class ChunkMaker:
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> list[Chunk]:
         """The rows of `plan`; several chunks where some batches need no copy."""
+        laid = self._laid(plan, lots)
+        if laid is not None:
+            return [laid]
         with span("gather", rows=plan.rows):
             if not self._same_dtypes(plan, lots):
                 return [self._copy(plan, lots)]
@@ -100,8 +105,21 @@ class ChunkMaker:
 
     def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
         """The same as one chunk, everything copied."""
+        laid = self._laid(plan, lots)
+        if laid is not None:
+            return laid
         with span("gather", rows=plan.rows):
             return self._copy(plan, lots)
+
+    def _laid(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> Chunk | None:
+        """The chunk that the lots were read into, if they were."""
+        tray = taken_from([lots[n] for n in {s.lot for s in plan.strips}], plan)
+        if tray is None:
+            return None
+        chunk = Chunk(plan.bounds)
+        for group in self.layout.groups:
+            self._keep(chunk, group, tray.matrices[group.name])
+        return chunk
 
     def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> bool:
         """Whether lots have the columns as batches are to have them."""

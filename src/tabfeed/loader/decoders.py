@@ -9,11 +9,13 @@ they lie on a desk.
 The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
 with GPU threads does not survive, nor started through the user's main module. It ends when its
 socket does, hence when this process ends, however that comes about. One that dies is an error in
-the thread that asked.
+the thread that asked. It is nice to others: what it decodes is needed later, the training loop's
+next kernel now.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -43,6 +45,8 @@ __all__ = ["Decoder", "Decoders", "Order", "Spot", "serve"]
 Array = npt.NDArray[Any]
 _START = "from tabfeed.loader.decoders import serve; serve()"
 _KILLED = -9
+_NICE = 5
+_ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Decoder:
                 [sys.executable, "-c", _START, *map(str, arguments)],
                 pass_fds=arguments[:3],
                 stdin=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": path, "POLARS_MAX_THREADS": "1"},
+                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
             )
         self._socket = Connection(ours.detach())
         self._end = weakref.finalize(self, _end, self._process, self._socket)
@@ -251,12 +255,14 @@ class Decoders:
 
 def serve() -> None:
     """What the child does: read what it is asked for, until its socket ends."""
+    os.nice(_NICE)
     number, pickled, fd, total, spacing = map(int, sys.argv[1:])
     connection, memory = Connection(number), attach(fd, total)
     with suppress(EOFError, OSError, KeyboardInterrupt):
         size = os.fstat(pickled).st_size
         reader: LotReader = pickle.loads(os.pread(pickled, size, 0))
         import_module("polars")  # now, rather than when the second epoch begins
+        gc.freeze()  # what is here by now stays
         connection.send(None)
         while True:
             desk, order = connection.recv()

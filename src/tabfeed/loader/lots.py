@@ -8,7 +8,10 @@ where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` an
 of range, and "wrap" takes a seventh less time than "clip".
 
 Columns of plain numbers go straight from the file to their place, one after the other: the less
-Python there is between two of them the better, since decoding drives it out of the cache.
+Python there is between two of them the better, since decoding drives it out of the cache. Those of
+several partitions go side by side, so that none of these is ever decoded as a whole.
+
+Rows that are not shuffled need no lots of their own: see `tabfeed.loader.in_order`.
 
 Columns keep the dtype of the file where all of a group agree on one that the batch's dtype can
 hold: half the memory, and the cast comes for free with the copy into a batch.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +29,7 @@ import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.buffers import BufferPool, Scratch
-from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype, plain_array
+from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.ragged import gather_lists, join_lists
 from tabfeed.loader.readers import PartReader, ReadsParts
@@ -152,11 +155,10 @@ class LotReader:
         if matrices is None:
             matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
         lot = Lot(rows, matrices)
-        if len(partitions) == 1 and isinstance(self.parts, PartReader):
-            columns = self.parts.straight(partitions[0], self.layout.columns)
+        if isinstance(self.parts, PartReader):
+            columns = self.parts.straight(partitions, self.layout.columns)
             if columns is not None:
-                with self.parts.naming(partitions[0]):
-                    self._fill_straight(lot, columns, index)
+                self._fill_straight(lot, partitions, columns, index)
                 return lot
         *small, last = partitions  # the last one is what makes a lot large enough
         before = [self.parts.read(n) for n in small]
@@ -169,21 +171,26 @@ class LotReader:
         return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
 
     def _fill_straight(
-        self, lot: Lot, columns: Iterator[tuple[str, pa.ChunkedArray]], index: Index | None
+        self,
+        lot: Lot,
+        partitions: Sequence[int],
+        columns: Iterator[tuple[str, Sequence[pa.ChunkedArray]]],
+        index: Index | None,
     ) -> None:
         """The same for columns that are plain numbers, with as little Python as can be."""
+        parts = cast(PartReader, self.parts)
         places: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
         for group in self.layout.groups:
             for name, out in zip(group.columns, lot.matrices[group.name], strict=True):
                 places.setdefault(name, []).append((out, group.dtype))
-        for name, column in columns:
+        for name, found in columns:
             with span("gather", rows=lot.rows):
                 for out, dtype in places[name]:
-                    source = plain_array(column, name, dtype)
-                    if index is not None and source.dtype == out.dtype:
-                        source.take(index, out=out, mode="wrap")
-                    else:
-                        self._gather([source], index, out)
+                    sources = [
+                        parts.plain(number, column, name, dtype)
+                        for number, column in zip(partitions, found, strict=True)
+                    ]
+                    self._gather(sources, index, out)
 
     def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
         """Put the columns that the last of these parts has, from all of them, into the lot."""

@@ -21,6 +21,7 @@ CACHES = (None, "memory", "disk", "device")
 _STREAMS = 4
 _CHUNK_ROWS = 2**17
 _CHUNK_PARTS = 32
+_ORDERED_ROWS = 2**14
 _HOST_MEMORY = 2**30
 _FETCHED = 2**29
 _MOST_THREADS = 8
@@ -185,6 +186,11 @@ class RowBytes:
         object.__setattr__(self, "decoded", max(1, self.decoded))
         object.__setattr__(self, "batch", max(1, self.batch))
 
+    @property
+    def wide(self) -> RowBytes:
+        """Of rows that take as much as in a batch as soon as they are decoded."""
+        return RowBytes(self.batch, self.batch)
+
 
 def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Plan:
     """The order that follows from the options.
@@ -211,8 +217,8 @@ def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Pl
         sizes=tuple(sizes),
         batch=batch,
         streams=streams,
-        lot=max(1, min(_enough(mean), _most_rows(options, row.decoded)) // streams),
-        chunk=_choose_chunk(options, mean, row.batch, batch),
+        lot=max(1, min(_lot_rows(options, mean), _most_rows(options, row.decoded)) // streams),
+        chunk=_choose_chunk(options, mean, row, batch, streams // place.world),
         shuffle=options.shuffle,
         seed=options.seed,
         ranks=place.world,
@@ -239,6 +245,11 @@ def _enough(mean_rows: int) -> int:
     return min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
 
 
+def _lot_rows(options: LoaderOptions, mean_rows: int) -> int:
+    """Rows of the lots that are open at a time: in order, what is worth a thread's attention."""
+    return _enough(mean_rows) if options.shuffle else _ORDERED_ROWS
+
+
 def lots_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
     """Lots that may be read before they are needed, beside those the streams have open."""
     size = max(1, max(plan.sizes, default=0), plan.lot) * row.decoded
@@ -246,12 +257,28 @@ def lots_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
     return max(1, min(fits - len(plan.rank_streams(*options.place)), options.workers))
 
 
-def _choose_chunk(options: LoaderOptions, mean_rows: int, row_bytes: int, batch: int) -> int:
+def _choose_chunk(
+    options: LoaderOptions, mean_rows: int, row: RowBytes, batch: int, streams: int
+) -> int:
     """Steps in a chunk: enough rows to gather well, few enough for the budget."""
     asked = options.parts_per_chunk * mean_rows if options.parts_per_chunk > 1 else 0
     rows = max(_enough(mean_rows), asked if options.shuffle else 0)
-    most = min(options.budget // 3 // _IN_FLIGHT // row_bytes, _most_rows(options, row_bytes))
+    most = min(
+        options.budget // 3 // _IN_FLIGHT // row.batch,
+        _most_rows(options, row.batch),
+        _beside_lots(options, mean_rows, row, streams),
+    )
     return max(1, min(rows, most * options.place.world) // batch)
+
+
+def _beside_lots(options: LoaderOptions, mean_rows: int, row: RowBytes, streams: int) -> int:
+    """Rows of a chunk for which large lots leave room, however many cores there are.
+
+    Of each stream two lots may be open, and one is read ahead. In order they lie in chunks.
+    """
+    width = row.decoded if options.shuffle else row.batch
+    left = options.budget - (2 * max(1, streams) + 1) * mean_rows * width
+    return max(0, left) // (_MOST_THREADS + 2) // row.batch
 
 
 def _most_rows(options: LoaderOptions, row_bytes: int) -> int:

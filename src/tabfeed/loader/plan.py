@@ -432,6 +432,22 @@ class Epoch:
                 out[lot] = max(out.get(lot, 0), chunk)
         return out
 
+    def chunks_of(self, lot: int, rank: int = 0, world: int = 1) -> range:
+        """The chunks that have rows of a lot, on a rank with one stream that goes forwards.
+
+        At either end there may be one more, which has none.
+        """
+        plan = self.plan
+        stream = plan.rank_streams(rank, world)[0]
+        low, high = plan.cuts[stream : stream + 2]
+        begin = max(0, int(self.starts[lot]) - low)
+        end = min(high, int(self.starts[lot + 1])) - low - 1
+        width = max(1, plan.share(plan.batch, stream + 1) - plan.share(plan.batch, stream))
+        regular = plan.steps - len(plan.tail)
+        last = end // width if end < plan.taken(regular, stream) else plan.steps - 1
+        first = min(begin // width, regular) // plan.chunk
+        return range(first, min(last // plan.chunk, plan.chunks - 1) + 1)
+
 
 @dataclass(frozen=True)
 class _Box:

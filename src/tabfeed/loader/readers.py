@@ -9,13 +9,14 @@ partitions are open at once and their sum is what takes memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Protocol
+from itertools import accumulate, groupby, pairwise
+from typing import Any, Protocol, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, LoaderError
@@ -23,12 +24,14 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.io.fetch import Fetch
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.loader.columns import Layout, Part, is_plain, make_part
+from tabfeed.loader.columns import Layout, Part, is_plain, make_part, plain_array
 from tabfeed.trace import span
 
 __all__ = ["PartReader", "ReadsParts", "cut_fine"]
 
+Array = npt.NDArray[Any]
 TableFunction = Callable[[pa.Table], pa.Table]
+_SIDE_BY_SIDE = 8  # partitions that a thread has open at once; more would be too small to matter
 
 
 class ReadsParts(Protocol):
@@ -46,13 +49,31 @@ class ReadsParts(Protocol):
 def cut_fine(dataset: Dataset, most_rows: int) -> tuple[list[Partition], list[int]]:
     """The dataset's partitions by row group, and those above `most_rows` in slices.
 
-    Where filters or functions apply to whole partitions, these stay as they are.
+    Where filters or functions apply to whole partitions, these stay as they are. Row groups that
+    the dataset cut in slices, since nobody said otherwise, are whole here if they may be: to read a
+    slice, all that lies before it must be decoded too.
     """
     parts, lens = list(dataset.partitions), list(dataset.partition_lens)
     if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
         return parts, lens
-    pieces = [s for part in parts for piece in part.pieces for s in _slices(piece, most_rows)]
+    given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
+    if dataset.cut_by_default:
+        given = _rejoined(given, dataset, most_rows)
+    pieces = [s for piece in given for s in _slices(piece, most_rows)]
     return [Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces]
+
+
+def _rejoined(pieces: Iterable[Piece], dataset: Dataset, most_rows: int) -> Iterator[Piece]:
+    """Slices that are a row group of at most `most_rows`, as that; the rest as they are."""
+    for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
+        slices, file = list(run), dataset.fileset.files[index]
+        ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
+        follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
+        whole = isinstance(file, ParquetFile) and follow and ends[-1] == file.count(unit)
+        if whole and ends[-1] <= most_rows:
+            yield Piece(index, unit, 0, ends[-1])
+        else:
+            yield from slices
 
 
 def _slices(piece: Piece, most_rows: int) -> list[Piece]:
@@ -135,19 +156,40 @@ class PartReader:
             yield self._part(table, number, self.layout.only(table.column_names))
 
     def straight(
-        self, number: int, columns: Sequence[str]
-    ) -> Iterator[tuple[str, pa.ChunkedArray]] | None:
-        """Columns of a partition as its file has them; None where anything is to be done to them.
+        self, numbers: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[str, Sequence[pa.ChunkedArray]]] | None:
+        """Columns of partitions, side by side, as the files have them.
 
-        The same as `pieces`, with less Python.
+        None where anything is to be done to them. The same as `pieces`, with less Python.
         """
+        if not self.are_plain or not 0 < len(numbers) <= _SIDE_BY_SIDE:
+            return None
+        units = [self._stored(number) for number in numbers]
+        if None in units:
+            return None
+        found = cast(list[tuple[ParquetFile, int]], units)
+        first, unit = found[0]
+        groups = list(first.groups_of([unit], columns, self.at_once // len(numbers)))
+        return _side_by_side([file.columns(unit, groups) for file, unit in found])
+
+    def _stored(self, number: int) -> tuple[ParquetFile, int] | None:
+        """The row group that a partition is, if that can be read as it is stored."""
         pieces = self.partitions[number].pieces
-        if not self.are_plain or len(pieces) != 1 or not pieces[0].whole:
+        if len(pieces) != 1 or not pieces[0].whole:
             return None
         file = self.dataset.fileset.files[pieces[0].file]
         if not isinstance(file, ParquetFile) or not file.stored_as_given:
             return None
-        return file.columns(pieces[0].unit, columns, self.at_once)
+        return file, pieces[0].unit
+
+    def plain(
+        self, number: int, column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]
+    ) -> Array:
+        """A column that came straight from a partition, as an array."""
+        try:
+            return plain_array(column, name, wanted)
+        except LoaderError as e:
+            raise LoaderError(f"{self._where(number)}: {e}") from e
 
     @cached_property
     def are_plain(self) -> bool:
@@ -173,14 +215,9 @@ class PartReader:
         for name in layout.columns:
             if name not in found:
                 raise ColumnNotFoundError(name, found, where=self._where(number))
-        with self.naming(number), span("convert", rows=table.num_rows):
-            return make_part(table, layout)
-
-    @contextmanager
-    def naming(self, number: int) -> Iterator[None]:
-        """Say of which partition an error tells."""
         try:
-            yield
+            with span("convert", rows=table.num_rows):
+                return make_part(table, layout)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
 
@@ -205,3 +242,11 @@ class PartReader:
         if not pieces:
             return f"partition {number}"
         return f"partition {number} ({files[pieces[0].file]}, row group {pieces[0].unit})"
+
+
+def _side_by_side(
+    readers: Sequence[Iterator[tuple[str, pa.ChunkedArray]]],
+) -> Iterator[tuple[str, Sequence[pa.ChunkedArray]]]:
+    """The same column of each, one column after the other."""
+    for found in zip(*readers, strict=True):
+        yield found[0][0], [column for _, column in found]

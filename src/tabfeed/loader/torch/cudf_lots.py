@@ -27,11 +27,10 @@ from tabfeed.budget import cpu_count
 from tabfeed.errors import MissingExtraError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.columns import Layout
-from tabfeed.loader.desks import Desks
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
-from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader, lock_pages, unlock_pages
+from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.trace import span
 
 __all__ = ["CudfLotReader", "why_not_cudf", "why_unfit"]
@@ -181,40 +180,20 @@ class CudfLotReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
-        lots = [GpuLot(epoch.lot_rows(n), epoch.plan.shuffle) for n in numbers]
+        lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
-        with self._turns, self._pool.stream() as (own, stream):
+        with self._pool.stream() as (own, stream):
             if not self._fill(lots, partitions, own, stream):
                 return self.arrow.read(epoch, numbers)
-            with torch.cuda.stream(stream):
-                if epoch.plan.shuffle:
-                    self._bring_orders(epoch, numbers, lots, stream)
-                ready = stream.record_event()
-        for lot in lots:
-            assert lot.slab is not None
-            lot.slab.ready = ready
         return lots
 
-    def _bring_orders(
-        self, epoch: Epoch, numbers: Sequence[int], lots: Sequence[GpuLot], stream: Any
-    ) -> None:
-        """Draw the permutations of lots, and copy them to their slabs, in one call."""
-        desks = [self._desks.take() for _ in lots]
-        places = zip(desks, lots, strict=True)
-        orders = [desk.memory.view(np.int32)[: lot.rows] for desk, lot in places]
-        with span("plan"):
-            for number, order in zip(numbers, orders, strict=True):
-                epoch.permutations.into(number, order)
-        to = [lot.slab.order(lot.rows) for lot in lots if lot.slab is not None]
-        torch._foreach_copy_(to, [torch.from_numpy(o) for o in orders], non_blocking=True)
-        used = stream.record_event()
-        for desk in desks:
-            desk.used = used
+    def read_beside(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+        """The same by Arrow, for whoever has nothing to do while the GPU decodes all it may."""
+        return self.arrow.read(epoch, numbers)
 
-    @cached_property
-    def _desks(self) -> Desks:
-        """For permutations on their way."""
-        return Desks(4 * self.slabs.rows, 4 * self.at_once, lock_pages, unlock_pages)
+    def ready_beside(self) -> bool:
+        """Whether a process could begin to; threads of this one shall not."""
+        return self.arrow.ready()
 
     def _fill(
         self, lots: Sequence[GpuLot], partitions: Sequence[int], own: Any, stream: Any
@@ -225,23 +204,29 @@ class CudfLotReader:
         """
         rows = [lot.rows for lot in lots]
         try:
-            with span("read", rows=sum(rows)):
-                columns: list[Any] = self._table(partitions, own).columns()
-                total = sum(rows)
-                if any(c.null_count() or c.size() != total for c in columns):
-                    return False
-                with torch.cuda.stream(stream):
-                    found = self._matrices(columns, own)
+            with self._turns, span("read", rows=sum(rows)), torch.cuda.stream(stream):
+                found = self._decoded(partitions, sum(rows), own)
         except MemoryError:
+            found = None
+        if found is None:
             return False
         with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
-            for lot in lots:
-                lot.slab = self.slabs.take(stream)
-            self._lay(lots, rows, found)
+            self._lay(lots, rows, found, stream)
         return True
 
-    def _lay(self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor]) -> None:
-        """Copy the rows of each lot to its slab, all in one call."""
+    def _decoded(self, partitions: Sequence[int], rows: int, own: Any) -> list[Tensor] | None:
+        """Partitions as matrices; None if there are nulls."""
+        columns: list[Any] = self._table(partitions, own).columns()
+        if any(c.null_count() or c.size() != rows for c in columns):
+            return None
+        return self._matrices(columns, own)
+
+    def _lay(
+        self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor], stream: Any
+    ) -> None:
+        """Copy the rows of each lot to a slab, all in one call."""
+        for lot in lots:
+            lot.slab = self.slabs.take(stream)
         to: list[Tensor] = []
         source: list[Tensor] = []
         for (plane, first, end), matrix in zip(self._runs, found, strict=True):
@@ -250,6 +235,10 @@ class CudfLotReader:
                 to.append(lot.slab.matrix(plane, lot.rows, slice(first, end)))
             source += torch.split(matrix.view(to[-1].dtype), rows, 1)
         torch._foreach_copy_(to, source, non_blocking=True)
+        ready = stream.record_event()
+        for lot in lots:
+            assert lot.slab is not None
+            lot.slab.ready = ready
 
     def _matrices(self, columns: list[Any], own: Any) -> list[Tensor]:
         at, found = 0, []

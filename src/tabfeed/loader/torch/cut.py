@@ -13,6 +13,7 @@ import torch
 
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
+from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.trace import span
 
 __all__ = ["as_tensor", "batch_sizes", "collector_paused", "cut_lists", "cut_rows"]
@@ -57,10 +58,7 @@ def batch_sizes(chunk: Chunk) -> list[int]:
 
 def cut_rows(tensor: Tensor, chunk: Chunk) -> Sequence[Tensor]:
     """The rows of each batch."""
-    # Unlike `split`, this does not note that one tensor is a view of the other, which takes time;
-    # nobody sees the whole tensor.
-    cut: Sequence[Tensor] = torch.unsafe_split_with_sizes(tensor, batch_sizes(chunk))
-    return cut
+    return cut_all([tensor], batch_sizes(chunk))[0]
 
 
 def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Tensor, Tensor]]:

@@ -21,12 +21,12 @@ from tabfeed.loader.torch.cut import (
     batch_sizes,
     collector_paused,
     cut_lists,
-    cut_rows,
 )
 from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.gpu import GpuOptions
 from tabfeed.loader.torch.lists import ListForm, list_form
+from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.loader.torch.static import StaticBatch, ragged_after
 
 __all__ = ["Loader"]
@@ -40,6 +40,11 @@ class _FinishDicts:
     lists: ListForm
     device: torch.device
     functions: tuple[Callable[[Any, Any], Any], ...] = ()
+
+    @property
+    def only_cuts(self) -> bool:
+        """Whether all batches share the memory of the first."""
+        return not self.functions
 
     def __call__(self, chunk: Chunk) -> list[Any]:
         with collector_paused():
@@ -55,10 +60,9 @@ class _FinishDicts:
         return list(zip(inputs, _targets(columns, targets, chunk.steps), strict=True))
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
-        out: dict[str, Sequence[Any]] = {
-            name: cut_rows(as_tensor(array, self.device), chunk)
-            for name, array in chunk.columns.items()
-        }
+        tensors = [as_tensor(array, self.device) for array in chunk.columns.values()]
+        found = cut_all(tensors, batch_sizes(chunk))
+        out: dict[str, Sequence[Any]] = dict(zip(chunk.columns, found, strict=True))
         cut = {name: cut_lists(lists, chunk, self.device) for name, lists in chunk.lists.items()}
         if cut:
             out.update(self.lists(cut))

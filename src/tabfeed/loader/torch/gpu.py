@@ -33,7 +33,7 @@ from tabfeed.loader.torch.devices import check_device, free_bytes
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
 from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
-from tabfeed.loader.torch.gpu_memory import Need, Share, divide
+from tabfeed.loader.torch.gpu_memory import Need, Share, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 
@@ -44,6 +44,7 @@ READERS = ("auto", "arrow", "cudf")
 _DEFAULT_MEMORY = 10**9
 _MOST_READERS = 14
 _READY = 4  # lots that lie ready for chunks, beside those being read
+_LEAVE = 6  # lots that are left to pylibcudf where Arrow reads beside it
 _FEW_CORES = 4
 
 
@@ -104,9 +105,12 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
         return _auto(build, reader)
     cudf, why = _as_asked(options, reader)
     made = build(cudf)
-    if made is None:  # chunks are made in the computer's memory, and copied
-        return feed
-    made.reader_choice = why
+    if made is None and cudf:
+        made, why = build(False), "Arrow: pylibcudf needs more device_memory"
+    if made is None:
+        return build.on_host()
+    beside = "; Arrow reads beside it, since memory is small" if made.recipe.ahead.beside else ""
+    made.reader_choice = why + beside
     return made
 
 
@@ -119,14 +123,28 @@ class _Build:
     ops: GpuOps
     memory: int
 
+    @property
+    def need(self) -> Need:
+        """What memory is needed for."""
+        recipe, reader = self.feed.recipe, cast(LotReader, self.feed.recipe.reader)
+        widths = {name: dtype.itemsize for name, dtype in reader.dtypes.items()}
+        need = Need.of(self.feed.plan, reader.layout, widths)
+        here = not (reader.layout.rest.columns or getattr(recipe.finish, "asks", False))
+        return replace(need, batch=need.batch + self.ops.row_bytes, here=here)
+
+    def on_host(self) -> Feed[Any]:
+        """The feed as it is: chunks are made in the computer's memory, and copied."""
+        enough = -(-(least(self.need) + self.ops.table_bytes) // 10**6)
+        self.feed.reader_choice = (
+            "Arrow: batches are made in the computer's memory, and copied; to make them on the "
+            f'GPU, give device_memory="{enough}MB" or more'
+        )
+        return self.feed
+
     def __call__(self, cudf: bool) -> Feed[Any] | None:
         """One that reads with pylibcudf or with Arrow; None if memory is too small."""
-        feed, recipe, ops = self.feed, self.feed.recipe, self.ops
+        feed, recipe, need = self.feed, self.feed.recipe, self.need
         reader, maker = cast(LotReader, recipe.reader), cast(ChunkMaker, recipe.maker)
-        widths = {name: dtype.itemsize for name, dtype in reader.dtypes.items()}
-        need = Need.of(feed.plan, reader.layout, widths)
-        here = not (reader.layout.rest.columns or getattr(recipe.finish, "asks", False))
-        need = replace(need, batch=need.batch + ops.row_bytes, here=here)
         share = divide(need, self.memory, cudf=cudf)
         if share is None:
             return None
@@ -138,8 +156,8 @@ class _Build:
         if cudf:
             lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
         chunks = GpuChunkMaker(reader.layout, maker, slabs, *streams)
-        made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=here)
-        threads = feed.options.threads or 2 + (share.readings if cudf else desks.threads)
+        made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
+        threads = feed.options.threads or 2 + share.readings + desks.threads
         options = replace(feed.options, threads=threads, depth=share.depth)
         return Feed(made, replace(feed.plan, chunk=share.steps), options)
 
@@ -172,21 +190,28 @@ class _Desks:
         cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader, *, cudf: bool
     ) -> _Desks:
         """As many as `host_memory` and cores allow."""
-        nbytes = max(1, need.lot_rows * need.lot)
-        cores = cpu_count()
-        able = not cudf and cores > _FEW_CORES and Decoders.can_read(reader)
-        readers = min(_MOST_READERS, max(1, cores - 1))
-        early = max(1, min(options.budget // nbytes - share.lots, readers + _READY))
-        threads = min(readers, early)
-        if cudf:  # Arrow only reads what pylibcudf does not
+        nbytes, cores = max(1, need.lot_rows * need.lot), cpu_count()
+        if cudf and not share.early:  # Arrow only reads what pylibcudf does not
             return cls(nbytes, share.lots + share.readings * share.together, 1, 0, 0)
+        able = cores > _FEW_CORES and Decoders.can_read(reader)
+        if cudf and not able:
+            return cls(nbytes, share.lots + share.readings, 0, 0, 0)
+        # A thread that waits for the GPU keeps a core busy, and so does what fetches for it.
+        readers = min(_MOST_READERS, max(1, cores - 1 - (2 * share.readings + 1) * cudf))
+        room = options.budget // nbytes - (share.lots - share.early)
+        early = max(1, min(room, readers + _READY))
+        threads = min(readers, early)
         return cls(nbytes, share.lots + early, early, threads, threads if able else 0)
 
     def ahead(self, share: Share) -> Ahead:
         """How lots are read before chunks need them."""
-        if share.readings:
+        if not share.readings:
+            return Ahead(self.early, by_all=False)
+        if not share.early:
             return Ahead(share.lots, share.together, by_all=False, most=share.lots)
-        return Ahead(self.early, by_all=False)
+        return Ahead(
+            share.early, by_all=False, beside=self.early, leave=_LEAVE, at_once=share.readings
+        )
 
     def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader:
         """Reads onto these desks."""
@@ -199,7 +224,7 @@ def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
     """Arrow, with pylibcudf in reserve where it could read the same."""
     made = build(False)
     if made is None:
-        return build.feed
+        return build.on_host()
     of_these = (reader.parts, reader.layout, reader.dtypes)
     reason = why_unfit(*of_these)
     if reason is None and find_spec("pylibcudf") is None:

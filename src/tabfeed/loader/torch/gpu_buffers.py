@@ -1,9 +1,10 @@
 """Memory on a GPU for lots, and the streams that fill and read it.
 
 All lots lie in one piece of memory for each width of column: *slabs* of ``(columns, rows)`` one
-after the other. So rows of any number of lots are gathered in one call, by one list of numbers,
-which itself takes a handful of calls, however many lots there are. Few calls matter: each of them
-hands the interpreter over, and that takes longer than the GPU needs for the work.
+after the other. So rows of any number of lots are gathered in one call, by one list of places. That
+list is made in the computer's memory, where the permutations of lots are drawn, and copied: four
+bytes a row, and one call. Few calls matter: each of them hands the interpreter over and queues
+behind the calls of threads that read, and that takes longer than the GPU needs for the work.
 
 A slab is written on one stream and read on another, the one that puts chunks together. The event
 after the last such reading travels with the slab; whoever writes it next waits for that, on the
@@ -21,12 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import as_strided
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.columns import Group
 from tabfeed.loader.plan import Strip
 
-__all__ = ["Plane", "Slab", "Slabs", "planes_of", "segments", "torch_dtype"]
+__all__ = ["Plane", "Slab", "Slabs", "page_locked", "planes_of", "torch_dtype"]
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
@@ -100,10 +102,6 @@ class Slab:
         """Some columns of its first rows in a plane."""
         return self._slabs.view(self.number, plane, rows, columns)
 
-    def order(self, rows: int) -> Tensor:
-        """Its permutation: row ``i`` of the lot is row ``order[i]`` in file order."""
-        return self._slabs.view(self.number, None, rows, None)
-
     def __del__(self) -> None:
         self._slabs.give(self.number, self.used or self.ready)
 
@@ -134,13 +132,9 @@ class Slabs:
                 p: torch.empty((count, p.columns, rows), dtype=_BY_WIDTH[p.width], device=device)
                 for p in planes
             }
-            # In file order until somebody writes another.
-            self.orders = torch.arange(rows, dtype=torch.int32, device=device).repeat(count, 1)
             event = stream.record_event()
         self._views: dict[Any, Tensor] = {}
-        self._seen: dict[tuple[Plane, range], Tensor] = {}
-        self._order = self.orders.view(-1)
-        self._counted: dict[int, Tensor] = {}  # chunks are of one size, and perhaps a last one
+        self._in_order = np.arange(rows, dtype=np.int32)
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
     def take(self, stream: Any) -> Slab:
@@ -164,11 +158,11 @@ class Slabs:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
         self._free.append((number, event))
 
-    def view(self, number: int, plane: Plane | None, rows: int, columns: slice | None) -> Tensor:
-        """The first rows of a slab: some columns of a plane, or its permutation."""
+    def view(self, number: int, plane: Plane, rows: int, columns: slice | None) -> Tensor:
+        """The first rows of a slab: some columns of a plane."""
         key = (number, plane, rows, columns and (columns.start, columns.stop))
         if key not in self._views:
-            whole = self.orders[number] if plane is None else self.planes[plane][number]
+            whole = self.planes[plane][number]
             if columns is not None:
                 whole = whole[columns]
             if rows != self.rows:  # one of a few odd lots
@@ -176,80 +170,70 @@ class Slabs:
             self._views[key] = whole
         return self._views[key]
 
-    def runs(self, strips: Sequence[tuple[Slab, Strip]]) -> Tensor:
-        """What `places` needs to know of strips, in page-locked memory: to be carried in passing.
+    def places(self, strips: Sequence[tuple[Slab, Array | None, Strip]], rows: int) -> Tensor:
+        """For each plane, where in it the row of each place of a chunk lies.
 
         Row ``r`` of slab ``s`` is at ``s * columns * rows + r`` of a plane: seen from there, its
         columns lie `rows` values apart.
-        """
-        widths, shifts, slabs = segments(strips, self.rows)
-        bases = [slabs * (plane.columns * self.rows) for plane in self.planes]
-        table = np.stack([widths, shifts, *bases]).astype(self._index)
-        return torch.from_numpy(table).pin_memory()
 
-    def places(self, runs: Tensor, rows: int) -> list[Tensor]:
-        """For each plane, where in it the row of each place of a chunk lies."""
-        widths, shifts, *bases = runs.to(self.device, non_blocking=True).unbind()
-        number = torch.repeat_interleave(widths, output_size=rows)
-        sources = shifts.index_select(0, number).add_(self._numbers(rows))
-        order = self._order.index_select(0, sources)
-        return [base.index_select(0, number).add_(order) for base in bases]
+        Parameters
+        ----------
+        strips
+            Each with the slab it is of, and that lot's permutation, if it has one.
+        rows
+            Of the chunk.
+        """
+        places = page_locked((len(self.planes), rows), self._index)
+        for plane, out in zip(self.planes, places.numpy(), strict=True):
+            for slab, order, strip in strips:
+                first = slab.number * plane.columns * self.rows
+                lay_strip(self._in_order if order is None else order, first, strip, out)
+        return places
 
     @property
     def _index(self) -> Any:
         """A dtype that can number all values."""
         most = max(plane.numel() for plane in self.planes.values())
-        return np.int64 if most >= _LARGE else np.int32
+        return torch.int64 if most >= _LARGE else torch.int32
 
-    def _numbers(self, rows: int) -> Tensor:
-        """From 0 on."""
-        if rows not in self._counted:
-            self._counted[rows] = torch.arange(rows, dtype=torch.int32, device=self.device)
-        return self._counted[rows]
-
-    def gathered(self, plane: Plane, columns: range, places: Tensor) -> Tensor:
-        """``(columns, places)``: the rows at these places, of whichever slabs."""
-        if (plane, columns) not in self._seen:
-            whole = self.planes[plane].view(-1)
-            last = whole.numel() - (plane.columns - 1) * self.rows
-            shape, first = (len(columns), last), columns.start * self.rows
-            self._seen[plane, columns] = whole.as_strided(shape, (self.rows, 1), first)
-        return self._seen[plane, columns].index_select(1, places)
+    def columns(self, plane: Plane, dtype: np.dtype[Any], columns: range) -> Tensor:
+        """Some columns of one dtype of all slabs: ``(columns, places)``."""
+        whole = self.planes[plane].view(-1).view(torch_dtype(dtype))
+        last = whole.numel() - (plane.columns - 1) * self.rows
+        return whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
 
 
-def segments(strips: Sequence[tuple[Slab, Strip]], rows: int) -> tuple[Array, Array, Array]:
-    """Strips as runs of rows, in the order of their places, which they fill without a gap.
+def lay_strip(order: Array, first: int, strip: Strip, out: Array) -> None:
+    """Write where the rows of a strip lie to their places of a chunk.
 
     Parameters
     ----------
-    strips
-        Each with the slab it is of.
-    rows
-        Of a slab.
-
-    Returns
-    -------
-    tuple
-        Of each run: how many rows; how much to add to a place to get its row, all slabs counted
-        as one; and the number of its slab.
+    order
+        The permutation of its lot: row ``i`` is row ``order[i]`` in file order.
+    first
+        Where the lot's first row lies.
+    strip
+        Which rows go where.
+    out
+        One for each place.
 
     Examples
     --------
-    Two slabs of 100 rows give two rows each to either of two batches:
+    Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
 
-    >>> from types import SimpleNamespace as Stub
-    >>> rows = Strip(lot=5, start=0, pitch=2, steps=2, width=2, place=0, stride=4)
-    >>> more = Strip(lot=7, start=10, pitch=2, steps=2, width=2, place=2, stride=4)
-    >>> strips = [(Stub(number=1), more), (Stub(number=0), rows)]
-    >>> [part.tolist() for part in segments(strips, 100)]
-    [[2, 2, 2, 2], [0, 108, -2, 106], [0, 1, 0, 1]]
+    >>> places = np.zeros(6, np.int32)
+    >>> strip = Strip(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> lay_strip(np.array([4, 0, 3, 1, 2], np.int32), 100, strip, places)
+    >>> places.tolist()
+    [0, 100, 103, 0, 101, 102]
     """
-    fields = np.array([(slab.number, *strip[1:]) for slab, strip in strips], np.int64)
-    each = np.repeat(fields, fields[:, 3], axis=0)
-    slab, start, pitch, _, width, place, stride = each.T
-    ends = np.cumsum(fields[:, 3])
-    step = np.arange(len(each)) - np.repeat(ends - fields[:, 3], fields[:, 3])
-    place = place + step * stride
-    source = slab * rows + start + step * pitch
-    order = np.argsort(place, kind="stable")
-    return width[order], (source - place)[order], slab[order]
+    _, start, pitch, steps, width, place, stride = strip
+    shape, size = (steps, width), order.itemsize
+    rows = as_strided(order[start:], shape, (pitch * size, size), writeable=False)
+    to = as_strided(out[place:], shape, (stride * out.itemsize, out.itemsize))
+    np.add(rows, out.dtype.type(first), out=to)
+
+
+def page_locked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory from which a GPU copies while the program goes on."""
+    return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -10,19 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from tabfeed.loader.chunk import Chunk, ChunkMaker
-from tabfeed.loader.columns import Layout
+from tabfeed.loader.columns import Group, Layout
 from tabfeed.loader.lots import Lot
 from tabfeed.loader.plan import ChunkPlan
-from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs, torch_dtype
+from tabfeed.loader.torch.gpu_buffers import Slab, Slabs, torch_dtype
 from tabfeed.loader.torch.gpu_lots import GpuLot, bring
+from tabfeed.loader.torch.one_call import gather_all
 from tabfeed.trace import span
 
-__all__ = ["GpuChunkMaker"]
+__all__ = ["GpuChunkMaker", "mark_used"]
 
 Tensor = torch.Tensor
 
@@ -54,47 +56,50 @@ class GpuChunkMaker:
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
-        with span("gather", rows=plan.rows):
+        with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
             chunk = self._rest(plan, lots)
-            return [self.gather(plan, lots, self.bring(plan, lots), chunk)]
+            self.gather(chunk, lots, self.bring(plan, lots))
+            mark_used(lots, self.stream.record_event())
+            return [chunk]
 
     def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
-        """Have the lots of a chunk copied to the GPU, and say how it is put together."""
+        """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
         with self._turn:
             bring(list(lots.values()), self.slabs, self.copies)
-        strips = [(_slab(lots[strip.lot]), strip) for strip in plan.strips]
-        return self.slabs.runs(strips)
+        found = [(lots[strip.lot], strip) for strip in plan.strips]
+        return self.slabs.places(
+            [(_slab(lot), lot.order, strip) for lot, strip in found], plan.rows
+        )
 
-    def gather(
-        self, plan: ChunkPlan, lots: Mapping[int, GpuLot], runs: Tensor, chunk: Chunk | None = None
-    ) -> Chunk:
-        """Queue the putting together of a chunk whose lots were brought."""
-        chunk = chunk or Chunk(plan.bounds)
-        with torch.cuda.stream(self.stream):
-            slabs = [_slab(lot) for lot in lots.values()]
-            for event in {slab.ready for slab in slabs}:
-                if event is not None:
-                    self.stream.wait_event(event)
-            found = self.slabs.places(runs, plan.rows)
-            for plane, places in zip(self.slabs.planes, found, strict=True):
-                self._gather(chunk, plane, places)
-            event = self.stream.record_event()
-            for slab in slabs:
-                slab.used = event
-        return chunk
-
-    def _gather(self, chunk: Chunk, plane: Plane, places: Tensor) -> None:
-        for group, dtype, first in plane.spans():
-            columns = range(first, first + len(group.columns))
-            part: Any = self.slabs.gathered(plane, columns, places)
-            if dtype.kind != "i":
-                part = part.view(torch_dtype(dtype))
-            if dtype != group.dtype:
-                part = part.to(torch_dtype(group.dtype))
+    def gather(self, chunk: Chunk, lots: Mapping[int, GpuLot], places: Tensor) -> None:
+        """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
+        self._wait_for([_slab(lot) for lot in lots.values()])
+        groups, wholes, planes, casts = self._groups
+        found: list[Any] = list(gather_all(wholes, planes, casts, places))
+        for group, part in zip(groups, found, strict=True):
             if self.layout.matrices:
                 chunk.matrices[group.name] = part
             else:
                 chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
+
+    def _wait_for(self, slabs: list[Slab]) -> None:
+        """Let the stream wait until slabs are filled: once for each, since there is one stream."""
+        for event in {slab.ready for slab in slabs}:
+            if event is not None:
+                self.stream.wait_event(event)
+        for slab in slabs:
+            slab.ready = None
+
+    @cached_property
+    def _groups(self) -> tuple[list[Group], list[Tensor], list[int], list[Tensor]]:
+        """Each group; where its columns lie, in which plane; and something of its dtype."""
+        found = [
+            (group, self.slabs.columns(plane, dtype, range(at, at + len(group.columns))), number)
+            for number, plane in enumerate(self.slabs.planes)
+            for group, dtype, at in plane.spans()
+        ]
+        groups, wholes, planes = (list(part) for part in zip(*found, strict=True))
+        return groups, wholes, planes, [torch.empty(0, dtype=torch_dtype(g.dtype)) for g in groups]
 
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
         layout = self.layout.rest
@@ -102,6 +107,12 @@ class GpuChunkMaker:
             return Chunk(plan.bounds)
         held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
+
+
+def mark_used(lots: Mapping[int, GpuLot], event: Any) -> None:
+    """Have whoever writes where these lots lie wait for an event."""
+    for lot in lots.values():
+        _slab(lot).used = event
 
 
 def _slab(lot: GpuLot) -> Slab:

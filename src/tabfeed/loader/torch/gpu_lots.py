@@ -3,7 +3,7 @@
 A lot waits on its desk in the computer's memory until the first chunk needs it. So what is read
 ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
 
-The permutation comes with it and is applied when chunks are made: a GPU gathers rows much faster
+The permutation is drawn with it and applied when chunks are made: a GPU gathers rows much faster
 than they can be read. Columns without a matrix (lists, what rides along) stay in the computer's
 memory, and are permuted there.
 """
@@ -45,11 +45,6 @@ def lock_pages(memory: Array) -> None:
     torch.cuda.check_error(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
 
 
-def _order(desk: Desk, at: int, rows: int) -> Array:
-    """Where on a desk the permutation of a lot lies, behind its columns."""
-    return desk.memory[at : at + 4 * rows].view(np.int32)
-
-
 def unlock_pages(memory: Array) -> None:
     """Let such memory go again."""
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -64,8 +59,8 @@ class GpuLot:
     ----------
     rows
         How many.
-    shuffled
-        Whether a permutation lies behind its columns.
+    order
+        Row ``i`` is row ``order[i]`` in file order; None if it is not shuffled.
     slab
         Where its rows lie on the GPU, in file order; None as long as they are on a desk.
     desk
@@ -75,7 +70,7 @@ class GpuLot:
     """
 
     rows: int
-    shuffled: bool
+    order: Array | None = None
     slab: Slab | None = None
     desk: Desk | None = None
     host: Lot | None = None
@@ -90,9 +85,6 @@ class GpuLot:
             whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
             yield slab.matrix(plane, self.rows), whole
             at = end
-        if self.shuffled:
-            order = torch.from_numpy(_order(self.desk, at, self.rows))
-            yield slab.order(self.rows), order
 
 
 def bring(lots: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
@@ -167,25 +159,38 @@ class GpuLotReader:
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, spots = self.desks.take(), self._spots(rows)
-        lot = GpuLot(rows, epoch.plan.shuffle, desk=desk)
         with self._decoder() as decoder:
             if decoder is not None:
                 quick = self._verified.issuperset(partitions)
                 decoder.begin(desk, Order(partitions, rows, spots, quick))
-            if lot.shuffled:
-                with span("plan"):  # while the other process is at work
-                    end = sum(p.columns * p.width for p in self.planes) * rows
-                    epoch.permutations.into(number, _order(desk, end, rows))
+            order = self.draw(epoch, number)  # while the other process is at work
             if decoder is not None:
                 with span("read", rows=rows):
                     decoder.finish()
             else:
                 matrices = {s.group: s.on(desk.memory, rows) for s in spots}
                 self._scalars.fill(partitions, rows, None, matrices)
+        lot = GpuLot(rows, order, desk=desk)
         self._verified.update(partitions)
         if self._rest is not None:
             lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
         return lot
+
+    def ready(self) -> bool:
+        """Whether a process is free to decode, or none is to; the first call starts them."""
+        if self._decoders is None:
+            return True
+        with self._decoders.borrow() as decoder:
+            return decoder is not None
+
+    def draw(self, epoch: Epoch, number: int) -> Array | None:
+        """The permutation of a lot; None if rows are not shuffled."""
+        if not epoch.plan.shuffle:
+            return None
+        with span("plan"):
+            order = self.host.pool.empty((epoch.lot_rows(number),), np.int32)
+            epoch.permutations.into(number, order)
+        return order
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder | None]:

@@ -7,17 +7,21 @@ are larger here than on the CPU, as far as memory goes. Nothing of the order dep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.plan import Plan
 
-__all__ = ["Need", "Share", "divide"]
+__all__ = ["Need", "Share", "divide", "least"]
 
 _CHUNK_ROWS = 2**19
-_DECODING = 3.1  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
-# How many lots to decode in one call, and how many calls at a time, the fastest first.
-_WAYS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 3), (1, 2), (2, 1), (1, 1))
+_DECODING = 2.95  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
+_LAYING = 1  # the same for what is decoded, and on its way into slabs
+_EARLY = 2  # lots that wait, decoded, where Arrow reads beside: not all of them are needed next
+# How many lots to decode in one call, and how many calls at a time, the fastest first. Where it is
+# one lot in a call, the GPU alone is slow, and Arrow reads beside it.
+_WAYS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 2), (1, 1))
+_LEAST_ROWS = 2**17  # of a chunk, before another way is better
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Need:
     batch
         Bytes of a row in a batch.
     lot
-        Bytes of a row in a lot, its place in the permutation included.
+        Bytes of a row in a lot.
     passing
         Bytes of a row while it is gathered and cast.
     here
@@ -49,7 +53,8 @@ class Need:
         """For a layout whose groups have these widths in lots."""
         sizes = {g.name: len(g.columns) * widths[g.name] for g in layout.groups}
         cast = [sizes[g.name] for g in layout.groups if g.dtype.itemsize != widths[g.name]]
-        return cls(plan, layout.row_bytes, sum(sizes.values()) + 4, sum(cast) + 4)
+        places = 4 * len({widths[g.name] for g in layout.groups})
+        return cls(plan, layout.row_bytes, sum(sizes.values()), sum(cast) + places)
 
     @property
     def lot_rows(self) -> int:
@@ -97,6 +102,9 @@ class Share:
         How many readings pylibcudf may do at a time.
     decoding
         Bytes for what pylibcudf decodes.
+    early
+        How many lots that pylibcudf has read may wait where Arrow reads beside it; 0 where it does
+        not.
     """
 
     steps: int
@@ -106,14 +114,28 @@ class Share:
     together: int = 1
     readings: int = 0
     decoding: int = 0
+    early: int = 0
 
 
 def divide(need: Need, memory: int, *, cudf: bool) -> Share | None:
     """How to divide so many bytes; None if not even the least fits."""
     for share, nbytes in _for_cudf(need) if cudf else _for_arrow(need):
         if nbytes <= memory:
-            return share
+            return _with_more(share, (memory - nbytes) // max(1, need.lot_rows * need.lot))
     return None
+
+
+def least(need: Need) -> int:
+    """Bytes without which nothing can be made on the GPU."""
+    return min(nbytes for _, nbytes in _for_arrow(need))
+
+
+def _with_more(share: Share, lots: int) -> Share:
+    """The same with room for more lots, where what is decoded early lies on the GPU."""
+    if not share.readings:
+        return share
+    lots = min(lots, share.together * share.readings)
+    return replace(share, lots=share.lots + lots, early=share.early and share.early + lots)
 
 
 def _sizes(need: Need) -> Iterator[tuple[int, int]]:
@@ -133,11 +155,14 @@ def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
 
 
 def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
+    block = need.lot_rows * need.lot
     for together, readings in _WAYS:
-        block = need.lot_rows * need.lot
-        decoding = int(readings * _DECODING * together * block)
+        decoding = int((readings * _DECODING + _LAYING) * together * block)
+        early = readings + _EARLY if together == 1 else 0
         for steps, depth in _sizes(need):
-            lots = need.open_lots(steps, depth) + together * readings
+            if steps * need.batch_rows < _LEAST_ROWS and (together, readings) != _WAYS[-1]:
+                break
+            lots = need.open_lots(steps, depth) + (early or together * readings)
             nbytes = lots * block + decoding + need.chunk_bytes(steps, depth)
-            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding)
+            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding, early)
             yield share, nbytes

@@ -5,11 +5,9 @@ them, its own stream is made to wait for the event behind them and told to the a
 of their memory; the program waits for nothing.
 
 The training thread itself queues them, a chunk ahead, once their lots are there. Other threads
-would do so in passing: but each of some twenty calls that it takes hands the interpreter over, and
-for every one the training thread would wait. In one go they took it about a millisecond for a chunk
-(seen beside a training loop on an H200), twice that with other threads at work meanwhile. Where
-columns are put together in the computer's memory (lists, what rides along), or values are looked
-at, that takes longer, and other threads do it.
+would do so in passing: but each of a dozen calls that it takes hands the interpreter over, and for
+every one the training thread would wait. Where columns are put together in the computer's memory
+(lists, what rides along), or values are looked at, that takes longer, and other threads do it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from tabfeed.loader.base import Recipe
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.plan import ChunkPlan, Epoch
 from tabfeed.loader.ranks import Place
-from tabfeed.loader.shared_lots import SharedLots
+from tabfeed.loader.shared_lots import Beside, SharedLots
+from tabfeed.loader.torch.gpu_chunks import mark_used
 from tabfeed.trace import span
 
 __all__ = ["GpuRecipe", "Parts", "Ready", "for_host", "timed_event"]
@@ -42,15 +41,15 @@ class Parts(NamedTuple):
         Which rows.
     found
         The lots they are of, on the GPU or on their way there.
-    runs
-        How it is put together.
+    places
+        Where they will lie.
     done
         To be called when the lots are no longer needed.
     """
 
     plan: ChunkPlan
     found: dict[int, Any]
-    runs: Any
+    places: Any
     done: Callable[[], None]
 
 
@@ -97,10 +96,17 @@ class GpuRecipe(Recipe[B]):
             with span("plan"):
                 plan = epoch.chunk(number, place.rank, place.world)
             found = lots.get(strip.lot for strip in plan.strips)
-            runs = self._maker.bring(plan, found)
-            return Parts(plan, found, runs, partial(lots.done, number))
+            places = self._maker.bring(plan, found)
+            return Parts(plan, found, places, partial(lots.done, number))
         with torch.cuda.stream(self.stream):
             return self.queued(super().make(epoch, place, lots, number))
+
+    def beside(self, epoch: Epoch, parts: Any) -> Beside | None:
+        """Arrow's way to read lots, where pylibcudf reads as well."""
+        if not self.ahead.beside:
+            return None
+        reader: Any = self.reader.reading(parts)
+        return Beside(lambda numbers: reader.read_beside(epoch, numbers), reader.ready_beside)
 
     @property
     def _maker(self) -> Any:
@@ -111,12 +117,14 @@ class GpuRecipe(Recipe[B]):
         if not isinstance(made, Parts):
             return made
         with span("queue", rows=made.plan.rows), torch.cuda.stream(self.stream):
-            chunk = self._maker.gather(made.plan, made.found, made.runs)
+            chunk = Chunk(made.plan.bounds)
+            self._maker.gather(chunk, made.found, made.places)
             for op in self.ops:
                 op(chunk)
-            batches = self.cut(chunk)
+            ready = self.queued(self.cut(chunk))
+            mark_used(made.found, ready.event)
             made.done()
-            return self.queued(batches)
+            return ready
 
     def cut(self, chunk: Chunk) -> list[Any]:
         """The batches of a chunk that was just queued, on the training thread."""
@@ -125,7 +133,8 @@ class GpuRecipe(Recipe[B]):
     def queued(self, batches: list[B]) -> Ready:
         """Batches that were just queued on the stream, with what `arrive` needs to know."""
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
-        return Ready(batches, event, list(_owners(batches)))
+        shared = self.here and getattr(self.finish, "only_cuts", False)
+        return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
 
     def arrive(self, made: Any) -> list[B]:
         """Let the stream of the training thread wait for the batches."""

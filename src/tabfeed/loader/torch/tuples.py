@@ -21,10 +21,11 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.torch.cut import as_tensor, cut_lists, cut_rows
+from tabfeed.loader.torch.cut import as_tensor, batch_sizes, cut_lists, cut_rows
 from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.gpu import GpuOptions
+from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.loader.torch.ragged import longest_row, pad_any
 from tabfeed.schema import Schema, Tags
 
@@ -86,27 +87,30 @@ class _FinishTuples:
     sparse: _Sparse
     device: torch.device
     row_major: bool
+    only_cuts = True  # all batches share the memory of the first
 
     def __call__(self, chunk: Chunk) -> list[Any]:
-        cats: Sequence[Any] = self._matrix(chunk, "cats")
+        found = {name: self._rows(chunk, name) for name in ("cats", "conts", "labels")}
+        there = {name: rows for name, rows in found.items() if rows is not None}
+        cut: dict[str, Sequence[Any]] = dict.fromkeys(found, [None] * chunk.steps)
+        cut |= zip(there, cut_all(list(there.values()), batch_sizes(chunk)), strict=True)
         if self.multi_hot:
             columns = [
                 self.sparse.cut(n, chunk.lists[n], chunk, self.device) for n in self.multi_hot
             ]
             beside = [dict(zip(self.multi_hot, c, strict=True)) for c in zip(*columns, strict=True)]
-            cats = list(zip(cats, beside, strict=True))
-        labels = self._label(chunk) if self.one_label else self._matrix(chunk, "labels")
-        return list(zip(cats, self._matrix(chunk, "conts"), labels, strict=True))
+            cut["cats"] = list(zip(cut["cats"], beside, strict=True))
+        return list(zip(*cut.values(), strict=True))
 
-    def _matrix(self, chunk: Chunk, group: str) -> Sequence[Tensor | None]:
+    def _rows(self, chunk: Chunk, group: str) -> Tensor | None:
+        """The rows of a group; None if there is none."""
         buffer = chunk.matrices.get(group)
         if buffer is None:
-            return [None] * chunk.steps
+            return None
+        if group == "labels" and self.one_label:
+            return as_tensor(buffer[0], self.device)
         rows = as_tensor(buffer, self.device).t()
-        return cut_rows(rows.contiguous() if self.row_major else rows, chunk)
-
-    def _label(self, chunk: Chunk) -> Sequence[Tensor]:
-        return cut_rows(as_tensor(chunk.matrices["labels"][0], self.device), chunk)
+        return rows.contiguous() if self.row_major else rows
 
 
 class TorchAsyncItr(TorchFeed):
