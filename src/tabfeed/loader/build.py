@@ -13,7 +13,7 @@ from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.loader.base import Feed, Recipe
+from tabfeed.loader.base import Feed
 from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.buffers import BufferPool
 from tabfeed.loader.cache import with_cache
@@ -23,6 +23,7 @@ from tabfeed.loader.in_order import can_lay
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan
 from tabfeed.loader.readers import PartReader, TableFunction, cut_fine
+from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.schema import ColumnSchema, Schema, Tags
 

@@ -19,10 +19,11 @@ from typing import Any
 import keras
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.base import EpochIterator, Feed, Recipe
+from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
 from tabfeed.loader.keras_fields import Array, Field
 from tabfeed.loader.keras_roles import Roles
+from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
 
 try:

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tabfeed.errors import TabfeedError
-from tabfeed.loader.base import EpochIterator, Feed, Recipe
+from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.readers import ReadsParts
+from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
 from tabfeed.loader.torch.auto_choice import CUDF, Choice
 from tabfeed.loader.torch.gpu_recipe import timed_event

@@ -197,7 +197,8 @@ class _Desks:
         if cudf and not able:
             return cls(nbytes, share.lots + share.readings, 0, 0, 0)
         # A thread that waits for the GPU keeps a core busy, and so does what fetches for it.
-        readers = min(_MOST_READERS, max(1, cores - 1 - (2 * share.readings + 1) * cudf))
+        taken = 2 + 2 * share.readings if cudf else 1
+        readers = min(_MOST_READERS, max(1, cores - taken))
         room = options.budget // nbytes - (share.lots - share.early)
         early = max(1, min(room, readers + _READY))
         threads = min(readers, early)

@@ -96,6 +96,7 @@ class Slab:
     def __init__(self, slabs: Slabs, number: int) -> None:
         self._slabs, self.number = slabs, number
         self.ready: Any = None  # the event after it was filled
+        self.awaited = False  # whether the stream that reads it waits for that already
         self.used: Any = None  # the event after it was read last
 
     def matrix(self, plane: Plane, rows: int, columns: slice | None = None) -> Tensor:

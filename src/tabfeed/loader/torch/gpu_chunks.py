@@ -84,11 +84,11 @@ class GpuChunkMaker:
 
     def _wait_for(self, slabs: list[Slab]) -> None:
         """Let the stream wait until slabs are filled: once for each, since there is one stream."""
-        for event in {slab.ready for slab in slabs}:
-            if event is not None:
-                self.stream.wait_event(event)
-        for slab in slabs:
-            slab.ready = None
+        new = [slab for slab in slabs if not slab.awaited]
+        for event in {slab.ready for slab in new}:
+            self.stream.wait_event(event)
+        for slab in new:
+            slab.awaited = True
 
     @cached_property
     def _groups(self) -> tuple[list[Group], list[Tensor], list[int], list[Tensor]]:

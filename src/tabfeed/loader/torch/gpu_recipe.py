@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from tabfeed.loader.base import Recipe
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.plan import ChunkPlan, Epoch
 from tabfeed.loader.ranks import Place
+from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import Beside, SharedLots
 from tabfeed.loader.torch.gpu_chunks import mark_used
 from tabfeed.trace import span
