@@ -64,10 +64,11 @@ $(VENV)/stamp-docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 # Touching the others too: the larger set holds the smaller.
-$(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt requirements-alone.txt | $(VENV)/pyvenv.cfg
+$(VENV)/stamp-test: pyproject.toml constraints.txt requirements-fastai.txt requirements-alone.txt requirements-triton.txt | $(VENV)/pyvenv.cfg
 	@echo "Setting up $(VENV): all frameworks and the tests' tools (some minutes) ..."
 	@$(INSTALL) -e '.[$(TEST_EXTRAS)]' -r requirements-fastai.txt
 	@$(INSTALL) --no-deps -r requirements-alone.txt
+	@$(PIP) install --no-deps --upgrade --target $(VENV)/triton -r requirements-triton.txt
 	@touch $(VENV)/stamp-demo $(VENV)/stamp-docs $@
 
 $(VENV)/pyvenv.cfg:

@@ -75,6 +75,8 @@ def hardware() -> dict[str, Any]:
         "numpy",
         "pylibcudf-cu13",
         "rmm-cu13",
+        "nvidia-libnvcomp-cu13",
+        "triton",
         "keras",
         "jax",
     ]

@@ -53,6 +53,7 @@ FRAMEWORKS = {
 # Modules with a guest of their own: at the top, and inside functions only.
 DASK = ("execute.dask", "execute.dask_clients", "execute.dask_run", "execute.dask_tree")
 GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
+GUESTS_AT_TOP["loader.torch.page_kernel"] = {"triton"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 

@@ -14,7 +14,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
-from tabfeed.loader.torch import Loader
+from tabfeed.loader.torch import Loader, gpu
 from tabfeed.loader.torch.devices import free_bytes
 from tabfeed.loader.torch.gpu import GpuRecipe
 from tabfeed.testing.loader import check_loader
@@ -125,6 +125,7 @@ def test_a_gpu_that_does_not_exist(dataset):
 
 def test_without_pylibcudf_it_is_said_once(dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "pylibcudf", None)
+    monkeypatch.setattr(gpu, "why_not_unpacked", lambda *of: "nvCOMP is not there either")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         loader = Loader(dataset, 512, columns=["k", "u"], device="cuda", reader="cudf")

@@ -1,13 +1,22 @@
-"""A GPU that is not there: streams that do everything at once, on the CPU."""
+"""A GPU that is not there: streams that do everything at once, on the CPU.
+
+Kernels are run by Triton's interpreter. That has to be asked for before Triton is imported, and
+Triton cannot share a process with TensorFlow: so tests that need it have a process of their own.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import os
 from contextlib import nullcontext
 
 import numpy as np
+import pyarrow as pa
+import pytest
 import torch
 
-from tabfeed.loader.torch import gpu, gpu_buffers, resident, resident_store
+from tabfeed.loader.torch import gpu, gpu_buffers, resident, resident_store, unpack
 
 
 class Event:
@@ -54,3 +63,46 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(resident, "check_gpu", lambda device: None)
     monkeypatch.setattr(resident, "free_bytes", lambda device: free)
     monkeypatch.setattr(resident_store, "_pinned", lambda nbytes: np.empty(nbytes, np.uint8))
+
+
+def pretend_triton():
+    """Our kernels, which Triton interprets on the CPU; no tests where it was not told to."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("run in a process of its own, by test_interpreted.py", allow_module_level=True)
+    pytest.importorskip("triton", reason="Triton is not installed, so kernels cannot be run")
+    return importlib.import_module("tabfeed.loader.torch.page_kernel")
+
+
+def _decompress(table, stream):
+    """What nvCOMP does with snappy pages: where there is no room, or damage, a page is wrong."""
+    codec, pages = pa.Codec("snappy"), table.shape[1]
+    wrong = table[-1].view(torch.int32)[:pages]
+    for page, (at, stored, to, room) in enumerate(table[:4].T.tolist()):
+        data = ctypes.string_at(at, stored)
+        size = _snappy_size(data)
+        try:
+            out = codec.decompress(data, size, asbytes=True) if size <= room else None
+        except (pa.ArrowException, OSError):
+            out = None
+        if out is None:
+            wrong[page] = 12
+            continue
+        ctypes.memmove(to, out, size)
+        table[-2, page] = size
+
+
+def _snappy_size(data):
+    """How many bytes these were before: seven bits of that in each of the first bytes."""
+    size = 0
+    for number, byte in enumerate(data[:5]):
+        size |= (byte & 127) << (7 * number)
+        if byte < 128:
+            break
+    return size
+
+
+def pretend_unpacking(monkeypatch):
+    """Let the GPU that `pretend_gpu` pretends unpack pages too."""
+    pretend_triton()
+    monkeypatch.setattr(unpack, "decompress", _decompress)
+    monkeypatch.setattr(gpu, "why_not_unpacked", lambda device, widths: None)

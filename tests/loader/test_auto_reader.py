@@ -19,7 +19,7 @@ from tabfeed import Dataset
 from tabfeed.errors import MissingExtraError
 from tabfeed.loader.base import Feed
 from tabfeed.loader.torch import Loader, auto_choice, auto_reader, gpu, gpu_memory, gpu_recipe
-from tabfeed.loader.torch.auto_choice import ARROW, CUDF, Choice, Stretch
+from tabfeed.loader.torch.auto_choice import ARROW, GPU, Choice, Stretch
 from tabfeed.loader.torch.auto_reader import AutoFeed
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
 from tests.loader.pretend import Event, pretend_gpu
@@ -31,8 +31,8 @@ class Script:
     """What the GPU's clock shows: each chunk takes a second, and waits as the reader lets it."""
 
     def __init__(self):
-        self.wait = {ARROW: 0.0, CUDF: 0.0}
-        self.work = {ARROW: 1.0, CUDF: 1.0}
+        self.wait = {ARROW: 0.0, GPU: 0.0}
+        self.work = {ARROW: 1.0, GPU: 1.0}
         self.built = []
         self.fails = None
 
@@ -50,7 +50,7 @@ class Timed(Event):
 
 
 class Disguised:
-    """Arrow, passing for pylibcudf."""
+    """Arrow, passing for the GPU."""
 
     def __init__(self, arrow, slabs, *_):
         self.arrow, self.slabs = arrow, slabs
@@ -80,7 +80,7 @@ def script(monkeypatch):
     build = gpu._Build.__call__
 
     def building(self, cudf):
-        SCRIPT.built.append(CUDF if cudf else ARROW)
+        SCRIPT.built.append(GPU if cudf else ARROW)
         monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 64 * (7 if cudf else 5))
         return build(self, cudf)
 
@@ -142,32 +142,32 @@ def test_nothing_waits(script, dataset):
 
 
 def test_it_waits_and_goes_over_and_stays(script, dataset, caplog):
-    script.wait = {ARROW: 1.0, CUDF: 0.0}
-    script.work[CUDF] = 1.2
+    script.wait = {ARROW: 1.0, GPU: 0.0}
+    script.work[GPU] = 1.2
     loader = auto(dataset)
     with caplog.at_level(logging.INFO, "tabfeed"):
         first = take(iter(loader), 313)
     assert same(first, plain(dataset))
-    assert script.built == [ARROW, CUDF]
+    assert script.built == [ARROW, GPU]
     why = loader.reader_choice
-    # A chunk of Arrow's: 5 steps in 2 s. Of pylibcudf's: 7 in 1.2 s.
-    assert why.startswith("pylibcudf: steps came 2.33 times as fast with pylibcudf, waiting 0% of")
+    # A chunk of Arrow's: 5 steps in 2 s. Of the GPU's: 7 in 1.2 s.
+    assert why.startswith("the GPU: steps came 2.33 times as fast with the GPU, waiting 0% of")
     assert "as with Arrow, waiting 50%" in why and why.count("million rows/s") == 2
     assert [r.getMessage() for r in caplog.records] == [f"reader: {why}"]
     assert loader.feed.plan.chunk == 7 and loader.epoch == 0
     second, expected = list(loader), plain(dataset)
     expected.set_epoch(1)
     assert same(second, expected) and loader.epoch == 1
-    assert script.built == [ARROW, CUDF] and loader.reader_choice == why
+    assert script.built == [ARROW, GPU] and loader.reader_choice == why
 
 
 def test_it_got_slower_and_goes_back(script, dataset):
-    script.wait = {ARROW: 0.2, CUDF: 0.0}
-    script.work[CUDF] = 2.0  # for 7 steps: 0.29 s each, after 0.24
+    script.wait = {ARROW: 0.2, GPU: 0.0}
+    script.work[GPU] = 2.0  # for 7 steps: 0.29 s each, after 0.24
     loader = auto(dataset)
     assert same(take(iter(loader), 313), plain(dataset))
-    assert script.built == [ARROW, CUDF, ARROW]
-    assert loader.reader_choice.startswith("Arrow: steps came 0.84 times as fast with pylibcudf")
+    assert script.built == [ARROW, GPU, ARROW]
+    assert loader.reader_choice.startswith("Arrow: steps came 0.84 times as fast with the GPU")
     assert loader.feed.plan.chunk == 5 and loader.feed.choice.settled
 
 
@@ -175,7 +175,7 @@ def test_a_trial_that_fails_goes_back(script, dataset):
     script.wait[ARROW], script.fails = 1.0, ValueError("an odd page")
     loader = auto(dataset)
     assert same(take(iter(loader), 313), plain(dataset))
-    assert script.built == [ARROW, CUDF, ARROW]
+    assert script.built == [ARROW, GPU, ARROW]
     assert (
         "waited 50% of its time, but it failed: ValueError('an odd page')" in loader.reader_choice
     )
@@ -189,7 +189,7 @@ def test_a_trial_that_cannot_begin(script, dataset, monkeypatch):
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
     assert same(take(iter(loader), 313), plain(dataset))
-    assert script.built == [ARROW, CUDF, ARROW] and "it cannot begin" in loader.reader_choice
+    assert script.built == [ARROW, GPU, ARROW] and "it cannot begin" in loader.reader_choice
 
 
 def test_a_library_that_cannot_be_loaded(script, dataset, monkeypatch):
@@ -231,7 +231,7 @@ def test_nothing_changes_while_others_use_the_memory(script, dataset):
     del loader
     got = take(iter(other), 313)
     assert same([(x, y - 1) for x, y in got], plain(dataset))
-    assert script.built == [ARROW, CUDF]
+    assert script.built == [ARROW, GPU]
     other.close()
 
 
@@ -240,7 +240,7 @@ def test_a_state_from_behind_the_change(script, dataset):
     loader = auto(dataset)
     batches = iter(loader)
     take(batches, 100)
-    assert script.built == [ARROW, CUDF]
+    assert script.built == [ARROW, GPU]
     state = loader.state_dict()
     expected = plain(dataset)
     expected.load_state_dict(state)
@@ -279,7 +279,9 @@ def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypa
     assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
     loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("auto"))
     assert type(loader.feed) is Feed
-    assert loader.reader_choice == ("Arrow: pylibcudf is not installed; pip install tabfeed[gpu]")
+    assert loader.reader_choice == (
+        "Arrow: what decodes on a GPU is not installed; pip install tabfeed[gpu]"
+    )
     loader = plain(dataset)
     loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
     assert loader.map(_twice).reader_choice == "Arrow: as asked for"
@@ -291,7 +293,7 @@ def test_too_short_to_conclude():
         choice.add(1.0, waited=0.9, steps=1)
     assert choice.wanted == ARROW
     choice.add(1.0, waited=0.9, steps=1)
-    assert choice.wanted == CUDF
+    assert choice.wanted == GPU
 
 
 def test_a_pause_is_neither_work_nor_waiting():

@@ -6,6 +6,7 @@ What needs a real GPU (overlap, reuse of memory across streams) is in ``tests/de
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -95,19 +96,21 @@ def test_a_state_goes_over(dataset):
     assert all(torch.equal(a[0], b[0]) for a, b in rest)
 
 
-@pytest.mark.parametrize("cudf", [False, True])
+@pytest.mark.parametrize("how", ["arrow", "cudf", "packed"])
 @pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
-def test_memory_is_divided_within_its_bounds(cudf, memory):
+def test_memory_is_divided_within_its_bounds(how, memory):
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    need = Need.of(plan, layout, {"c": 4})
+    need = replace(Need.of(plan, layout, {"c": 4}), packed=20.0, plain=30.0)
     assert (need.lot, need.batch, need.passing) == (32, 64, 36)
-    share = divide(need, memory, cudf=cudf)
+    share = divide(need, memory, how=how)
     if share is None:
         assert memory == 60_000_000
         return
     chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
-    assert share.lots * share.rows * 32 + chunks + share.decoding <= memory
+    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
+    assert share.lots * share.rows * 32 + chunks + share.decoding + unpacking <= memory
+    assert bool(share.lanes) == (how == "packed") and bool(share.readings) == (how == "cudf")
     assert share.rows == 250_000
     # Two lots a stream may be open at once; more, if the chunks ahead reach over several.
     assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
@@ -116,7 +119,7 @@ def test_memory_is_divided_within_its_bounds(cudf, memory):
 def test_too_little_memory_for_anything_is_none():
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)
-    assert divide(Need.of(plan, layout, {"c": 4}), 1000, cudf=False) is None
+    assert divide(Need.of(plan, layout, {"c": 4}), 1000) is None
 
 
 def test_processes_that_decode(dataset, monkeypatch):

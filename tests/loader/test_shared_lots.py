@@ -10,7 +10,7 @@ import pytest
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.columns import Part
-from tabfeed.loader.shared_lots import Ahead, Beside, SharedLots
+from tabfeed.loader.shared_lots import Ahead, SharedLots
 
 
 class Slow:
@@ -148,98 +148,3 @@ def test_with_many_threads_a_chunk_waits_for_its_lots():
         release.set()
         assert [f.result() for f in both] == [{0: 0}, {0: 0}]
     assert reads == [0]
-
-
-def side_by_side(last_use, **ahead):
-    """Lots that two readers share, and what each of them was asked for."""
-    asked = {"first": [], "beside": []}
-
-    def reader(name):
-        def read(numbers):
-            asked[name] += numbers
-            return [(name, n) for n in numbers]
-
-        return read
-
-    lots = SharedLots(
-        reader("first"),
-        last_use,
-        ahead=Ahead(by_all=False, **ahead),
-        beside=Beside(reader("beside")),
-    )
-    return lots, asked
-
-
-def test_a_reader_beside_leaves_the_next_lots_to_the_first():
-    lots, asked = side_by_side(dict.fromkeys(range(9), 9), lots=2, beside=3, leave=2)
-    while lots.read_ahead():
-        pass
-    assert asked == {"first": [0, 1], "beside": [4, 5, 6]}
-
-
-def test_a_lot_that_was_asked_for_makes_room_for_its_reader():
-    lots, asked = side_by_side(dict.fromkeys(range(9), 9), lots=1, beside=1, leave=1)
-    while lots.read_ahead():
-        pass
-    assert asked == {"first": [0], "beside": [2]}
-    assert lots.get([2]) == {2: ("beside", 2)}
-    while lots.read_ahead():
-        pass
-    assert asked == {"first": [0], "beside": [2, 3]}
-    assert lots.get([0]) == {0: ("first", 0)}
-    while lots.read_ahead():
-        pass
-    assert asked == {"first": [0, 1], "beside": [2, 3]}
-
-
-def test_what_nobody_has_begun_is_read_by_the_first():
-    lots, asked = side_by_side(dict.fromkeys(range(9), 9), lots=1, beside=1, leave=3)
-    assert lots.get([3, 0]) == {3: ("first", 3), 0: ("first", 0)}
-    while lots.read_ahead():
-        pass
-    assert asked == {"first": [3, 0, 1], "beside": [6]}
-
-
-def test_the_first_reader_is_asked_for_so_much_at_a_time():
-    begun, go_on = threading.Semaphore(0), threading.Event()
-
-    def slow(numbers):
-        begun.release()
-        assert go_on.wait(10)
-        return numbers
-
-    ahead = Ahead(lots=4, beside=2, leave=1, at_once=1, by_all=False)
-    lots = SharedLots(slow, dict.fromkeys(range(9), 9), ahead=ahead, beside=Beside(lambda n: [-1]))
-    thread = threading.Thread(target=lots.read_ahead)
-    thread.start()
-    assert begun.acquire(timeout=10)
-    assert lots.read_ahead() and lots.read_ahead()  # beside
-    assert not lots.read_ahead()
-    go_on.set()
-    thread.join(10)
-    assert lots.get([0, 2, 3]) == {0: 0, 2: -1, 3: -1}
-
-
-def test_an_error_beside_is_raised_where_the_lot_is_asked_for():
-    def fails(numbers):
-        raise ValueError("no such file")
-
-    ahead = Ahead(lots=1, beside=1, leave=0, by_all=False)
-    lots = SharedLots(lambda numbers: numbers, {0: 9, 1: 9}, ahead=ahead, beside=Beside(fails))
-    while lots.read_ahead():
-        pass
-    assert lots.get([0]) == {0: 0}
-    with pytest.raises(ValueError, match="no such file"):
-        lots.get([1])
-
-
-def test_a_reader_beside_that_is_not_ready_is_left_alone():
-    there = []
-    ahead = Ahead(lots=1, beside=2, leave=0, by_all=False)
-    other = Beside(lambda numbers: numbers, lambda: bool(there))
-    lots = SharedLots(
-        lambda numbers: numbers, dict.fromkeys(range(5), 9), ahead=ahead, beside=other
-    )
-    assert lots.read_ahead() and not lots.read_ahead()
-    there.append("now")
-    assert lots.read_ahead() and lots.read_ahead() and not lots.read_ahead()

@@ -11,10 +11,10 @@ from statistics import median
 
 import pyarrow as pa
 
-from tabfeed.doctor.page_headers import Page, pages_of
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.inspect import ColumnFacts, inspect
+from tabfeed.io.page_headers import Page, pages_of
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.loader.columns import numpy_dtype
 from tabfeed.loader.order_check import sorted_columns

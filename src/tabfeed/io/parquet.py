@@ -31,7 +31,7 @@ from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
 from tabfeed.trace import span
 
-__all__ = ["HELD_BYTES", "ParquetFile", "open_parquet"]
+__all__ = ["HELD_BYTES", "ParquetFile", "chunk_range", "open_parquet"]
 
 _MAGIC = b"PAR1"
 HELD_BYTES = 64 * 2**20
@@ -62,7 +62,7 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     return file
 
 
-def _chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
     """Where a column of a row group lies: a dictionary, if there is one, comes first."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
@@ -212,13 +212,21 @@ class ParquetFile:
             group = self.metadata.row_group(unit)
             yield from (group.column(i) for i in self._layout.leaves.get(column, ()))
 
+    def chunks_in(
+        self, unit: int, columns: Sequence[str]
+    ) -> list[tuple[pq.ColumnChunkMetaData, bool]]:
+        """The footer's entries for flat columns of a row group, and whether each may have nulls."""
+        group, schema = self.metadata.row_group(unit), self.metadata.schema
+        leaves = [self._layout.leaves[c][0] for c in columns]
+        return [(group.column(i), schema.column(i).max_definition_level > 0) for i in leaves]
+
     def _ranges(self, units: Sequence[int], columns: Sequence[str]) -> list[Range]:
         """Where the columns of these row groups lie, for a file that is fetched over a network."""
         if self.location.remote is None:
             return []
         leaves = [i for c in columns for i in self._layout.leaves[c]]
         groups = [self.metadata.row_group(unit) for unit in units]
-        return [_chunk_range(group.column(i)) for group in groups for i in leaves]
+        return [chunk_range(group.column(i)) for group in groups for i in leaves]
 
     # -- reading --------------------------------------------------------------------
 

@@ -90,7 +90,6 @@ class EpochIterator(Generic[B]):
             last_use,
             first,
             ahead=recipe.ahead,
-            beside=recipe.beside(epoch, parts),
             on_close=getattr(parts, "close", None),
         )
         self._skip = self._step - first * plan.chunk

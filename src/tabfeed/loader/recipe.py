@@ -16,7 +16,7 @@ from tabfeed.loader.in_order import InOrderLots, rows_follow
 from tabfeed.loader.lots import LotReader, ReadsLots
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.ranks import Place
-from tabfeed.loader.shared_lots import Ahead, Beside, SharedLots
+from tabfeed.loader.shared_lots import Ahead, SharedLots
 from tabfeed.trace import span
 
 __all__ = ["Recipe"]
@@ -59,10 +59,6 @@ class Recipe(Generic[B]):
             return InOrderLots(self.reader, parts, epoch, place, first).read
         reader = self.reader.reading(parts)
         return lambda numbers: reader.read(epoch, numbers)
-
-    def beside(self, epoch: Epoch, parts: Any) -> Beside | None:
-        """What reads lots in another way, beside that; None if nothing does."""
-        return None
 
     def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""

@@ -3,11 +3,6 @@
 `SharedLots` belongs to one pass over the data. Whatever chunk comes first reads a lot; threads that
 would have nothing to do read those that are needed next, as long as memory allows; and a lot goes
 when the last chunk that needs it is done.
-
-Two readers may share the work. The first one is quick but can do little at a time; the one beside
-it does much at a time, each piece slowly. So the first takes what is needed next, and the other
-begins some lots further on: what it has not begun when the first comes there, the first reads.
-Neither needs to know how fast the other is.
 """
 
 from __future__ import annotations
@@ -16,13 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from tabfeed.errors import LoaderError
 from tabfeed.trace import span
 
-__all__ = ["Ahead", "Beside", "SharedLots"]
+__all__ = ["Ahead", "SharedLots"]
 
 _TICK = 0.5
 L = TypeVar("L")
@@ -45,37 +39,12 @@ class Ahead:
         Whether a thread that makes a chunk, and finds that others are reading what it needs,
         reads for later meanwhile. With few threads that keeps all of them busy; with many it
         would only delay the chunk.
-    beside
-        How many may be there, before a chunk asks for them, that the reader beside the first has
-        read; 0 if there is none.
-    leave
-        How many of those that nobody has begun that reader leaves to the first.
-    at_once
-        How many readings ahead the first reader does at a time, where there is one beside it.
     """
 
     lots: int = 1
     together: int = 1
     by_all: bool = True
     most: int | None = None
-    beside: int = 0
-    leave: int = 0
-    at_once: int = 1
-
-
-class Beside(NamedTuple):
-    """A reader beside the first.
-
-    Attributes
-    ----------
-    read
-        Reads some lots.
-    ready
-        Whether it could begin one now; never waits.
-    """
-
-    read: Callable[[Sequence[int]], Sequence[Any]]
-    ready: Callable[[], bool] = lambda: True
 
 
 class SharedLots(Generic[L]):
@@ -91,8 +60,6 @@ class SharedLots(Generic[L]):
         Where this pass begins.
     ahead
         How to read ahead.
-    beside
-        Reads lots in another way.
     on_close
         Called when it is closed; must not wait.
     """
@@ -104,10 +71,9 @@ class SharedLots(Generic[L]):
         first_chunk: int = 0,
         *,
         ahead: Ahead | None = None,
-        beside: Beside | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        self._read_lots, self._other = read, beside
+        self._read_lots = read
         self._last_use = last_use
         self._ahead = ahead or Ahead()
         self._changed = threading.Condition()
@@ -115,7 +81,6 @@ class SharedLots(Generic[L]):
         self._reading: set[int] = set()
         self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
         self._early: set[int] = set()  # lots read before any chunk asked for them
-        self._beside: set[int] = set()  # the same, by the reader beside the first
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
@@ -144,7 +109,6 @@ class SharedLots(Generic[L]):
                     raise lot
                 found[number] = lot
                 self._early.discard(number)
-                self._beside.discard(number)
             free = [n for n in missing if n not in found and n not in self._reading]
             if free:
                 return self._claim(free[: self._ahead.together])
@@ -173,17 +137,6 @@ class SharedLots(Generic[L]):
         if numbers:
             begun()
             self._read(numbers)
-        return bool(numbers) or self._read_beside(begun)
-
-    def _read_beside(self, begun: Callable[[], None]) -> bool:
-        """The same with the reader beside the first."""
-        if self._other is None or not self._other.ready():
-            return False
-        with self._changed:
-            numbers = [] if self._closed else self._claim_beside()
-        if numbers:
-            begun()
-            self._read(numbers, self._other.read)
         return bool(numbers)
 
     def _claim_early(self) -> list[int]:
@@ -192,7 +145,7 @@ class SharedLots(Generic[L]):
         count = min(self._ahead.together, self._ahead.lots)
         if self._ahead.most is not None:
             room = min(room, self._ahead.most - len(self._lots) - len(self._reading))
-        if room < count or (self._ahead.beside and self._busy):
+        if room < count:
             return []
         numbers: list[int] = []
         while self._upcoming and len(numbers) < count:
@@ -202,34 +155,14 @@ class SharedLots(Generic[L]):
         self._early.update(numbers)
         return self._claim(numbers)
 
-    @property
-    def _busy(self) -> bool:
-        """Whether the first reader does as much as it can."""
-        return len(self._early & self._reading) >= self._ahead.at_once * self._ahead.together
-
-    def _claim_beside(self) -> list[int]:
-        """A lot that nobody has begun, some of those before it left to the first reader."""
-        if len(self._beside) >= self._ahead.beside:
-            return []
-        open_at = (at for at, number in enumerate(self._upcoming) if self._wanted(number))
-        at = next(islice(open_at, self._ahead.leave, None), None)
-        if at is None:
-            return []
-        number = self._upcoming[at]
-        del self._upcoming[at]
-        self._beside.add(number)
-        return self._claim([number])
-
     def _wanted(self, number: int) -> bool:
         """Whether nobody has begun to read a lot, and some chunk still needs it."""
         begun = number in self._lots or number in self._reading
         return not begun and self._last_use[number] >= self._low
 
-    def _read(
-        self, numbers: list[int], read: Callable[[Sequence[int]], Sequence[L]] | None = None
-    ) -> None:
+    def _read(self, numbers: list[int]) -> None:
         try:
-            lots: Sequence[L | BaseException] = (read or self._read_lots)(numbers)
+            lots: Sequence[L | BaseException] = self._read_lots(numbers)
         except BaseException as e:
             lots = [e] * len(numbers)
         with self._changed:

@@ -1,9 +1,9 @@
 """Which reader trains faster: what ``reader="auto"`` concludes from what it sees.
 
 It begins with Arrow, which takes nothing of the GPU from the model. Only where the model waits for
-batches is pylibcudf tried, under the same training, and kept if steps come faster. What is compared
-are steps, not readers alone: decoding on the GPU takes time from the model, decoding on the CPU
-takes cores and the interpreter from the training loop, and only the steps show both.
+batches is decoding on the GPU tried, under the same training, and kept if steps come faster. What
+is compared are steps, not readers alone: decoding on the GPU takes time from the model, decoding on
+the CPU takes cores and the interpreter from the training loop, and only the steps show both.
 
 One trial at most: a training run that goes back and forth would never be at its best. Pure
 arithmetic, no clock and no thread: `tabfeed.loader.torch.auto_reader` brings the figures.
@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 from statistics import median
 
-__all__ = ["ARROW", "CUDF", "Choice", "Stretch"]
+__all__ = ["ARROW", "GPU", "Choice", "Stretch"]
 
-ARROW, CUDF = "Arrow", "pylibcudf"
+ARROW, GPU = "Arrow", "the GPU"
 _WARM = 2.0  # seconds: processes come up, libraries load, memory is asked for
 _SECONDS = 2.0
 _CHUNKS = 8
@@ -94,7 +94,7 @@ class Choice:
     >>> for _ in range(20):
     ...     choice.add(1.0, waited=0.25, steps=10)
     >>> choice.reader, choice.wanted
-    ('Arrow', 'pylibcudf')
+    ('Arrow', 'the GPU')
     """
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Choice:
 
     @property
     def trying(self) -> bool:
-        """Whether pylibcudf is on trial."""
-        return self.reader == CUDF and not self.settled
+        """Whether the GPU is on trial."""
+        return self.reader == GPU and not self.settled
 
     def add(self, seconds: float, waited: float, steps: int, rate: float = 0.0) -> None:
         """A chunk, as in `Stretch.add`; and how many rows a second the reader reads by now."""
@@ -129,18 +129,18 @@ class Choice:
         if now.waits <= _WAITS:
             self.why = f"{ARROW}: {waits}{self._reads(ARROW)}"
             return
-        self._before, self.wanted = now, CUDF
-        self.why = f"{ARROW}: {waits}{self._reads(ARROW)}; {CUDF} will be tried"
+        self._before, self.wanted = now, GPU
+        self.why = f"{ARROW}: {waits}{self._reads(ARROW)}; {GPU} will be tried"
 
     def _judge(self, now: Stretch) -> None:
         """Whether the trial was worth it."""
         assert self._before is not None
         gain = self._before.step_seconds / now.step_seconds
         kept = gain >= _GAIN
-        self.wanted, self.settled = (CUDF if kept else ARROW), kept
+        self.wanted, self.settled = (GPU if kept else ARROW), kept
         self._say(
-            f"{self.wanted}: steps came {gain:.2f} times as fast with {CUDF}, waiting "
-            f"{now.waits:.0%} of the time{self._reads(CUDF)}, as with {ARROW}, waiting "
+            f"{self.wanted}: steps came {gain:.2f} times as fast with {GPU}, waiting "
+            f"{now.waits:.0%} of the time{self._reads(GPU)}, as with {ARROW}, waiting "
             f"{self._before.waits:.0%}{self._reads(ARROW)}"
         )
 
@@ -150,13 +150,13 @@ class Choice:
         self._stretch = Stretch(_WARM)
         self.settled = self.reader == ARROW or self.settled
         if self.trying:
-            self.why = f"{CUDF}: on trial{self._told_before()}"
+            self.why = f"{GPU}: on trial{self._told_before()}"
 
     def refuse(self, reason: str) -> None:
-        """Use Arrow for good, since pylibcudf cannot be used."""
+        """Use Arrow for good, since the GPU cannot decode."""
         self.wanted = ARROW
         self.settled = self.reader == ARROW
-        self._say(f"{ARROW}: {CUDF} was to be tried{self._told_before()}, but {reason}")
+        self._say(f"{ARROW}: {GPU} was to be tried{self._told_before()}, but {reason}")
 
     def _told_before(self) -> str:
         before = self._before

@@ -33,7 +33,7 @@ from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
-from tabfeed.loader.torch.auto_choice import CUDF, Choice
+from tabfeed.loader.torch.auto_choice import GPU, Choice
 from tabfeed.loader.torch.gpu_recipe import timed_event
 
 __all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
@@ -98,26 +98,10 @@ class Metered:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
         """Some lots of an epoch."""
-        return self._metered(self.reader.read, epoch, numbers)
-
-    def read_beside(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
-        """The same in another way, where a reader has two."""
-        reader: Any = self.reader
-        return self._metered(reader.read_beside, epoch, numbers)
-
-    def ready_beside(self) -> bool:
-        """Whether it could begin to."""
-        reader: Any = self.reader
-        ready: bool = reader.ready_beside()
-        return ready
-
-    def _metered(
-        self, read: Callable[..., Sequence[Any]], epoch: Epoch, numbers: Sequence[int]
-    ) -> Any:
         rows = 0
         self.meter.begin()
         try:
-            lots = read(epoch, numbers)
+            lots = self.reader.read(epoch, numbers)
             rows = sum(epoch.lot_rows(n) for n in numbers)
             return lots
         finally:
@@ -162,9 +146,9 @@ class Ways(NamedTuple):
     Attributes
     ----------
     build
-        A feed whose lots pylibcudf reads (True) or Arrow does; None if memory is too small.
+        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
     why_not
-        Why pylibcudf cannot be used, None if it can; may take seconds, to load it.
+        Why the GPU cannot decode, None if it can; may take seconds, to load what does.
     """
 
     build: Callable[[bool], Feed[Any] | None]
@@ -172,7 +156,7 @@ class Ways(NamedTuple):
 
 
 class _Loading(threading.Thread):
-    """Loads pylibcudf beside the training."""
+    """Loads what decodes on the GPU, beside the training."""
 
     def __init__(self, why_not: Callable[[], str | None]) -> None:
         super().__init__(name="tabfeed-loading")
@@ -186,7 +170,7 @@ class _Loading(threading.Thread):
 
 
 class AutoFeed(Feed[B]):
-    """A feed that begins with Arrow and may go over to pylibcudf.
+    """A feed that begins with Arrow and may go over to the GPU.
 
     Parameters
     ----------
@@ -226,12 +210,12 @@ class AutoFeed(Feed[B]):
         """Whether another reader is wanted and can be had at this moment."""
         if self.choice.wanted == self.choice.reader:
             return False
-        if self.choice.wanted == CUDF and not self._loaded():
+        if self.choice.wanted == GPU and not self._loaded():
             return False
         return len(self._kin) == 1 and len(self._iterators) == 1
 
     def _loaded(self) -> bool:
-        """Whether pylibcudf is there; if not yet, it soon will be."""
+        """Whether what decodes there is loaded; if not yet, it soon will be."""
         if self._loading is None:
             self._loading = _Loading(self._ways.why_not)
         if self._loading.is_alive():
@@ -245,7 +229,7 @@ class AutoFeed(Feed[B]):
         finish = self.recipe.finish
         made = None
         self.let_go()
-        if self.choice.wanted == CUDF:
+        if self.choice.wanted == GPU:
             try:
                 made = self._ways.build(True)
                 reason = "device_memory is too small for it"
@@ -323,7 +307,7 @@ class AutoIterator(EpochIterator[B]):
         return self._recipe.arrive(made)
 
     def _next_chunk(self) -> Any:
-        """The next chunk; from Arrow, if pylibcudf fails while it is on trial."""
+        """The next chunk; from Arrow, if the GPU fails while it is on trial."""
         try:
             return super()._next_chunk()
         except StopIteration:

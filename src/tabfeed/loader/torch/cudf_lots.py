@@ -187,14 +187,6 @@ class CudfLotReader:
                 return self.arrow.read(epoch, numbers)
         return lots
 
-    def read_beside(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
-        """The same by Arrow, for whoever has nothing to do while the GPU decodes all it may."""
-        return self.arrow.read(epoch, numbers)
-
-    def ready_beside(self) -> bool:
-        """Whether a process could begin to; threads of this one shall not."""
-        return self.arrow.ready()
-
     def _fill(
         self, lots: Sequence[GpuLot], partitions: Sequence[int], own: Any, stream: Any
     ) -> bool:
@@ -225,8 +217,8 @@ class CudfLotReader:
         self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor], stream: Any
     ) -> None:
         """Copy the rows of each lot to a slab, all in one call."""
-        for lot in lots:
-            lot.slab = self.slabs.take(stream)
+        for lot, slab in zip(lots, self.slabs.take(stream, len(lots)), strict=True):
+            lot.slab = slab
         to: list[Tensor] = []
         source: list[Tensor] = []
         for (plane, first, end), matrix in zip(self._runs, found, strict=True):

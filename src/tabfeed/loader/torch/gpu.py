@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -22,10 +22,12 @@ from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.columns import Layout
 from tabfeed.loader.decoders import Decoders
 from tabfeed.loader.desks import Desks
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf, why_unfit
@@ -36,6 +38,14 @@ from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
 from tabfeed.loader.torch.gpu_memory import Need, Share, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
+from tabfeed.loader.torch.packed_lots import (
+    PackedLotReader,
+    RowBytes,
+    row_bytes,
+    why_not_unpacked,
+)
+from tabfeed.loader.torch.packed_pages import UnfitError
+from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
 
@@ -44,8 +54,9 @@ READERS = ("auto", "arrow", "cudf")
 _DEFAULT_MEMORY = 10**9
 _MOST_READERS = 14
 _READY = 4  # lots that lie ready for chunks, beside those being read
-_LEAVE = 6  # lots that are left to pylibcudf where Arrow reads beside it
 _FEW_CORES = 4
+_HERE = True
+_MOST_COPIES = 6  # threads that read files as they are: a few give all that a GPU can take
 
 
 @dataclass(frozen=True)
@@ -103,14 +114,16 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     build = _Build(feed, device, ops, options.memory(device) - ops.table_bytes)
     if options.reader == "auto":
         return _auto(build, reader)
-    cudf, why = _as_asked(options, reader)
-    made = build(cudf)
-    if made is None and cudf:
-        made, why = build(False), "Arrow: pylibcudf needs more device_memory"
+    on_gpu, why = _as_asked(options, build)
+    made = build(on_gpu)
+    if made is None and on_gpu:
+        made, why = build(False), "Arrow: the GPU needs more device_memory to decode"
     if made is None:
         return build.on_host()
-    beside = "; Arrow reads beside it, since memory is small" if made.recipe.ahead.beside else ""
-    made.reader_choice = why + beside
+    if isinstance(made.recipe.reader, CudfLotReader):
+        reason = build.unpacking if isinstance(build.unpacking, str) else "memory is too small"
+        why = f"pylibcudf: as asked for; tabfeed's own way is not open, since {reason}"
+    made.reader_choice = why
     return made
 
 
@@ -141,21 +154,63 @@ class _Build:
         )
         return self.feed
 
-    def __call__(self, cudf: bool) -> Feed[Any] | None:
-        """One that reads with pylibcudf or with Arrow; None if memory is too small."""
-        feed, recipe, need = self.feed, self.feed.recipe, self.need
+    @property
+    def _read(self) -> tuple[ReadsParts, Layout, dict[str, Any]]:
+        """What is to be read."""
+        reader = cast(LotReader, self.feed.recipe.reader)
+        return reader.parts, reader.layout, reader.dtypes
+
+    def why_not(self) -> str | None:
+        """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
+        if (reason := why_unfit(*self._read)) is not None:
+            return reason
+        return why_not_cudf(*self._read) if isinstance(self.unpacking, str) else None
+
+    @cached_property
+    def unpacking(self) -> RowBytes | str:
+        """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
+        _, layout, dtypes = self._read
+        widths = [plane.width for plane in planes_of(layout.groups, dtypes)]
+        if (reason := why_not_unpacked(self.device, widths)) is not None:
+            return reason
+        try:
+            return row_bytes(*self._read)
+        except UnfitError as e:
+            return str(e)
+
+    def __call__(self, on_gpu: bool) -> Feed[Any] | None:
+        """One for which the GPU decodes, or Arrow does; None if memory is too small."""
+        if not on_gpu:
+            return self._built("arrow", self.need)
+        made = None
+        if not isinstance(self.unpacking, str):
+            packed, plain = self.unpacking
+            need = replace(self.need, packed=packed, plain=plain, here=self.need.here and _HERE)
+            made = self._built("packed", need)
+        if made is None and why_not_cudf(*self._read) is None:
+            made = self._built("cudf", self.need)
+        return made
+
+    def _built(self, how: str, need: Need) -> Feed[Any] | None:
+        feed, recipe = self.feed, self.feed.recipe
         reader, maker = cast(LotReader, recipe.reader), cast(ChunkMaker, recipe.maker)
-        share = divide(need, self.memory, cudf=cudf)
+        share = divide(need, self.memory, how=how)
         if share is None:
             return None
+        cudf = how == "cudf"
         planes = planes_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
-        desks = _Desks.of(need, share, feed.options, reader, cudf=cudf)
+        desks = _Desks.of(need, share, feed.options, reader)
         lots: Any = desks.reader(reader, planes)
         if cudf:
             lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
-        chunks = GpuChunkMaker(reader.layout, maker, slabs, *streams)
+        unpack = None
+        if share.lanes:
+            packed, plain = need.packed_lot
+            lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
+            lots, unpack = PackedLotReader(lots), Unpacker(slabs, lanes)
+        chunks = GpuChunkMaker(reader.layout, maker, slabs, streams[0], streams[1], unpack)
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
         options = replace(feed.options, threads=threads, depth=share.depth)
@@ -186,33 +241,22 @@ class _Desks:
     processes: int
 
     @classmethod
-    def of(
-        cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader, *, cudf: bool
-    ) -> _Desks:
+    def of(cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader) -> _Desks:
         """As many as `host_memory` and cores allow."""
-        nbytes, cores = max(1, need.lot_rows * need.lot), cpu_count()
-        if cudf and not share.early:  # Arrow only reads what pylibcudf does not
+        nbytes, cores = max(1, need.lot_rows * need.lot, need.packed_lot[0]), cpu_count()
+        if share.readings:  # Arrow only reads what pylibcudf does not
             return cls(nbytes, share.lots + share.readings * share.together, 1, 0, 0)
-        able = cores > _FEW_CORES and Decoders.can_read(reader)
-        if cudf and not able:
-            return cls(nbytes, share.lots + share.readings, 0, 0, 0)
-        # A thread that waits for the GPU keeps a core busy, and so does what fetches for it.
-        taken = 2 + 2 * share.readings if cudf else 1
-        readers = min(_MOST_READERS, max(1, cores - taken))
-        room = options.budget // nbytes - (share.lots - share.early)
-        early = max(1, min(room, readers + _READY))
+        readers = min(_MOST_COPIES if share.lanes else _MOST_READERS, max(1, cores - 1))
+        early = max(1, min(options.budget // nbytes - share.lots, readers + _READY))
         threads = min(readers, early)
+        able = not share.lanes and cores > _FEW_CORES and Decoders.can_read(reader)
         return cls(nbytes, share.lots + early, early, threads, threads if able else 0)
 
     def ahead(self, share: Share) -> Ahead:
         """How lots are read before chunks need them."""
         if not share.readings:
             return Ahead(self.early, by_all=False)
-        if not share.early:
-            return Ahead(share.lots, share.together, by_all=False, most=share.lots)
-        return Ahead(
-            share.early, by_all=False, beside=self.early, leave=_LEAVE, at_once=share.readings
-        )
+        return Ahead(share.lots, share.together, by_all=False, most=share.lots)
 
     def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader:
         """Reads onto these desks."""
@@ -222,26 +266,25 @@ class _Desks:
 
 
 def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
-    """Arrow, with pylibcudf in reserve where it could read the same."""
+    """Arrow, with the GPU in reserve where it could decode the same."""
     made = build(False)
     if made is None:
         return build.on_host()
-    of_these = (reader.parts, reader.layout, reader.dtypes)
-    reason = why_unfit(*of_these)
+    reason = why_unfit(reader.parts, reader.layout, reader.dtypes)
     if reason is None and find_spec("pylibcudf") is None:
-        reason = "pylibcudf is not installed; pip install tabfeed[gpu]"
+        reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, Ways(build, partial(why_not_cudf, *of_these)))
+        return AutoFeed(made, Ways(build, build.why_not))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
 
-def _as_asked(options: GpuOptions, reader: LotReader) -> tuple[bool, str]:
-    """Whether pylibcudf reads, where the user has said who shall; and why."""
+def _as_asked(options: GpuOptions, build: _Build) -> tuple[bool, str]:
+    """Whether the GPU decodes, where the user has said who shall; and why."""
     if options.reader == "arrow":
         return False, "Arrow: as asked for"
-    reason = why_not_cudf(reader.parts, reader.layout, reader.dtypes)
+    reason = build.why_not()
     if reason is None:
-        return True, "pylibcudf: as asked for"
+        return True, "the GPU: as asked for"
     warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=5)
     return False, f"Arrow: {reason}"

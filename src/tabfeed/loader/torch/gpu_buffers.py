@@ -135,25 +135,30 @@ class Slabs:
             }
             event = stream.record_event()
         self._views: dict[Any, Tensor] = {}
+        self._addresses: dict[int, Array] = {}
         self._in_order = np.arange(rows, dtype=np.int32)
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
-    def take(self, stream: Any) -> Slab:
-        """A slab that work queued on `stream` from now on may write."""
+    def take(self, stream: Any, count: int = 1) -> list[Slab]:
+        """Slabs that work queued on `stream` from now on may write."""
+        taken = [self._next() for _ in range(count)]
+        for event in {event for _, event in taken if event is not None}:
+            stream.wait_event(event)
+        return [slab for slab, _ in taken]
+
+    def _next(self) -> tuple[Slab, Any]:
+        """A slab that is free, and the event after which it may be written."""
         end = time.monotonic() + _PATIENCE
         while True:
             try:
                 number, event = self._free.popleft()
-                break
+                return Slab(self, number), event
             except IndexError:
                 if time.monotonic() > end:
                     raise LoaderError(
                         "no memory for the next rows came free on the GPU; give more device_memory"
                     ) from None
                 time.sleep(0.001)
-        if event is not None:
-            stream.wait_event(event)
-        return Slab(self, number)
 
     def give(self, number: int, event: Any) -> None:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
@@ -170,6 +175,17 @@ class Slabs:
                 return whole[..., :rows]
             self._views[key] = whole
         return self._views[key]
+
+    def addresses(self, number: int) -> Array:
+        """Where in the GPU's memory each column of a slab begins, those of all planes in order."""
+        if number not in self._addresses:
+            self._addresses[number] = np.concatenate(
+                [
+                    memory[number].data_ptr() + np.arange(p.columns) * self.rows * p.width
+                    for p, memory in self.planes.items()
+                ]
+            )
+        return self._addresses[number]
 
     def places(self, strips: Sequence[tuple[Slab, Array | None, Strip]], rows: int) -> Tensor:
         """For each plane, where in it the row of each place of a chunk lies.

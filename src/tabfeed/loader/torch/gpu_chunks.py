@@ -1,4 +1,4 @@
-"""Chunks on a GPU: rows gathered from lots there, in one call for each group, and cast.
+"""Chunks on a GPU: rows gathered from lots there, in one call for each dtype, and cast.
 
 All chunks are made on one stream beside the model's; lots that are still in the computer's memory
 are copied on another, for which that one waits. The training thread makes its own stream wait for
@@ -8,9 +8,10 @@ the event after a chunk, when it takes the chunk's first batch; the program wait
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class GpuChunkMaker:
         The stream to gather on.
     copies
         The stream to copy lots on.
+    unpack
+        Sees to lots that are packed, if any are.
     """
 
     layout: Layout
@@ -52,6 +55,7 @@ class GpuChunkMaker:
     slabs: Slabs
     stream: Any
     copies: Any
+    unpack: Callable[[Sequence[GpuLot]], None] | None = None
     _turn: Any = field(default_factory=threading.Lock)
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
@@ -65,7 +69,7 @@ class GpuChunkMaker:
     def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
         """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
         with self._turn:
-            bring(list(lots.values()), self.slabs, self.copies)
+            bring(list(lots.values()), self.slabs, self.copies, self.unpack)
         found = [(lots[strip.lot], strip) for strip in plan.strips]
         return self.slabs.places(
             [(_slab(lot), lot.order, strip) for lot, strip in found], plan.rows
@@ -74,9 +78,8 @@ class GpuChunkMaker:
     def gather(self, chunk: Chunk, lots: Mapping[int, GpuLot], places: Tensor) -> None:
         """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
         self._wait_for([_slab(lot) for lot in lots.values()])
-        groups, wholes, planes, casts = self._groups
-        found: list[Any] = list(gather_all(wholes, planes, casts, places))
-        for group, part in zip(groups, found, strict=True):
+        found: list[Any] = gather_all(*self._runs, places)
+        for group, part in zip(self._groups, found, strict=True):
             if self.layout.matrices:
                 chunk.matrices[group.name] = part
             else:
@@ -91,15 +94,29 @@ class GpuChunkMaker:
             slab.awaited = True
 
     @cached_property
-    def _groups(self) -> tuple[list[Group], list[Tensor], list[int], list[Tensor]]:
-        """Each group; where its columns lie, in which plane; and something of its dtype."""
-        found = [
-            (group, self.slabs.columns(plane, dtype, range(at, at + len(group.columns))), number)
-            for number, plane in enumerate(self.slabs.planes)
-            for group, dtype, at in plane.spans()
-        ]
-        groups, wholes, planes = (list(part) for part in zip(*found, strict=True))
-        return groups, wholes, planes, [torch.empty(0, dtype=torch_dtype(g.dtype)) for g in groups]
+    def _groups(self) -> list[Group]:
+        """All groups, in the order of planes."""
+        return [group for plane in self.slabs.planes for group, _ in plane.groups]
+
+    @cached_property
+    def _runs(self) -> tuple[list[Tensor], list[int], list[Tensor], list[list[int]]]:
+        """What to gather at once: groups that lie side by side and become the same dtype.
+
+        For each such run where its columns lie, in which plane, something of the dtype it becomes,
+        and the columns of each group.
+        """
+        wholes, planes, casts, counts = [], [], [], []
+        for number, plane in enumerate(self.slabs.planes):
+            kinds = groupby(plane.spans(), key=lambda span: (span[1], span[0].dtype))
+            for (dtype, becomes), run in kinds:
+                spans = list(run)
+                sizes = [len(group.columns) for group, _, _ in spans]
+                first = spans[0][2]
+                wholes.append(self.slabs.columns(plane, dtype, range(first, first + sum(sizes))))
+                planes.append(number)
+                casts.append(torch.empty(0, dtype=torch_dtype(becomes)))
+                counts.append(sizes)
+        return wholes, planes, casts, counts
 
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
         layout = self.layout.rest

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -67,6 +67,8 @@ class GpuLot:
         Where they lie before.
     host
         The columns without a matrix, permuted.
+    packed
+        What lies on the desk, if not rows but bytes of files.
     """
 
     rows: int
@@ -74,6 +76,7 @@ class GpuLot:
     slab: Slab | None = None
     desk: Desk | None = None
     host: Lot | None = None
+    packed: Any = None
 
     def pairs(self, slab: Slab, planes: Iterable[Plane]) -> Iterator[tuple[Tensor, Tensor]]:
         """What of a slab is to be filled from its desk, and with what."""
@@ -87,13 +90,33 @@ class GpuLot:
             at = end
 
 
-def bring(lots: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
-    """Copy those lots that are still on their desks to the GPU, on `stream`, in one call."""
+def bring(
+    lots: Sequence[GpuLot],
+    slabs: Slabs,
+    stream: Any,
+    unpack: Callable[[Sequence[GpuLot]], None] | None = None,
+) -> None:
+    """Copy those lots that are still on their desks to the GPU, on `stream`, in one call.
+
+    Parameters
+    ----------
+    lots
+        Some of which may be there already.
+    slabs
+        Where to.
+    stream
+        What to queue the copies on.
+    unpack
+        Sees to those that are packed.
+    """
+    packed = [lot for lot in lots if lot.slab is None and lot.packed is not None]
+    if packed and unpack is not None:
+        unpack(packed)
     waiting = [lot for lot in lots if lot.slab is None]
     if not waiting:
         return
     with torch.cuda.stream(stream):
-        taken = [slabs.take(stream) for _ in waiting]
+        taken = slabs.take(stream, len(waiting))
         pairs = zip(waiting, taken, strict=True)
         copies = [pair for lot, slab in pairs for pair in lot.pairs(slab, slabs.planes)]
         to, source = zip(*copies, strict=True)

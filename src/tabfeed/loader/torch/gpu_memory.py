@@ -15,12 +15,15 @@ from tabfeed.loader.plan import Plan
 __all__ = ["Need", "Share", "divide", "least"]
 
 _CHUNK_ROWS = 2**19
+_UNPACKED_ROWS = 2**20  # the same where the GPU unpacks files, which is so fast that Python is felt
 _DECODING = 2.95  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
 _LAYING = 1  # the same for what is decoded, and on its way into slabs
-_EARLY = 2  # lots that wait, decoded, where Arrow reads beside: not all of them are needed next
-# How many lots to decode in one call, and how many calls at a time, the fastest first. Where it is
-# one lot in a call, the GPU alone is slow, and Arrow reads beside it.
-_WAYS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 2), (1, 1))
+# How many lots to decode in one call, and how many calls at a time, the fastest first.
+_WAYS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 3), (1, 2), (1, 1))
+# The same where the GPU unpacks files: lots that a stream has at a time, and streams.
+_LANES = ((4, 2), (2, 2), (1, 2), (1, 1))
+_TABLES = 2**20  # bytes for what is to be known of a lot's pages
+_MORE = 1.05  # row groups may be larger than those that were looked at
 _LEAST_ROWS = 2**17  # of a chunk, before another way is better
 
 
@@ -40,6 +43,8 @@ class Need:
         Bytes of a row while it is gathered and cast.
     here
         Whether one thread, that of the training, makes all chunks.
+    packed, plain
+        Bytes of a row in its file, and decompressed; 0 where the GPU does not unpack files.
     """
 
     plan: Plan
@@ -47,6 +52,8 @@ class Need:
     lot: int
     passing: int
     here: bool = False
+    packed: float = 0
+    plain: float = 0
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout, widths: dict[str, int]) -> Need:
@@ -68,6 +75,13 @@ class Need:
     def batch_rows(self) -> int:
         """Rows of a batch, on one rank."""
         return self.plan.batch // self.plan.ranks
+
+    @property
+    def packed_lot(self) -> tuple[int, int]:
+        """Most bytes of a lot in its files, and decompressed: some more than those looked at."""
+        return tuple(
+            int(self.lot_rows * nbytes * _MORE) + 1 for nbytes in (self.packed, self.plain)
+        )  # type: ignore[return-value]
 
     def chunk_bytes(self, steps: int, depth: int) -> int:
         """Chunks that are ready, in use and not yet given back, and those in the making."""
@@ -102,9 +116,8 @@ class Share:
         How many readings pylibcudf may do at a time.
     decoding
         Bytes for what pylibcudf decodes.
-    early
-        How many lots that pylibcudf has read may wait where Arrow reads beside it; 0 where it does
-        not.
+    lanes
+        How many streams unpack files, each with `together` lots at a time.
     """
 
     steps: int
@@ -114,12 +127,23 @@ class Share:
     together: int = 1
     readings: int = 0
     decoding: int = 0
-    early: int = 0
+    lanes: int = 0
 
 
-def divide(need: Need, memory: int, *, cudf: bool) -> Share | None:
-    """How to divide so many bytes; None if not even the least fits."""
-    for share, nbytes in _for_cudf(need) if cudf else _for_arrow(need):
+def divide(need: Need, memory: int, *, how: str = "arrow") -> Share | None:
+    """How to divide so many bytes; None if not even the least fits.
+
+    Parameters
+    ----------
+    need
+        What for.
+    memory
+        How many.
+    how
+        Who decodes: "arrow", "cudf", or the GPU itself, which unpacks files: "packed".
+    """
+    ways = {"arrow": _for_arrow, "cudf": _for_cudf, "packed": _for_packed}
+    for share, nbytes in ways[how](need):
         if nbytes <= memory:
             return _with_more(share, (memory - nbytes) // max(1, need.lot_rows * need.lot))
     return None
@@ -135,34 +159,44 @@ def _with_more(share: Share, lots: int) -> Share:
     if not share.readings:
         return share
     lots = min(lots, share.together * share.readings)
-    return replace(share, lots=share.lots + lots, early=share.early and share.early + lots)
+    return replace(share, lots=share.lots + lots)
 
 
-def _sizes(need: Need) -> Iterator[tuple[int, int]]:
-    """Steps and depth of chunks, the best first."""
-    most = max(need.plan.chunk, _CHUNK_ROWS // need.batch_rows)
-    steps = most
+def _sizes(need: Need, most_rows: int) -> Iterator[tuple[int, int]]:
+    """Steps and depth of chunks of so many rows at most, the best first."""
+    steps = max(need.plan.chunk, most_rows // need.batch_rows)
     while steps >= 1:
         yield from ((steps, 3), (steps, 2))
         steps = steps * 3 // 4 if steps > 1 else 0
 
 
 def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
-    for steps, depth in _sizes(need):
+    for steps, depth in _sizes(need, _CHUNK_ROWS):
         lots = need.open_lots(steps, depth)
         nbytes = lots * need.lot_rows * need.lot + need.chunk_bytes(steps, depth)
         yield Share(steps, depth, need.lot_rows, lots), nbytes
+
+
+def _for_packed(need: Need) -> Iterator[tuple[Share, int]]:
+    block = need.lot_rows * need.lot
+    for together, lanes in _LANES:
+        unpacking = lanes * together * (sum(need.packed_lot) + _TABLES)
+        for steps, depth in _sizes(need, _UNPACKED_ROWS):
+            if steps * need.batch_rows < 2 * _LEAST_ROWS and (together, lanes) != _LANES[-1]:
+                break
+            lots = need.open_lots(steps, depth)
+            nbytes = lots * block + unpacking + need.chunk_bytes(steps, depth)
+            yield Share(steps, depth, need.lot_rows, lots, together, lanes=lanes), nbytes
 
 
 def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
     block = need.lot_rows * need.lot
     for together, readings in _WAYS:
         decoding = int((readings * _DECODING + _LAYING) * together * block)
-        early = readings + _EARLY if together == 1 else 0
-        for steps, depth in _sizes(need):
+        for steps, depth in _sizes(need, _CHUNK_ROWS):
             if steps * need.batch_rows < _LEAST_ROWS and (together, readings) != _WAYS[-1]:
                 break
-            lots = need.open_lots(steps, depth) + (early or together * readings)
+            lots = need.open_lots(steps, depth) + together * readings
             nbytes = lots * block + decoding + need.chunk_bytes(steps, depth)
-            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding, early)
+            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding)
             yield share, nbytes

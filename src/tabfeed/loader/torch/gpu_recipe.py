@@ -23,7 +23,7 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.plan import ChunkPlan, Epoch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.recipe import Recipe
-from tabfeed.loader.shared_lots import Beside, SharedLots
+from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.loader.torch.gpu_chunks import mark_used
 from tabfeed.trace import span
 
@@ -100,13 +100,6 @@ class GpuRecipe(Recipe[B]):
             return Parts(plan, found, places, partial(lots.done, number))
         with torch.cuda.stream(self.stream):
             return self.queued(super().make(epoch, place, lots, number))
-
-    def beside(self, epoch: Epoch, parts: Any) -> Beside | None:
-        """Arrow's way to read lots, where pylibcudf reads as well."""
-        if not self.ahead.beside:
-            return None
-        reader: Any = self.reader.reading(parts)
-        return Beside(lambda numbers: reader.read_beside(epoch, numbers), reader.ready_beside)
 
     @property
     def _maker(self) -> Any:

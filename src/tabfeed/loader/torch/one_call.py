@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["cut_all", "gather_all"]
+__all__ = ["copy_all", "cut_all", "gather_all"]
 
 Tensor = torch.Tensor
 _FEW = 64  # more pieces take longer to hand over than there is to gain
@@ -25,9 +25,10 @@ def gather_all(
     wholes: list[Tensor],
     planes: list[int],
     casts: list[Tensor],
+    counts: list[list[int]],
     places: Tensor,
 ) -> list[Tensor]:
-    """Rows at some places of some matrices, on their device, cast.
+    """Rows at some places of some matrices, on their device, cast and parted.
 
     Parameters
     ----------
@@ -37,6 +38,8 @@ def gather_all(
         Which row of `places` belongs to each.
     casts
         Any tensor of the dtype that it shall become.
+    counts
+        How many columns belong together, one after the other.
     places
         In page-locked memory.
 
@@ -44,11 +47,10 @@ def gather_all(
     --------
     >>> whole = torch.tensor([[5, 6, 7], [8, 9, 10]], dtype=torch.int32)
     >>> places = torch.tensor([[2, 0]], dtype=torch.int32)
-    >>> gather_all([whole], [0], [torch.empty(0, dtype=torch.int64)], places)
-    [tensor([[ 7,  5],
-            [10,  8]])]
+    >>> gather_all([whole], [0], [torch.empty(0, dtype=torch.int64)], [[1, 1]], places)
+    [tensor([[7, 5]]), tensor([[10,  8]])]
     """
-    found: list[Tensor] = _as_one(_gather_all)(wholes, planes, casts, places)
+    found: list[Tensor] = _as_one(_gather_all)(wholes, planes, casts, counts, places)
     return found
 
 
@@ -68,6 +70,20 @@ def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
     return cut
 
 
+def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
+    """Copy some bytes one behind the other, and say what `table` is on their device.
+
+    Examples
+    --------
+    >>> to = torch.zeros(4, dtype=torch.uint8)
+    >>> parts = [torch.tensor([5, 6], dtype=torch.uint8), torch.tensor([7], dtype=torch.uint8)]
+    >>> copy_all(to, parts, torch.tensor([1, 2])), to
+    (tensor([1, 2]), tensor([5, 6, 7, 0], dtype=torch.uint8))
+    """
+    found: Tensor = _as_one(_copy_all)(to, parts, table)
+    return found
+
+
 @cache
 def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, run without Python if that can be had."""
@@ -84,13 +100,18 @@ def _gather_all(
     wholes: list[Tensor],
     planes: list[int],
     casts: list[Tensor],
+    counts: list[list[int]],
     places: Tensor,
 ) -> list[Tensor]:
     found = places.to(wholes[0].device, non_blocking=True)
     out: list[Tensor] = []
     for i in range(len(wholes)):
         part = wholes[i].index_select(1, found[planes[i]])
-        out.append(part.to(casts[i].dtype))
+        part = part.to(casts[i].dtype)
+        if len(counts[i]) == 1:
+            out.append(part)
+        else:
+            out.extend(list(torch.unsafe_split_with_sizes(part, counts[i])))
     return out
 
 
@@ -99,3 +120,11 @@ def _cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
     for tensor in tensors:
         out.append(list(torch.unsafe_split_with_sizes(tensor, sizes)))
     return out
+
+
+def _copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
+    at = 0
+    for part in parts:
+        to.narrow(0, at, part.numel()).copy_(part, non_blocking=True)
+        at += part.numel()
+    return table.to(to.device, non_blocking=True)

@@ -1,0 +1,71 @@
+"""Snappy on the GPU, by NVIDIA's nvCOMP, which comes with pylibcudf."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["decompress", "why_not_nvcomp"]
+
+Tensor = torch.Tensor
+_FILE = "lib64/libnvcomp.so.5"  # the number is that of the interface
+
+
+class _Options(ctypes.Structure):
+    """How to; the library wants all of it zero unless one knows better."""
+
+    _fields_ = (
+        ("backend", ctypes.c_int),
+        ("sort", ctypes.c_int),
+        ("reserved", ctypes.c_char * 56),
+    )
+
+
+@cache
+def _library() -> Any:
+    """The library; OSError if it is not there."""
+    spec = find_spec("nvidia.libnvcomp") if find_spec("nvidia") else None
+    places = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    found = [str(place / _FILE) for place in places if (place / _FILE).exists()]
+    library = ctypes.CDLL(found[0] if found else Path(_FILE).name)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.nvcompBatchedSnappyDecompressAsync.argtypes = [
+        pointer, pointer, pointer, pointer, size, pointer, size, pointer, _Options, pointer, pointer
+    ]  # fmt: skip
+    return library
+
+
+def why_not_nvcomp() -> str | None:
+    """Why it cannot be used; None if it can."""
+    try:
+        _library()
+    except (OSError, AttributeError) as e:
+        return f"nvCOMP cannot be loaded ({e}); pip install tabfeed[gpu]"
+    return None
+
+
+def decompress(table: Tensor, stream: Any) -> None:
+    """Queue the decompression of pages.
+
+    Parameters
+    ----------
+    table
+        Their `ROWS`, of which the last two are filled: how many bytes each became, and not 0 if it
+        went wrong (in four bytes each, so that half of that row stays as it is).
+    stream
+        The stream to queue it on.
+    """
+    pages = table.shape[1]
+    at, stored, to, sizes, *_, became, wrong = (
+        table.data_ptr() + row * pages * table.itemsize for row in range(len(table))
+    )
+    error = _library().nvcompBatchedSnappyDecompressAsync(
+        at, stored, sizes, became, pages, None, 0, to, _Options(), wrong, stream.cuda_stream
+    )
+    if error:
+        raise RuntimeError(f"nvCOMP could not begin (error {error})")

@@ -1,0 +1,114 @@
+"""What pylibcudf reads, walked on the CPU.
+
+Here something else decodes in pylibcudf's place; like it, it takes memory on the "GPU" as soon as
+it has read, and can do few readings at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.loader.torch import TorchAsyncItr, gpu, gpu_buffers
+from tabfeed.loader.torch.cudf_lots import CudfLotReader
+from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu_lots import bring
+from tests.loader.pretend import Stream, pretend_gpu
+
+ROWS, GROUPS = 33_000, 40  # fewer rows would be read together
+LITTLE = 20_000_000
+
+
+class StandIn(CudfLotReader):
+    """Reads as pylibcudf does, of which there is none here."""
+
+    slow = 0.0
+
+    def read(self, epoch, numbers):
+        with self._turns:
+            time.sleep(random.random() * self.slow)
+            lots = self.arrow.read(epoch, numbers)
+            bring(lots, self.slabs, Stream())
+        return lots
+
+
+@pytest.fixture(autouse=True)
+def pretend(monkeypatch):
+    pretend_gpu(monkeypatch)
+    monkeypatch.setattr(gpu, "why_not_unpacked", lambda *of: "this is no GPU")
+    monkeypatch.setattr(gpu, "why_not_cudf", lambda *of: None)
+    monkeypatch.setattr(gpu, "CudfLotReader", StandIn)
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 20)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    values = np.random.default_rng(0).permutation(np.arange(ROWS * GROUPS, dtype=np.int32))
+    table = pa.table({"c": values, "x": values.astype(np.float32), "y": values.astype(np.float32)})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=ROWS)
+    dataset = Dataset(str(folder), part_size=ROWS * 18)
+    assert dataset.npartitions == GROUPS
+    return dataset
+
+
+def loader_of(dataset, **options):
+    return TorchAsyncItr(dataset, ["c"], ["x"], ["y"], batch_size=2048, device="cpu", **options)
+
+
+def by_cudf(dataset, memory=LITTLE, **options):
+    loader = loader_of(dataset, **options)
+    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("cudf", memory))
+    return loader
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("memory", [LITTLE, 10**8])
+@pytest.mark.parametrize("slow", [0.0, 0.01])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_same_batches_as_on_the_cpu(dataset, monkeypatch, slow, shuffle, memory):
+    monkeypatch.setattr(StandIn, "slow", slow)
+    gpu_way, plain = by_cudf(dataset, memory, shuffle=shuffle), loader_of(dataset, shuffle=shuffle)
+    assert isinstance(gpu_way.feed.recipe.reader, StandIn)
+    for _ in range(2):
+        pairs = list(zip(plain, gpu_way, strict=True))
+        assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_few_threads(dataset, threads):
+    loader = by_cudf(dataset, shuffle=True, threads=threads)
+    assert sum(len(y) for _, _, y in loader) == ROWS * GROUPS
+
+
+@pytest.mark.timeout(120)
+def test_a_state_in_mid_epoch(dataset):
+    loader = by_cudf(dataset, shuffle=True)
+    batches = iter(loader)
+    taken = [next(batches) for _ in range(200)]
+    again = by_cudf(dataset, shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    rows = torch.cat([y for _, _, y in [*taken, *again]])
+    assert torch.equal(rows.sort().values, torch.arange(ROWS * GROUPS, dtype=torch.float32))
+
+
+def test_what_is_said_of_it(dataset):
+    assert by_cudf(dataset).reader_choice == (
+        "pylibcudf: as asked for; tabfeed's own way is not open, since this is no GPU"
+    )
+
+
+def test_arrow_where_memory_is_too_small(dataset):
+    memory = LITTLE
+    while (loader := by_cudf(dataset, memory, shuffle=True)).reader_choice.startswith("pylibcudf"):
+        memory -= 200_000
+    assert loader.reader_choice == "Arrow: the GPU needs more device_memory to decode"
+    assert sum(len(y) for _, _, y in loader) == ROWS * GROUPS

@@ -1,0 +1,182 @@
+"""What nvCOMP is asked to do, and what is said where it is not there; on a library of our own."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tabfeed.loader.torch import nvcomp, packed_lots
+from tabfeed.loader.torch.nvcomp import decompress, why_not_nvcomp
+from tabfeed.loader.torch.packed_lots import why_not_unpacked
+from tabfeed.loader.torch.packed_pages import ROWS
+
+CPU = torch.device("cpu")
+STREAM = SimpleNamespace(cuda_stream=77)
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    """Look for the library in each test, and again afterwards; TensorFlow is not there."""
+    nvcomp._library.cache_clear()
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    yield
+    nvcomp._library.cache_clear()
+
+
+class Function:
+    """A function of a library: keeps what it is called with."""
+
+    def __init__(self, answer=0):
+        self.answer, self.calls, self.argtypes = answer, [], None
+
+    def __call__(self, *arguments):
+        self.calls.append(arguments)
+        return self.answer
+
+
+def pretend_library(monkeypatch, answer=0):
+    function = Function(answer)
+    library = SimpleNamespace(nvcompBatchedSnappyDecompressAsync=function)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: library)
+    return function
+
+
+# -- is it there ----------------------------------------------------------------------------
+
+
+def test_it_is_not_there(monkeypatch):
+    def missing(path):
+        raise OSError(f"{path}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    why = why_not_nvcomp()
+    assert why.startswith("nvCOMP cannot be loaded (libnvcomp.so.5: cannot open")
+    assert why.endswith("; pip install tabfeed[gpu]")
+    assert why_not_unpacked(CPU, [4]) == why
+
+
+def test_it_is_another(monkeypatch):
+    """A library of that name without what is needed of it."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace())
+    assert "nvcompBatchedSnappyDecompressAsync" in why_not_nvcomp()
+
+
+def test_it_is_there(monkeypatch):
+    function = pretend_library(monkeypatch)
+    assert why_not_nvcomp() is None
+    assert len(function.argtypes) == 11 and function.calls == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_it_is_looked_for_where_pip_puts_it(monkeypatch, tmp_path, there):
+    place = tmp_path / "nvidia" / "libnvcomp"
+    if there:
+        (place / "lib64").mkdir(parents=True)
+        (place / "lib64" / "libnvcomp.so.5").touch()
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "no"), str(place)])
+    monkeypatch.setattr(nvcomp, "find_spec", lambda name: spec)
+    opened = []
+    library = SimpleNamespace(nvcompBatchedSnappyDecompressAsync=Function())
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: (opened.append(path), library)[1])
+    assert why_not_nvcomp() is None
+    wanted = str(place / "lib64" / "libnvcomp.so.5") if there else "libnvcomp.so.5"
+    assert opened == [wanted]
+
+
+def test_no_package_of_nvidia_at_all(monkeypatch):
+    monkeypatch.setattr(nvcomp, "find_spec", lambda name: None)
+    pretend_library(monkeypatch)
+    assert why_not_nvcomp() is None
+
+
+# -- what it is asked -----------------------------------------------------------------------
+
+
+def test_the_rows_of_the_table_are_its_arguments(monkeypatch):
+    function = pretend_library(monkeypatch)
+    table = torch.zeros((len(ROWS), 5), dtype=torch.int64)
+    decompress(table, STREAM)
+
+    def row(name):
+        return table[ROWS.index(name)].data_ptr()
+
+    (arguments,) = function.calls
+    *before, options, wrong, stream = arguments
+    # Where pages lie, their bytes, room for each, what each became, how many; no memory of its own
+    # and none of its bytes; where they go.
+    wanted = [row("at"), row("stored"), row("bytes"), row("became"), 5, None, 0, row("to")]
+    assert before == wanted
+    assert (wrong, stream) == (row("wrong"), 77)
+    assert isinstance(options, nvcomp._Options)
+
+
+def test_options_are_64_bytes_of_zeros():
+    assert bytes(nvcomp._Options()) == bytes(64)
+
+
+def test_addresses_reach_the_library_whole():
+    """As nvCOMP declares it: pointers and sizes of 64 bits, options by value, an int back."""
+    pointer, size, seen = ctypes.c_void_p, ctypes.c_size_t, []
+    kinds = [pointer] * 4 + [size, pointer, size, pointer, nvcomp._Options, pointer, pointer]
+    native = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(lambda *given: seen.append(given) or 0)
+    library = SimpleNamespace(nvcompBatchedSnappyDecompressAsync=native)
+    table = torch.zeros((len(ROWS), 3), dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvcomp, "_library", lambda: library)
+        decompress(table, SimpleNamespace(cuda_stream=2**40 + 8))
+    ((at, *_, to, options, wrong, stream),) = seen
+    assert (at, to) == (table[0].data_ptr(), table[2].data_ptr())
+    assert (wrong, stream) == (table[-1].data_ptr(), 2**40 + 8)
+    assert bytes(options) == bytes(64)
+
+
+def test_an_error_is_told(monkeypatch):
+    pretend_library(monkeypatch, answer=11)
+    table = torch.zeros((len(ROWS), 1), dtype=torch.int64)
+    with pytest.raises(RuntimeError, match=r"nvCOMP could not begin \(error 11\)"):
+        decompress(table, STREAM)
+
+
+# -- and Triton -----------------------------------------------------------------------------
+
+
+def test_tensorflow_came_first(monkeypatch):
+    pretend_library(monkeypatch)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.setattr(packed_lots, "import_module", lambda name: pytest.fail(name))
+    why = "TensorFlow is loaded, with which Triton cannot share a process"
+    assert why_not_unpacked(CPU, [4]) == why
+
+
+def test_the_kernel_cannot_be_loaded(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'triton'")
+
+    pretend_library(monkeypatch)
+    monkeypatch.setattr(packed_lots, "import_module", missing)
+    assert why_not_unpacked(CPU, [4]) == (
+        "Triton cannot be used (ModuleNotFoundError: No module named 'triton')"
+    )
+
+
+def test_the_kernel_cannot_be_compiled(monkeypatch):
+    def load(device, widths):
+        raise RuntimeError("no ptxas")
+
+    pretend_library(monkeypatch)
+    monkeypatch.setattr(packed_lots, "import_module", lambda name: SimpleNamespace(load=load))
+    assert why_not_unpacked(CPU, [4]) == "Triton cannot be used (RuntimeError: no ptxas)"
+
+
+def test_the_kernel_is_loaded_for_its_planes(monkeypatch):
+    loaded = []
+    kernel = SimpleNamespace(load=lambda *given: loaded.append(given))
+    pretend_library(monkeypatch)
+    monkeypatch.setattr(packed_lots, "import_module", lambda name: kernel)
+    assert why_not_unpacked(CPU, [8, 4]) is None
+    assert loaded == [(CPU, [8, 4])]
