@@ -424,6 +424,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--train-rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--sections", nargs="*", default=["load", "train", "bounded"])
@@ -433,10 +434,11 @@ def main() -> None:
         bounded_child(args.data, args.bounded_child, args.rounds)
         return
     make_data(args.data, args.rows)
-    result: dict[str, Any] = {"hardware": hardware(), "rows": args.rows, "rounds": args.rounds}
+    rounds = {"rounds": args.rounds, "rounds of training": args.train_rounds}
+    result: dict[str, Any] = {"hardware": hardware(), "rows": args.rows, **rounds}
     sections: dict[str, Callable[[], Any]] = {
         "load": lambda: load_section(args.data, args.rounds),
-        "train": lambda: train_section(args.data, args.rounds),
+        "train": lambda: train_section(args.data, args.train_rounds),
         "bounded": lambda: bounded_section(args.data, 6.0, args.rounds),
     }
     for name in args.sections:

@@ -104,8 +104,8 @@ def gpu_figures(found: Found) -> str:
     return f"""
 On one {about["GPU"]} with {about["cores"]} cores the PyTorch loader puts \
 {_round(load["tabfeed, arrow, 1 GB"])} million shuffled rows of 40 columns a
-second into GPU memory, {_round(load["tabfeed, cudf, 6 GB"])} million where the GPU decodes too \
-(`reader="cudf"`, with 6 GB of it), an
+second into GPU memory, {_round(load["tabfeed, cudf, 1 GB"])} million where the GPU decodes too \
+(`reader="cudf"`), either in 1 GB of it, an
 `IterableDataset` by hand with 8 workers {_round(load["by hand, 8 workers"])} million. Models \
 train at {_percent(shares[0])} to {_percent(shares[-1])} % of the rate they
 reach on batches that already lie there: [docs/gpu.md](docs/gpu.md).

@@ -163,11 +163,14 @@ def test_columns_of_every_width(tmp_path):
         file = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table(table), file, row_group_size=9000, **options)
     ds = Dataset(str(tmp_path))
-    one, other = (Loader(ds, 512, True, device=device, reader="cudf") for device in ("cpu", "cuda"))
+    one, other = (
+        Loader(ds, 512, True, targets=["one"], device=device, reader="cudf")
+        for device in ("cpu", "cuda")
+    )
     assert isinstance(other.feed.recipe.reader, PackedLotReader)
     for _ in range(2):
-        for a, b in zip(one, other, strict=True):
-            assert a.keys() == b.keys()
+        for (a, y), (b, z) in zip(one, other, strict=True):
+            assert a.keys() == b.keys() and torch.equal(y, z.cpu())
             assert all(torch.equal(a[name], b[name].cpu()) for name in a)
 
 

@@ -43,9 +43,10 @@ def test_loading(label):
         assert held == f"{found['MB on the GPU']:,.0f}"
 
 
-def test_the_first_epoch():
-    rate, _ = cells('`reader="arrow"`, its first epoch')
-    assert rate == f"{FOUND['load']['tabfeed, arrow, 1 GB']['rate of the first epoch']:.0f}"
+@pytest.mark.parametrize("label", ['`reader="arrow"`', '`reader="cudf", device_memory="1GB"`'])
+def test_the_first_epoch(label):
+    rate, _ = cells(f"{label}, its first epoch")
+    assert rate == f"{FOUND['load'][LOAD[label]]['rate of the first epoch']:.0f}"
 
 
 @pytest.mark.parametrize("label", TRAIN)

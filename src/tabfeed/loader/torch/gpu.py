@@ -55,8 +55,7 @@ _DEFAULT_MEMORY = 10**9
 _MOST_READERS = 14
 _READY = 4  # lots that lie ready for chunks, beside those being read
 _FEW_CORES = 4
-_HERE = True
-_MOST_COPIES = 6  # threads that read files as they are: a few give all that a GPU can take
+_MOST_COPIES = 8  # threads that read files as they are: a few give all that a GPU can take
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class _Build:
         made = None
         if not isinstance(self.unpacking, str):
             packed, plain = self.unpacking
-            need = replace(self.need, packed=packed, plain=plain, here=self.need.here and _HERE)
+            need = replace(self.need, packed=packed, plain=plain)
             made = self._built("packed", need)
         if made is None and why_not_cudf(*self._read) is None:
             made = self._built("cudf", self.need)

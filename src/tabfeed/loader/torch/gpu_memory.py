@@ -15,7 +15,6 @@ from tabfeed.loader.plan import Plan
 __all__ = ["Need", "Share", "divide", "least"]
 
 _CHUNK_ROWS = 2**19
-_UNPACKED_ROWS = 2**20  # the same where the GPU unpacks files, which is so fast that Python is felt
 _DECODING = 2.95  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
 _LAYING = 1  # the same for what is decoded, and on its way into slabs
 # How many lots to decode in one call, and how many calls at a time, the fastest first.
@@ -162,16 +161,16 @@ def _with_more(share: Share, lots: int) -> Share:
     return replace(share, lots=share.lots + lots)
 
 
-def _sizes(need: Need, most_rows: int) -> Iterator[tuple[int, int]]:
-    """Steps and depth of chunks of so many rows at most, the best first."""
-    steps = max(need.plan.chunk, most_rows // need.batch_rows)
+def _sizes(need: Need) -> Iterator[tuple[int, int]]:
+    """Steps and depth of chunks, the best first."""
+    steps = max(need.plan.chunk, _CHUNK_ROWS // need.batch_rows)
     while steps >= 1:
         yield from ((steps, 3), (steps, 2))
         steps = steps * 3 // 4 if steps > 1 else 0
 
 
 def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
-    for steps, depth in _sizes(need, _CHUNK_ROWS):
+    for steps, depth in _sizes(need):
         lots = need.open_lots(steps, depth)
         nbytes = lots * need.lot_rows * need.lot + need.chunk_bytes(steps, depth)
         yield Share(steps, depth, need.lot_rows, lots), nbytes
@@ -181,7 +180,7 @@ def _for_packed(need: Need) -> Iterator[tuple[Share, int]]:
     block = need.lot_rows * need.lot
     for together, lanes in _LANES:
         unpacking = lanes * together * (sum(need.packed_lot) + _TABLES)
-        for steps, depth in _sizes(need, _UNPACKED_ROWS):
+        for steps, depth in _sizes(need):
             if steps * need.batch_rows < 2 * _LEAST_ROWS and (together, lanes) != _LANES[-1]:
                 break
             lots = need.open_lots(steps, depth)
@@ -193,7 +192,7 @@ def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
     block = need.lot_rows * need.lot
     for together, readings in _WAYS:
         decoding = int((readings * _DECODING + _LAYING) * together * block)
-        for steps, depth in _sizes(need, _CHUNK_ROWS):
+        for steps, depth in _sizes(need):
             if steps * need.batch_rows < _LEAST_ROWS and (together, readings) != _WAYS[-1]:
                 break
             lots = need.open_lots(steps, depth) + together * readings
