@@ -174,9 +174,10 @@ def test_columns_that_cannot_be_null(tmp_path, seen):
 
 @pytest.mark.parametrize("here", [True, False])
 def test_whichever_thread_makes_chunks(tmp_path, seen, here, monkeypatch):
-    monkeypatch.setattr(gpu, "_HERE", here)
     dataset = write(tmp_path)
-    mine = unpacked(tuples(dataset))
+    loader = tuples(dataset)
+    monkeypatch.setattr(type(loader.feed.recipe.finish), "asks", not here, raising=False)
+    mine = unpacked(loader)
     assert mine.feed.recipe.here is here
     assert same(tuples(dataset), mine) and all(seen)
 

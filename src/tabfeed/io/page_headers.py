@@ -180,7 +180,9 @@ def _behind(data: bytes | memoryview, at: int, kind: int, depth: int) -> int:
             if byte < 16:
                 at = _number(data, at)[1]
             kind = byte & 15
-            if kind > 2:
+            if kind == _BINARY and data[at] < 128:  # the least and the largest value, mostly
+                at += 1 + data[at]
+            elif kind > 2:
                 at = _behind(data, at, kind, depth + 1)
         return at + 1
     if kind == _BYTE:

@@ -29,8 +29,9 @@ def load(device: torch.device, widths: Sequence[int]) -> None:
     table = torch.zeros((len(ROWS), 1), dtype=torch.int64, device=device)
     table[ROWS.index("plane")] = NO_PLANE  # nothing is done
     failed = torch.zeros(1, dtype=torch.int32, device=device)
-    for compressed in (False, True):
-        decode(table, failed, widths, compressed)
+    with torch.cuda.device_of(table):  # type: ignore[no-untyped-call]
+        for compressed in (False, True):
+            decode(table, failed, widths, compressed)
 
 
 def decode(
@@ -72,7 +73,7 @@ def _one(at, size):
     return tl.sum(tl.load(at + byte, mask=byte < size, other=0).to(tl.int64) << (8 * byte))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "plane"])  # one kernel for all, compiled beforehand
 def _decode(
     table,
     count,
