@@ -44,6 +44,9 @@ for _ in range(2):
 weights = [p.tolist() for p in accelerator.unwrap_model(model).parameters()]
 with open(f"{sys.argv[2]}/{accelerator.process_index}.json", "w") as file:
     json.dump({"world": accelerator.num_processes, "seen": seen, "weights": weights}, file)
+del loss
+# The model refers to the group's threads: they must end before the interpreter does.
+model, sgd, data = accelerator.free_memory(model, sgd, data)
 accelerator.end_training()
 """
 

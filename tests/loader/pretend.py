@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -103,6 +104,13 @@ def _snappy_size(data):
 
 def pretend_unpacking(monkeypatch):
     """Let the GPU that `pretend_gpu` pretends unpack pages too."""
-    pretend_triton()
+    kernel = pretend_triton()
+    turn, decode = threading.Lock(), kernel.decode  # two threads would confuse the interpreter
+
+    def in_turn(*arguments):
+        with turn:
+            decode(*arguments)
+
+    monkeypatch.setattr(kernel, "decode", in_turn)
     monkeypatch.setattr(unpack, "decompress", _decompress)
     monkeypatch.setattr(gpu, "why_not_unpacked", lambda device, widths: None)
