@@ -180,3 +180,11 @@ def test_whatever_is_damaged_it_ends_with_pages_or_a_value_error() -> None:
         assert all(h.stored >= 0 and h.bytes >= 0 and h.values >= 0 for h in found)
         assert len(found) <= len(damaged)
     assert fine < 400
+
+
+@pytest.mark.timeout(10)
+def test_a_length_that_does_not_end_is_no_length():
+    """A text of statistics: field 5 a struct, in it field 5 another, in that field 1 a text."""
+    endless = bytes([0x15, 0, 0x15, 2, 0x15, 2, 0x2C, 0x5C, 0x18]) + b"\xff" * 2_000_000
+    with pytest.raises(ValueError, match="too long"):
+        list(headers(endless, 0, len(endless)))

@@ -23,7 +23,7 @@ from tabfeed.io.page_headers import headers
 from tabfeed.io.parquet import chunk_range
 from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_memory, packed_lots, unpack
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
-from tabfeed.loader.torch.packed_lots import PackedLotReader, RowBytes, row_bytes
+from tabfeed.loader.torch.packed_lots import PackedLotReader, PackedRow, packed_row
 from tabfeed.loader.torch.packed_pages import UnfitError, stretch_of
 from tests.loader import pretend
 from tests.loader.pretend import pretend_gpu, pretend_triton, pretend_unpacking
@@ -270,7 +270,7 @@ def larger(*what):
 
 def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
-    monkeypatch.setattr(gpu, "row_bytes", lambda *_: RowBytes(0.1, 0.1))
+    monkeypatch.setattr(gpu, "packed_row", lambda *_: PackedRow(0.1, 0.1))
     monkeypatch.setattr(packed_lots, "stretch_of", larger)
     assert same(tuples(dataset), unpacked(tuples(dataset)))
     assert seen and not any(seen)
@@ -281,7 +281,7 @@ def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
 
 def sizes_of(loader):
     reader = loader.feed.recipe.reader
-    return row_bytes(reader.parts, reader.layout, reader.dtypes)
+    return packed_row(reader.parts, reader.layout, reader.dtypes)
 
 
 def test_how_large_rows_are(tmp_path):

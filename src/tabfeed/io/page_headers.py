@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tabfeed.io.parquet import chunk_range
+
 __all__ = ["DATA", "DICTIONARY", "Header", "Page", "headers", "pages_of"]
 
 DATA, DICTIONARY, _DATA_V2 = 0, 2, 3
@@ -105,11 +107,9 @@ def pages_of(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> list[Page]:
     >>> [p.values for p in pages_of(pa.BufferReader(sink.getvalue()), chunk)]
     [400, 400, 200]
     """
-    start = int(chunk.data_page_offset)
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        start = min(start, int(chunk.dictionary_page_offset))
-    file.seek(start)
-    data = file.read(min(_MOST_BYTES, int(chunk.total_compressed_size)))
+    where = chunk_range(chunk)
+    file.seek(where.start)
+    data = file.read(min(_MOST_BYTES, where.size))
     pages: list[Page] = []
     try:
         for h in headers(data, 0, len(data)):
@@ -159,13 +159,19 @@ def _numbers(data: bytes | memoryview, at: int) -> tuple[dict[int, int], int]:
 
 def _number(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """A whole number, and where it ends."""
+    raw, at = _length(data, at)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def _length(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A number that is never negative, and where it ends."""
     raw = shift = 0
     while shift < 64:
         byte = data[at]
         at += 1
         raw |= (byte & 127) << shift
         if byte < 128:
-            return (raw >> 1) ^ -(raw & 1), at
+            return raw, at
         shift += 7
     raise ValueError("a number too long")
 
@@ -192,12 +198,6 @@ def _behind(data: bytes | memoryview, at: int, kind: int, depth: int) -> int:
     if kind == _DOUBLE:
         return at + 8
     if kind == _BINARY:
-        length = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            length |= (byte & 127) << shift
-            if byte < 128:
-                return at + length
-            shift += 7
+        length, at = _length(data, at)
+        return at + length
     raise ValueError(f"no page header holds a field of kind {kind}")

@@ -40,8 +40,8 @@ from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 from tabfeed.loader.torch.packed_lots import (
     PackedLotReader,
-    RowBytes,
-    row_bytes,
+    PackedRow,
+    packed_row,
     why_not_unpacked,
 )
 from tabfeed.loader.torch.packed_pages import UnfitError
@@ -166,14 +166,14 @@ class _Build:
         return why_not_cudf(*self._read) if isinstance(self.unpacking, str) else None
 
     @cached_property
-    def unpacking(self) -> RowBytes | str:
+    def unpacking(self) -> PackedRow | str:
         """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
         _, layout, dtypes = self._read
         widths = [plane.width for plane in planes_of(layout.groups, dtypes)]
         if (reason := why_not_unpacked(self.device, widths)) is not None:
             return reason
         try:
-            return row_bytes(*self._read)
+            return packed_row(*self._read)
         except UnfitError as e:
             return str(e)
 
@@ -196,16 +196,15 @@ class _Build:
         share = divide(need, self.memory, how=how)
         if share is None:
             return None
-        cudf = how == "cudf"
         planes = planes_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
         desks = _Desks.of(need, share, feed.options, reader)
         lots: Any = desks.reader(reader, planes)
-        if cudf:
-            lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
         unpack = None
-        if share.lanes:
+        if share.readings:
+            lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
+        elif share.lanes:
             packed, plain = need.packed_lot
             lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
             lots, unpack = PackedLotReader(lots), Unpacker(slabs, lanes)

@@ -41,13 +41,13 @@ from tabfeed.loader.torch.packed_pages import (
 from tabfeed.loader.torch.unpack import PackedGroup, PackedLot
 from tabfeed.trace import span
 
-__all__ = ["PackedLotReader", "RowBytes", "row_bytes", "why_not_unpacked"]
+__all__ = ["PackedLotReader", "PackedRow", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
 
-class RowBytes(NamedTuple):
+class PackedRow(NamedTuple):
     """Most bytes of a row, as it lies in a file and decompressed."""
 
     packed: float
@@ -85,7 +85,7 @@ def why_not_unpacked(device: torch.device, widths: Sequence[int]) -> str | None:
     return None
 
 
-def row_bytes(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> RowBytes:
+def packed_row(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> PackedRow:
     """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked."""
     if not isinstance(parts, PartReader):
         raise UnfitError("partitions are cached")
@@ -95,7 +95,7 @@ def row_bytes(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]
     if not pieces:
         raise UnfitError("there are no rows")
     found = [(stretch_of(_file(parts, p), p.unit, wanted), p.rows) for p in pieces]
-    return RowBytes(
+    return PackedRow(
         max(stretch.packed / (rows or 1) for stretch, rows in found),
         max(stretch.plain / (rows or 1) for stretch, rows in found),
     )
@@ -165,13 +165,13 @@ class PackedLotReader:
             raise UnfitError("not all rows are there, or some are compressed and some are not")
         packed = PackedLot(
             groups,
-            at,
-            plain,
-            stretches[0].compressed,
-            self._sound.issuperset(partitions),
-            partial(self._sound.update, partitions),
-            lambda: self.arrow.read(epoch, [number])[0],
-            self._name(partitions),
+            packed=at,
+            plain=plain,
+            compressed=stretches[0].compressed,
+            sound=self._sound.issuperset(partitions),
+            approve=partial(self._sound.update, partitions),
+            again=lambda: self.arrow.read(epoch, [number])[0],
+            name=self._name(partitions),
         )
         return GpuLot(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
 

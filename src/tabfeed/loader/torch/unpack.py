@@ -139,8 +139,8 @@ class Unpacker:
     def __init__(self, slabs: Slabs, lanes: Lanes) -> None:
         self.slabs, self.lanes = slabs, lanes
         self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
-        self._kinds = [plane.width for plane in slabs.planes]
-        self._widths = np.repeat(self._kinds, [plane.columns for plane in slabs.planes])
+        self._plane_widths = [plane.width for plane in slabs.planes]
+        self._widths = np.repeat(self._plane_widths, [plane.columns for plane in slabs.planes])
         self._asked: deque[_Asked] = deque()
 
     def __call__(self, lots: Sequence[GpuLot]) -> None:
@@ -190,7 +190,7 @@ class Unpacker:
             compressed = _packed(lots[0]).compressed
             if compressed:
                 decompress(table, lane.stream)
-            self._decode(table, lane.failed, self._kinds, compressed)
+            self._decode(table, lane.failed, self._plane_widths, compressed)
             told = lane.tell()
             event = lane.stream.record_event()
         for lot, slab in zip(lots, slabs, strict=True):
