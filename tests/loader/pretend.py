@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tabfeed.loader.torch import gpu, gpu_buffers, resident, resident_store, unpack
+from tabfeed.loader.torch import desk_plan, gpu, gpu_buffers, resident, resident_store, unpack
 
 
 class Event:
@@ -56,8 +56,8 @@ def pretend_gpu(monkeypatch, *, free=10**9):
         gpu_buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)
     )
     monkeypatch.setattr(gpu, "check_device", lambda device: None)
-    monkeypatch.setattr(gpu, "lock_pages", lambda memory: None)
-    monkeypatch.setattr(gpu, "unlock_pages", lambda memory: None)
+    monkeypatch.setattr(desk_plan, "lock_pages", lambda memory: None)
+    monkeypatch.setattr(desk_plan, "unlock_pages", lambda memory: None)
     monkeypatch.setattr(
         gpu.GpuOptions, "memory", lambda self, device: min(free, int(self.device_memory or free))
     )

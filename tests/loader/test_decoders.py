@@ -15,7 +15,7 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
-from tabfeed.loader.decoders import Decoders, Order, Spot
+from tabfeed.loader.decoders import Order, Spot, can_decode, decoders, decoding
 from tabfeed.loader.desks import Desks
 from tabfeed.loader.torch import TorchAsyncItr
 
@@ -41,19 +41,19 @@ def folder(tmp_path):
 def ready(folder):
     reader = make_reader(folder)
     desks = Desks(ROWS * 12, 2)
-    decoders = Decoders(reader, desks, 1)
-    yield reader, desks, decoders
-    decoders.close()
+    helpers = decoders(reader, desks, 1)
+    yield reader, desks, helpers
+    helpers.close()
 
 
-def borrowed(decoders):
-    """Borrow, once one has come up."""
+def borrowed(helpers, count=1):
+    """Borrow, once so many have come up."""
     while True:
-        with decoders.borrow() as decoder:
-            if decoder is not None:
+        with helpers.borrow(count) as found:
+            if len(found) == count:
                 break
         time.sleep(0.01)
-    return decoders.borrow()
+    return helpers.borrow(count)
 
 
 SPOTS = (
@@ -64,62 +64,104 @@ SPOTS = (
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_process_gives_what_a_thread_gives(ready, quick):
-    reader, desks, decoders = ready
+    reader, desks, helpers = ready
     desk = desks.take()
-    with borrowed(decoders) as decoder:
-        decoder.begin(desk, Order([1], ROWS, SPOTS, quick))
-        decoder.finish()
+    with borrowed(helpers) as found, decoding(found, desk, Order([1], ROWS, SPOTS, quick)):
+        pass
     lot = reader.fill([1], ROWS, None)
     for spot in SPOTS:
         assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("quick", [False, True])
+def test_several_processes_lay_one_lot(folder, count, quick):
+    reader, desks = make_reader(folder), Desks(ROWS * 12, 2)
+    helpers, desk = decoders(reader, desks, count), desks.take()
+    swapped = (
+        Spot("conts", 0, 1, np.dtype(np.float32)),
+        Spot("cats", ROWS * 4, 2, np.dtype(np.int32)),
+    )
+    try:
+        for spots in (SPOTS, swapped):
+            desk.memory[:] = 255
+            order = Order([1], ROWS, spots, quick)
+            with borrowed(helpers, count) as found, decoding(found, desk, order):
+                assert len(found) == count
+            lot = reader.fill([1], ROWS, None)
+            for spot in spots:
+                assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+    finally:
+        helpers.close()
+
+
+def test_when_one_of_two_fails_the_other_is_heard_out(folder):
+    desks = Desks(ROWS * 12, 2)
+    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    try:
+        with borrowed(helpers, 2) as (first, second):
+            os.kill(second.pid, signal.SIGKILL)
+            with (
+                pytest.raises(LoaderError, match="ended with status -9"),
+                decoding([second, first], desk, Order([1], ROWS, SPOTS)),
+            ):
+                pass
+            assert first.alive and not first.waiting and not second.alive
+        with borrowed(helpers) as left, decoding(left, desk, Order([1], ROWS, SPOTS)):
+            assert left == [first]
+        assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
+    finally:
+        helpers.close()
+
+
 def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
-    _, desks, decoders = ready
+    _, desks, helpers = ready
     desk = desks.take()
     whole = (folder / "one.parquet").read_bytes()
     (folder / "one.parquet").write_bytes(whole[:2000])
-    with pytest.raises(TabfeedError, match=r"one\.parquet"), borrowed(decoders) as decoder:
-        decoder.begin(desk, Order([1], ROWS, SPOTS))
-        decoder.finish()
+    with (
+        pytest.raises(TabfeedError, match=r"one\.parquet"),
+        borrowed(helpers) as found,
+        decoding(found, desk, Order([1], ROWS, SPOTS)),
+    ):
+        pass
     (folder / "one.parquet").write_bytes(whole)
-    with borrowed(decoders) as decoder:
-        decoder.begin(desk, Order([0], ROWS, SPOTS))
-        decoder.finish()
+    with borrowed(helpers) as found, decoding(found, desk, Order([0], ROWS, SPOTS)):
+        pass
     assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10
 
 
 def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
-    _, desks, decoders = ready
+    _, desks, helpers = ready
     desk = desks.take()
     with (
         pytest.raises(LoaderError, match="ended with status -9, perhaps for want of memory"),
-        borrowed(decoders) as decoder,
+        borrowed(helpers) as (decoder,),
     ):
         os.kill(decoder.pid, signal.SIGKILL)
         decoder.begin(desk, Order([1], ROWS, SPOTS))
         decoder.finish()
-    assert not decoders.up
-    with decoders.borrow() as decoder:
-        assert decoder is None
+    assert not helpers.up
+    with helpers.borrow() as found:
+        assert not found
 
 
 def test_one_that_never_comes_up_is_told_once_and_then_left_alone(ready):
-    _, _, decoders = ready
-    with decoders.borrow() as decoder:
-        assert decoder is None
-    os.kill(decoders._all[0].pid, signal.SIGKILL)
+    _, _, helpers = ready
+    with helpers.borrow() as found:
+        assert not found
+    os.kill(helpers._all[0].pid, signal.SIGKILL)
     with pytest.raises(LoaderError, match="ended with status -9"):
         while True:
-            with decoders.borrow():
+            with helpers.borrow():
                 time.sleep(0.01)
-    with decoders.borrow() as decoder:
-        assert decoder is None and not decoders.up
+    with helpers.borrow() as found:
+        assert not found and not helpers.up
 
 
 def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
-    _, desks, decoders = ready
-    with pytest.raises(KeyboardInterrupt), borrowed(decoders) as decoder:
+    _, desks, helpers = ready
+    with pytest.raises(KeyboardInterrupt), borrowed(helpers) as (decoder,):
         decoder.begin(desks.take(), Order([1], ROWS, SPOTS))
         raise KeyboardInterrupt
     assert not decoder.alive
@@ -128,9 +170,9 @@ def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
 _STARTS_AND_DIES = """
 import os, signal, sys, time
 sys.path[:0] = sys.argv[2:]
-from test_decoders import Decoders, Desks, ROWS, borrowed, make_reader
-decoders = Decoders(make_reader(sys.argv[1]), Desks(ROWS * 12, 2), 1)
-with borrowed(decoders) as decoder:
+from test_decoders import decoders, Desks, ROWS, borrowed, make_reader
+helpers = decoders(make_reader(sys.argv[1]), Desks(ROWS * 12, 2), 1)
+with borrowed(helpers) as (decoder,):
     print(decoder.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -162,4 +204,4 @@ def test_what_another_process_cannot_have_is_left_to_threads(folder):
     changed = TorchAsyncItr(
         dataset, ["a"], [], batch_size=8, device="cpu", transforms=lambda table: table
     ).feed.recipe.reader
-    assert Decoders.can_read(plain) and not Decoders.can_read(changed)
+    assert can_decode(plain) and not can_decode(changed)

@@ -17,10 +17,12 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.columns import Group, Layout
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Plan
-from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers
+from tabfeed.loader.torch import Loader, TorchAsyncItr, desk_plan, gpu_buffers
+from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
-from tabfeed.loader.torch.gpu_memory import Need, divide
+from tabfeed.loader.torch.gpu_memory import Need, Share, divide
 from tests.loader.pretend import pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
@@ -122,12 +124,31 @@ def test_too_little_memory_for_anything_is_none():
     assert divide(Need.of(plan, layout, {"c": 4}), 1000) is None
 
 
-def test_processes_that_decode(dataset, monkeypatch):
-    monkeypatch.setattr(gpu, "cpu_count", lambda: 8)
+@pytest.mark.parametrize(
+    ("lots", "threads", "processes", "hands"),
+    [(100, 14, 14, 1), (22, 14, 14, 1), (15, 7, 14, 2), (11, 3, 14, 5), (1, 1, 8, 8)],
+)
+def test_few_large_lots_are_decoded_by_several_processes_each(
+    dataset, monkeypatch, lots, threads, processes, hands
+):
+    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 16)
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
+    need = Need.of(plan, Layout(groups=(group,), matrices=True), {"c": 4})
+    options = LoaderOptions(host_memory=lots * need.lot_rows * need.lot)
+    reader = replace(tuples(dataset).feed.recipe.reader, layout=Layout(groups=(group,)))
+    found = DeskPlan.of(need, Share(2, 2, need.lot_rows, 8), options, reader)
+    assert (found.threads, found.processes, found.hands) == (threads, processes, hands)
+    assert found.count == 8 + found.early <= max(lots, 9)
+
+
+@pytest.mark.parametrize("hands", [1, 3])
+def test_processes_that_decode(dataset, monkeypatch, hands):
+    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 8)
     loader = walked(tuples(dataset))
     reader = loader.feed.recipe.reader
-    assert reader.processes == 7
-    reader.processes = 1
+    assert (reader.processes, reader.hands) == (7, 1)
+    reader.processes = reader.hands = hands
     for epoch in range(6):
         plain = tuples(dataset)
         plain.set_epoch(epoch)

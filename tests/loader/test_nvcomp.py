@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tabfeed.loader.packed_pages import ROWS
 from tabfeed.loader.torch import nvcomp, packed_lots
 from tabfeed.loader.torch.nvcomp import decompress, why_not_nvcomp
 from tabfeed.loader.torch.packed_lots import why_not_unpacked
-from tabfeed.loader.torch.packed_pages import ROWS
 
 CPU = torch.device("cpu")
 STREAM = SimpleNamespace(cuda_stream=77)

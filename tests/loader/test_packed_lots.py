@@ -6,7 +6,9 @@ Run by `test_interpreted.py`, in a process of its own.
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -21,10 +23,18 @@ from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError, TabfeedError
 from tabfeed.io.page_headers import headers
 from tabfeed.io.parquet import chunk_range
-from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_memory, packed_lots, unpack
+from tabfeed.loader.packed_pages import UnfitError, extent_of
+from tabfeed.loader.torch import (
+    Loader,
+    TorchAsyncItr,
+    desk_plan,
+    gpu,
+    gpu_memory,
+    packed_lots,
+    unpack,
+)
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
 from tabfeed.loader.torch.packed_lots import PackedLotReader, PackedRow, packed_row
-from tabfeed.loader.torch.packed_pages import UnfitError, stretch_of
 from tests.loader import pretend
 from tests.loader.pretend import pretend_gpu, pretend_triton, pretend_unpacking
 
@@ -265,13 +275,13 @@ def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
 
 
 def larger(*what):
-    return replace(stretch_of(*what), packed=10**7)
+    return replace(extent_of(*what), packed=10**7)
 
 
 def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
     monkeypatch.setattr(gpu, "packed_row", lambda *_: PackedRow(0.1, 0.1))
-    monkeypatch.setattr(packed_lots, "stretch_of", larger)
+    monkeypatch.setattr(packed_lots, "extent_of", larger)
     assert same(tuples(dataset), unpacked(tuples(dataset)))
     assert seen and not any(seen)
 
@@ -301,6 +311,64 @@ def test_one_file_that_is_not_fit(tmp_path):
     pq.write_table(table(160, 1), tmp_path / "1.parquet", compression="zstd")
     with pytest.raises(UnfitError, match="pages are compressed with ZSTD"):
         sizes_of(tuples(Dataset(str(tmp_path))))
+
+
+# -- who reads them -------------------------------------------------------------------------
+
+
+def helped(loader, monkeypatch, finders=2):
+    """The same loader, the pages of which other processes find."""
+    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 8)
+    monkeypatch.setattr(desk_plan, "_FEW_GROUPS", 2)
+    monkeypatch.setattr(desk_plan, "_MOST_FINDERS", finders)
+    mine = unpacked(loader)
+    reader = mine.feed.recipe.reader
+    assert reader.finders == finders
+    while not reader._finders.up:  # it begins with them
+        with reader._finders.borrow():
+            time.sleep(0.01)
+    return mine
+
+
+def test_other_processes_find_pages(tmp_path, seen, monkeypatch):
+    dataset = write(tmp_path)
+    mine = helped(tuples(dataset), monkeypatch)
+    monkeypatch.setattr(packed_lots, "find_on_desk", None)  # not here
+    plain, finders = tuples(dataset), mine.feed.recipe.reader._finders
+    for _ in range(2):
+        assert same(plain, mine)
+    assert seen and all(seen)
+    assert not any(helper.alive for helper in finders._all)  # nothing was left for them to do
+
+
+def test_what_they_find_unfit_is_left_to_arrow(tmp_path, seen, monkeypatch):
+    dataset = write(tmp_path, compression="none", use_dictionary=False, write_page_checksum=True)
+    mine = helped(tuples(dataset), monkeypatch)
+    path = tmp_path / "1.parquet"
+    lies = chunk_range(pq.read_metadata(path).row_group(0).column(3))
+    data = bytearray(path.read_bytes())
+    data[lies.stop - 3] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(BadFileError, match=r"1\.parquet"):
+        kept(mine)
+
+
+def test_a_finder_that_is_killed_is_told(tmp_path, monkeypatch):
+    mine = helped(tuples(write(tmp_path)), monkeypatch, finders=1)
+    os.kill(mine.feed.recipe.reader._finders._all[0].pid, signal.SIGKILL)
+    with pytest.raises(LoaderError, match="ended with status -9"):
+        kept(mine)
+    kept(mine)  # without it
+
+
+@pytest.mark.parametrize("hands", [2, 5])
+def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, hands):
+    monkeypatch.setattr(packed_lots, "_LEAST_PIECE", 100)
+    dataset = write(tmp_path, rows=4000, row_group_size=2000)
+    mine = unpacked(tuples(dataset))
+    mine.feed.recipe.reader.hands = hands
+    assert same(tuples(dataset), mine)
+    assert seen and all(seen)
 
 
 # -- what is wrong --------------------------------------------------------------------------

@@ -11,15 +11,15 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.io.page_headers import DATA, DICTIONARY
-from tabfeed.loader.torch.packed_pages import (
+from tabfeed.loader.packed_pages import (
     NO_PLANE,
     ROWS,
-    Stretch,
+    Extent,
     UnfitError,
     Wanted,
     _Chunk,
+    extent_of,
     find_pages,
-    stretch_of,
 )
 
 TABLE = pa.table(
@@ -51,11 +51,11 @@ class File:
         self.file = Dataset(str(path)).fileset.files[0]
         self.bytes = path.read_bytes()
 
-    def stretch(self, *columns, unit=0):
-        return stretch_of(self.file, unit, columns)
+    def extent(self, *columns, unit=0):
+        return extent_of(self.file, unit, columns)
 
-    def read(self, stretch):
-        return memoryview(b"".join(self.bytes[run.start : run.stop] for run in stretch.runs))
+    def read(self, extent):
+        return memoryview(b"".join(self.bytes[run.start : run.stop] for run in extent.runs))
 
 
 @pytest.fixture
@@ -73,52 +73,52 @@ def test_all_columns_are_one_run_in_whatever_order(written):
     file = written()
     group = pq.ParquetFile(pa.BufferReader(file.bytes)).metadata.row_group(0)
     sizes = [group.column(i).total_compressed_size for i in range(4)]
-    stretch = file.stretch(D, B, A, C)
-    assert [tuple(run) for run in stretch.runs] == [(HEADER, HEADER + sum(sizes))]
-    assert [chunk.start for chunk in stretch.chunks] == [
+    extent = file.extent(D, B, A, C)
+    assert [tuple(run) for run in extent.runs] == [(HEADER, HEADER + sum(sizes))]
+    assert [chunk.start for chunk in extent.chunks] == [
         sum(sizes[:3]), sizes[0], 0, sum(sizes[:2])
     ]  # fmt: skip
-    assert [chunk.end - chunk.start for chunk in stretch.chunks] == [
+    assert [chunk.end - chunk.start for chunk in extent.chunks] == [
         sizes[3], sizes[1], sizes[0], sizes[2]
     ]  # fmt: skip
-    assert [(c.stored, c.width, c.plane) for c in stretch.chunks] == [
+    assert [(c.stored, c.width, c.plane) for c in extent.chunks] == [
         (4, 1, 2), (8, 8, 0), (4, 4, 1), (4, 4, 1)
     ]  # fmt: skip
-    assert stretch.packed == sum(sizes) and stretch.compressed
+    assert extent.packed == sum(sizes) and extent.compressed
 
 
 def test_columns_apart_are_several_runs(written):
     file = written()
-    stretch = file.stretch(D, A)
-    assert len(stretch.runs) == 2
-    assert stretch.packed == sum(run.size for run in stretch.runs)
-    assert stretch.chunks[1].start == 0 and stretch.chunks[0].start == stretch.runs[0].size
+    extent = file.extent(D, A)
+    assert len(extent.runs) == 2
+    assert extent.packed == sum(run.size for run in extent.runs)
+    assert extent.chunks[1].start == 0 and extent.chunks[0].start == extent.runs[0].size
 
 
 def test_a_later_row_group(written):
     file = written(row_group_size=400)
-    stretches = [file.stretch(A, unit=unit) for unit in range(3)]
+    extents = [file.extent(A, unit=unit) for unit in range(3)]
     assert [len(find_pages(file.read(s), s, rows).column) for s, rows in zip(
-        stretches, (400, 400, 200), strict=True
+        extents, (400, 400, 200), strict=True
     )] == [3, 3, 2]  # fmt: skip
-    assert stretches[0].runs[0].stop < stretches[1].runs[0].start
+    assert extents[0].runs[0].stop < extents[1].runs[0].start
 
 
 def test_what_is_not_compressed_needs_no_room(written):
-    stretch = written(compression="none").stretch(A, B)
-    assert not stretch.compressed and stretch.plain == 0
+    extent = written(compression="none").extent(A, B)
+    assert not extent.compressed and extent.plain == 0
 
 
 def test_room_is_judged_by_what_the_footer_says(written):
     file = written()
     group = pq.ParquetFile(pa.BufferReader(file.bytes)).metadata.row_group(0)
-    assert file.stretch(B).plain == group.column(1).total_uncompressed_size
+    assert file.extent(B).plain == group.column(1).total_uncompressed_size
 
 
 def test_columns_that_cannot_be_null_have_no_levels(written):
     fields = [pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.int64())]
     table = TABLE.select(["a", "b"]).cast(pa.schema(fields))
-    assert [chunk.levels for chunk in written(table).stretch(A, B).chunks] == [False, True]
+    assert [chunk.levels for chunk in written(table).extent(A, B).chunks] == [False, True]
 
 
 # -- what is not fit ------------------------------------------------------------------------
@@ -157,17 +157,17 @@ def test_columns_that_cannot_be_null_have_no_levels(written):
 def test_what_is_not_fit(written, options, columns, why):
     file = written(**options)
     with pytest.raises(UnfitError, match=why):
-        file.stretch(*columns)
+        file.extent(*columns)
 
 
 def test_columns_that_are_not_asked_for_do_not_matter(written):
     file = written(compression={"a": "snappy", "b": "zstd", "c": "none", "d": "zstd"})
-    assert file.stretch(A).compressed and not file.stretch(C).compressed
+    assert file.extent(A).compressed and not file.extent(C).compressed
 
 
 def test_a_required_column_needs_no_statistics(written):
     table = TABLE.select(["a"]).cast(pa.schema([pa.field("a", pa.int32(), nullable=False)]))
-    assert written(table, write_statistics=False).stretch(A).packed
+    assert written(table, write_statistics=False).extent(A).packed
 
 
 @pytest.mark.parametrize(
@@ -183,15 +183,15 @@ def test_a_required_column_needs_no_statistics(written):
 def test_columns_that_are_not_fit(written, column, width, options, why):
     file = written(pa.table({"x": column}), **options)
     with pytest.raises(UnfitError, match=why):
-        file.stretch(Wanted("x", width, 0))
+        file.extent(Wanted("x", width, 0))
 
 
 # -- which pages ----------------------------------------------------------------------------
 
 
-def found(file, *columns, rows=1000, stretch=None, data=None):
-    stretch = file.stretch(*columns) if stretch is None else stretch
-    return find_pages(file.read(stretch) if data is None else data, stretch, rows)
+def found(file, *columns, rows=1000, extent=None, data=None):
+    extent = file.extent(*columns) if extent is None else extent
+    return find_pages(file.read(extent) if data is None else data, extent, rows)
 
 
 def test_pages_of_a_file(written):
@@ -217,9 +217,9 @@ def test_pages_of_a_file(written):
 
 def test_places_are_those_of_what_was_read(written):
     file = written()
-    stretch = file.stretch(D, A)
-    data = file.read(stretch)
-    table, column, _, _ = found(file, stretch=stretch)
+    extent = file.extent(D, A)
+    data = file.read(extent)
+    table, column, _, _ = found(file, extent=extent)
     at, stored, size = (table[row(name)].tolist() for name in ("at", "stored", "bytes"))
     codec = pa.Codec("snappy")
     pages = [
@@ -259,28 +259,28 @@ def test_pages_of_version_2_are_not_fit(written):
 
 def test_bytes_that_are_no_pages(written):
     file = written()
-    stretch = file.stretch(A)
+    extent = file.extent(A)
     with pytest.raises(UnfitError, match="no page header"):
-        found(file, stretch=stretch, data=memoryview(bytes(stretch.packed)))
+        found(file, extent=extent, data=memoryview(bytes(extent.packed)))
 
 
 def test_a_column_cut_short(written):
     file = written()
-    stretch = file.stretch(A)
-    (chunk,) = stretch.chunks
-    cut = replace(stretch, chunks=(chunk._replace(end=chunk.end - 5),))
+    extent = file.extent(A)
+    (chunk,) = extent.chunks
+    cut = replace(extent, chunks=(chunk._replace(end=chunk.end - 5),))
     with pytest.raises(UnfitError, match="a page is longer than its column"):
-        found(file, stretch=cut)
+        found(file, extent=cut)
 
 
 def test_codes_without_a_dictionary(written):
     file = written()
-    stretch = file.stretch(A)
-    (chunk,) = stretch.chunks
-    pages = found(file, stretch=stretch)
+    extent = file.extent(A)
+    (chunk,) = extent.chunks
+    pages = found(file, extent=extent)
     behind = int(pages.table[row("at"), 0] + pages.table[row("stored"), 0])
     with pytest.raises(UnfitError, match="a page has no dictionary"):
-        found(file, stretch=replace(stretch, chunks=(chunk._replace(start=behind),)))
+        found(file, extent=replace(extent, chunks=(chunk._replace(start=behind),)))
 
 
 # -- headers that promise what is not true --------------------------------------------------
@@ -304,8 +304,8 @@ def page(kind=DATA, *, size=16, stored=16, values=4, encoding=0):
 
 def by_hand(*pages, compressed, rows=4):
     data = b"".join(pages)
-    stretch = Stretch((), (_Chunk(0, len(data), False, 4, 4, 0),), compressed, len(data), 0)
-    return find_pages(memoryview(data), stretch, rows)
+    extent = Extent((), (_Chunk(0, len(data), False, 4, 4, 0),), compressed, len(data), 0)
+    return find_pages(memoryview(data), extent, rows)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

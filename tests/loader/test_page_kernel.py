@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.torch.packed_pages import NO_PLANE, ROWS, Wanted, find_pages, stretch_of
+from tabfeed.loader.packed_pages import NO_PLANE, ROWS, Wanted, extent_of, find_pages
 from tests.loader.pretend import pretend_triton
 
 GUARD = 64
@@ -308,10 +308,10 @@ def unpacked(kernel, path, name, dtype):
     """A column of the first row group of a file without compression."""
     file = Dataset(str(path)).fileset.files[0]
     rows = file.count(0)
-    stretch = stretch_of(file, 0, [Wanted(name, np.dtype(dtype).itemsize, 0)])
-    (lies,) = stretch.runs
+    extent = extent_of(file, 0, [Wanted(name, np.dtype(dtype).itemsize, 0)])
+    (lies,) = extent.runs
     data = np.frombuffer(path.read_bytes()[lies.start : lies.stop] + bytes(64), np.uint8).copy()
-    pages = find_pages(data.data[: stretch.packed], stretch, rows)
+    pages = find_pages(data.data[: extent.packed], extent, rows)
     out, failed = Guarded(dtype, rows), torch.zeros(1, dtype=torch.int32)
     table = pages.table.astype(np.int64)
     table[2] += data.ctypes.data

@@ -1,52 +1,32 @@
-"""Processes that decode Parquet into memory which they share with this one.
+"""Partitions of Parquet files, decoded by other processes.
 
-Many threads of one process that decode wait for each other: for the interpreter, and for the
-kernel, which hands out memory to one thread of a process at a time. And what they take of the
-interpreter is missing where a training loop launches its kernels. So a thread here asks a
-`Decoder`, a process of its own, for some partitions, and waits, without the interpreter lock, until
-they lie on a desk.
-
-The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
-with GPU threads does not survive, nor started through the user's main module. It ends when its
-socket does, hence when this process ends, however that comes about. One that dies is an error in
-the thread that asked. It is nice to others: what it decodes is needed later, the training loop's
-next kernel now.
+A thread asks one or more of them for a lot, each for a share of its columns. A process for each
+desk is best; where partitions are so large that memory has room for a few only, several share one.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import pickle
-import socket
-import subprocess
-import sys
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tabfeed.errors import LoaderError
-from tabfeed.loader.columns import Group, Layout
-from tabfeed.loader.desks import Desk, Desks, attach
+from tabfeed.loader.columns import Layout
+from tabfeed.loader.desks import Desk, Desks
+from tabfeed.loader.helpers import Helper, Helpers
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.quick_fill import quick_fill
 from tabfeed.loader.readers import PartReader
+from tabfeed.trace import span
 
-__all__ = ["Decoder", "Decoders", "Order", "Spot", "serve"]
+__all__ = ["Order", "Spot", "can_decode", "decoders", "decoding"]
 
 Array = npt.NDArray[Any]
-_START = "from tabfeed.loader.decoders import serve; serve()"
-_KILLED = -9
-_NICE = 5
-_ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -78,106 +58,34 @@ class Order:
         Where their columns go.
     quick
         Whether they were read and verified before; see `tabfeed.loader.quick_fill`.
+    share
+        ``(k, n)``: of all columns every `n`-th, from the `k`-th on. They differ in what they cost,
+        and those next to each other less than others.
     """
 
     partitions: Sequence[int]
     rows: int
     spots: Sequence[Spot]
     quick: bool = False
+    share: tuple[int, int] = (0, 1)
 
 
 # -- here -------------------------------------------------------------------------------------
 
 
-class Decoder:
-    """One process.
-
-    Parameters
-    ----------
-    reader
-        A file that holds the reader of partitions, pickled. (Through the socket it would go only
-        as fast as the child comes up, and one child after the other.)
-    desks
-        Where it may lay them.
-    """
-
-    def __init__(self, reader: int, desks: Desks) -> None:
-        ours, theirs = socket.socketpair()
-        arguments = (theirs.fileno(), reader, desks.fd, desks.total, desks.spacing)
-        path = os.pathsep.join(p for p in sys.path if p)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *map(str, arguments)],
-                pass_fds=arguments[:3],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
-            )
-        self._socket = Connection(ours.detach())
-        self._end = weakref.finalize(self, _end, self._process, self._socket)
-        self.up = False
-        self.waiting = True  # for an answer
-
-    def come_up(self) -> bool:
-        """Whether it has come up by now; never waits."""
-        if not self.up and self._socket.poll():
-            self.finish()
-            self.up = True
-        return self.up
-
-    def begin(self, desk: Desk, order: Order) -> None:
-        """Ask for some partitions, on a desk."""
-        self._send((desk.number, order))
-        self.waiting = True
-
-    def _send(self, what: Any) -> None:
-        try:
-            self._socket.send(what)
-        except OSError as e:
-            raise self._gone() from e
-
-    def finish(self) -> None:
-        """Wait until what was asked for is done; an exception there is raised here."""
-        try:
-            answer = self._socket.recv()
-        except (EOFError, OSError) as e:
-            raise self._gone() from e
-        self.waiting = False
-        if answer is not None:
-            raise answer
-
-    def _gone(self) -> LoaderError:
-        self.close()
-        code = self._process.wait()
-        why = "perhaps for want of memory" if code == _KILLED else "its own words are above"
-        return LoaderError(f"a process that decodes Parquet files ended with status {code}, {why}")
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it has neither ended nor been closed."""
-        return self._end.alive
-
-    def close(self) -> None:
-        """End the process. May be called any number of times."""
-        self._end()
+def can_decode(reader: LotReader) -> bool:
+    """Whether another process can have this reader, at little cost, and read the same."""
+    parts = reader.parts
+    return (
+        hasattr(os, "memfd_create")
+        and isinstance(parts, PartReader)
+        and not parts.transforms
+        and parts.dataset.is_plain_parquet
+    )
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
-    with suppress(OSError):
-        connection.close()
-    process.kill()
-    process.wait()
-
-
-class Decoders:
-    """Some decoders, lent to threads one at a time.
-
-    They are started by the first `borrow`, which does not wait for them: as long as none is up,
-    or all are at work, there is none to borrow.
+def decoders(reader: LotReader, desks: Desks, count: int) -> Helpers:
+    """Processes that decode what a reader reads.
 
     Parameters
     ----------
@@ -188,101 +96,65 @@ class Decoders:
     count
         How many processes.
     """
+    lean = LotReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
+    return Helpers(_Decode(lean), desks, count)
 
-    def __init__(self, reader: LotReader, desks: Desks, count: int) -> None:
-        self._reader, self._desks, self.count = reader, desks, count
-        self._lock = threading.Lock()
-        self._all: list[Decoder] = []
-        self._free: list[Decoder] = []
 
-    @contextmanager
-    def borrow(self) -> Iterator[Decoder | None]:
-        """A process that nobody else uses meanwhile; None if there is none at the moment."""
-        decoder = self._take()
-        try:
-            yield decoder
-        finally:
-            if decoder is not None:
-                self._give(decoder)
+@contextmanager
+def decoding(helpers: Sequence[Helper], desk: Desk, order: Order) -> Iterator[None]:
+    """Have all of an order done, each process a share of it; at ``yield`` they are at work.
 
-    def _take(self) -> Decoder | None:
-        with self._lock:
-            if not self._all:
-                self._start()
-            self._free += [d for d in self._all if d.alive and not d.up and d.come_up()]
-            return self._free.pop() if self._free else None
-
-    def _start(self) -> None:
-        reader = self._reader
-        lean = LotReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
-        with open(os.memfd_create("tabfeed-reader"), "w+b") as file:
-            pickle.dump(lean, file)
-            file.flush()
-            self._all = [Decoder(file.fileno(), self._desks) for _ in range(self.count)]
-
-    @property
-    def up(self) -> bool:
-        """Whether any is there to read."""
-        return any(decoder.up and decoder.alive for decoder in self._all)
-
-    def _give(self, decoder: Decoder) -> None:
-        if decoder.waiting:  # interrupted, or gone: what it would answer next is not ours
-            decoder.close()
-        else:
-            self._free.append(decoder)
-
-    def close(self) -> None:
-        """End all processes."""
-        with self._lock:
-            for decoder in self._all:
-                decoder.close()
-            self._free = []
-
-    @staticmethod
-    def can_read(reader: LotReader) -> bool:
-        """Whether another process can have this reader, at little cost, and read the same."""
-        parts = reader.parts
-        return (
-            hasattr(os, "memfd_create")
-            and isinstance(parts, PartReader)
-            and not parts.transforms
-            and parts.dataset.is_plain_parquet
-        )
+    Whatever one of them says, the others are heard out first: they are needed again.
+    """
+    for number, helper in enumerate(helpers):
+        helper.begin(desk, replace(order, share=(number, len(helpers))))
+    yield
+    errors: list[Exception] = []
+    with span("read", rows=order.rows):
+        for helper in helpers:
+            try:
+                helper.finish()
+            except Exception as e:
+                errors.append(e)
+    if errors:
+        raise errors[0]
 
 
 # -- there ------------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """What the child does: read what it is asked for, until its socket ends."""
-    os.nice(_NICE)
-    number, pickled, fd, total, spacing = map(int, sys.argv[1:])
-    connection, memory = Connection(number), attach(fd, total)
-    with suppress(EOFError, OSError, KeyboardInterrupt):
-        size = os.fstat(pickled).st_size
-        reader: LotReader = pickle.loads(os.pread(pickled, size, 0))
+class _Decode:
+    """Carries out orders."""
+
+    def __init__(self, reader: LotReader) -> None:
+        self._reader = reader
+        self._shares: dict[tuple[int, int], tuple[LotReader, dict[str, slice]]] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         import_module("polars")  # now, rather than when the second epoch begins
-        gc.freeze()  # what is here by now stays
-        connection.send(None)
-        while True:
-            desk, order = connection.recv()
-            place = memory[desk * spacing : (desk + 1) * spacing]
-            connection.send(_answer(reader, place, order))
 
-
-def _answer(reader: LotReader, desk: Array, order: Order) -> Exception | None:
-    parts, groups = reader.parts, reader.layout.groups
-    matrices = {s.group: s.on(desk, order.rows) for s in order.spots}
-    try:
-        assert isinstance(parts, PartReader)
-        if not (order.quick and _quickly(parts, groups, order.partitions, matrices)):
+    def __call__(self, desk: Array, order: Order) -> None:
+        if order.share not in self._shares:
+            self._shares[order.share] = self._share(*order.share)
+        reader, rows = self._shares[order.share]
+        matrices = {s.group: s.on(desk, order.rows)[rows[s.group]] for s in order.spots}
+        if not (order.quick and _quickly(reader, order.partitions, matrices)):
             reader.fill(order.partitions, order.rows, None, matrices)
-    except Exception as e:
-        return e
-    return None
+
+    def _share(self, number: int, count: int) -> tuple[LotReader, dict[str, slice]]:
+        """A reader of some columns, and which those are in each group."""
+        parts, groups = self._reader.parts, self._reader.layout.groups
+        assert isinstance(parts, PartReader)
+        rows, before = {}, 0
+        for group in groups:
+            rows[group.name] = slice((number - before) % count, None, count)
+            before += len(group.columns)
+        layout = Layout(tuple(replace(g, columns=g.columns[rows[g.name]]) for g in groups))
+        return LotReader(replace(parts, layout=layout), layout, self._reader.dtypes), rows
 
 
-def _quickly(
-    parts: PartReader, groups: Sequence[Group], partitions: Sequence[int], matrices: Any
-) -> bool:
-    return len(partitions) == 1 and quick_fill(parts, groups, partitions[0], matrices)
+def _quickly(reader: LotReader, partitions: Sequence[int], matrices: dict[str, Array]) -> bool:
+    assert isinstance(reader.parts, PartReader)
+    groups = reader.layout.groups
+    return len(partitions) == 1 and quick_fill(reader.parts, groups, partitions[0], matrices)

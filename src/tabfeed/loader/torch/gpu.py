@@ -18,33 +18,29 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from tabfeed.budget import cpu_count, parse_bytes
+from tabfeed.budget import parse_bytes
 from tabfeed.errors import ArgumentError, TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
 from tabfeed.loader.columns import Layout
-from tabfeed.loader.decoders import Decoders
-from tabfeed.loader.desks import Desks
 from tabfeed.loader.lots import LotReader
-from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf, why_unfit
+from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.devices import check_device, free_bytes
-from tabfeed.loader.torch.gpu_buffers import Plane, Slabs, planes_of
+from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
-from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
-from tabfeed.loader.torch.gpu_memory import Need, Share, divide, least
+from tabfeed.loader.torch.gpu_memory import Need, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 from tabfeed.loader.torch.packed_lots import (
-    PackedLotReader,
     PackedRow,
     packed_row,
     why_not_unpacked,
 )
-from tabfeed.loader.torch.packed_pages import UnfitError
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
@@ -52,10 +48,6 @@ __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
 B = TypeVar("B")
 READERS = ("auto", "arrow", "cudf")
 _DEFAULT_MEMORY = 10**9
-_MOST_READERS = 14
-_READY = 4  # lots that lie ready for chunks, beside those being read
-_FEW_CORES = 4
-_MOST_COPIES = 8  # threads that read files as they are: a few give all that a GPU can take
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ class _Build:
         planes = planes_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
-        desks = _Desks.of(need, share, feed.options, reader)
+        desks = DeskPlan.of(need, share, feed.options, reader)
         lots: Any = desks.reader(reader, planes)
         unpack = None
         if share.readings:
@@ -207,7 +199,7 @@ class _Build:
         elif share.lanes:
             packed, plain = need.packed_lot
             lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
-            lots, unpack = PackedLotReader(lots), Unpacker(slabs, lanes)
+            unpack = Unpacker(slabs, lanes)
         chunks = GpuChunkMaker(reader.layout, maker, slabs, streams[0], streams[1], unpack)
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
@@ -228,53 +220,26 @@ class _Build:
         )
 
 
-@dataclass(frozen=True)
-class _Desks:
-    """How many lots lie ready in the computer's memory, and who puts them there."""
-
-    nbytes: int
-    count: int
-    early: int
-    threads: int
-    processes: int
-
-    @classmethod
-    def of(cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader) -> _Desks:
-        """As many as `host_memory` and cores allow."""
-        nbytes, cores = max(1, need.lot_rows * need.lot, need.packed_lot[0]), cpu_count()
-        if share.readings:  # Arrow only reads what pylibcudf does not
-            return cls(nbytes, share.lots + share.readings * share.together, 1, 0, 0)
-        readers = min(_MOST_COPIES if share.lanes else _MOST_READERS, max(1, cores - 1))
-        early = max(1, min(options.budget // nbytes - share.lots, readers + _READY))
-        threads = min(readers, early)
-        able = not share.lanes and cores > _FEW_CORES and Decoders.can_read(reader)
-        return cls(nbytes, share.lots + early, early, threads, threads if able else 0)
-
-    def ahead(self, share: Share) -> Ahead:
-        """How lots are read before chunks need them."""
-        if not share.readings:
-            return Ahead(self.early, by_all=False)
-        return Ahead(share.lots, share.together, by_all=False, most=share.lots)
-
-    def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader:
-        """Reads onto these desks."""
-        return GpuLotReader(
-            host, planes, Desks(self.nbytes, self.count, lock_pages, unlock_pages), self.processes
-        )
-
-
 def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
     """Arrow, with the GPU in reserve where it could decode the same."""
     made = build(False)
     if made is None:
         return build.on_host()
     reason = why_unfit(reader.parts, reader.layout, reader.dtypes)
-    if reason is None and find_spec("pylibcudf") is None:
+    if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
         return AutoFeed(made, Ways(build, build.why_not))
     made.reader_choice = f"Arrow: {reason}"
     return made
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module is installed, without loading it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is what it would be in
+        return False
 
 
 def _as_asked(options: GpuOptions, build: _Build) -> tuple[bool, str]:

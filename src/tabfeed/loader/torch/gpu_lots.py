@@ -23,8 +23,9 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.loader.columns import Layout
-from tabfeed.loader.decoders import Decoder, Decoders, Order, Spot
+from tabfeed.loader.decoders import Order, Spot, decoders, decoding
 from tabfeed.loader.desks import Desk, Desks
+from tabfeed.loader.helpers import Helper, Helpers
 from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
@@ -142,12 +143,15 @@ class GpuLotReader:
         Where they are laid.
     processes
         How many processes of their own decode; 0 if the threads themselves do.
+    hands
+        How many of them see to one lot.
     """
 
     host: LotReader
     planes: tuple[Plane, ...]
     desks: Desks
     processes: int = 0
+    hands: int = 1
     _verified: set[int] = field(default_factory=set)
     _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
@@ -163,8 +167,8 @@ class GpuLotReader:
         return replace(self, host=self.host.reading(parts), processes=0)
 
     @cached_property
-    def _decoders(self) -> Decoders | None:
-        return Decoders(self.host, self.desks, self.processes) if self.processes else None
+    def _decoders(self) -> Helpers | None:
+        return decoders(self.host, self.desks, self.processes) if self.processes else None
 
     @cached_property
     def _scalars(self) -> LotReader:
@@ -182,17 +186,15 @@ class GpuLotReader:
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, spots = self.desks.take(), self._spots(rows)
-        with self._decoder() as decoder:
-            if decoder is not None:
+        with self._borrowed() as helpers:
+            if helpers:
                 quick = self._verified.issuperset(partitions)
-                decoder.begin(desk, Order(partitions, rows, spots, quick))
-            order = self.draw(epoch, number)  # while the other process is at work
-            if decoder is not None:
-                with span("read", rows=rows):
-                    decoder.finish()
+                with decoding(helpers, desk, Order(partitions, rows, spots, quick)):
+                    order = self.draw(epoch, number)  # while they are at work
             else:
                 matrices = {s.group: s.on(desk.memory, rows) for s in spots}
                 self._scalars.fill(partitions, rows, None, matrices)
+                order = self.draw(epoch, number)
         lot = GpuLot(rows, order, desk=desk)
         self._verified.update(partitions)
         if self._rest is not None:
@@ -203,8 +205,8 @@ class GpuLotReader:
         """Whether a process is free to decode, or none is to; the first call starts them."""
         if self._decoders is None:
             return True
-        with self._decoders.borrow() as decoder:
-            return decoder is not None
+        with self._decoders.borrow() as helpers:
+            return bool(helpers)
 
     def draw(self, epoch: Epoch, number: int) -> Array | None:
         """The permutation of a lot; None if rows are not shuffled."""
@@ -216,24 +218,24 @@ class GpuLotReader:
         return order
 
     @contextmanager
-    def _decoder(self) -> Iterator[Decoder | None]:
-        """A process to decode; None if this thread shall do it.
+    def _borrowed(self) -> Iterator[list[Helper]]:
+        """Processes to decode a lot; none if this thread shall do it.
 
         Threads do it until the processes come up: a few, since more would only queue.
         """
         if self._decoders is None:
-            yield None
+            yield []
             return
         while True:
-            with self._decoders.borrow() as decoder:
-                if decoder is not None:
-                    yield decoder
+            with self._decoders.borrow(self.hands) as helpers:
+                if helpers:
+                    yield helpers
                     return
             if self._decoders.up:
                 time.sleep(_TICK)
             elif self._here.acquire(timeout=_TICK):
                 try:
-                    yield None
+                    yield []
                 finally:
                     self._here.release()
                 return

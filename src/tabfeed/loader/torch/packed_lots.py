@@ -2,15 +2,18 @@
 
 Reading is then all that the computer does, and it takes no interpreter: a thread copies as fast as
 the disk or the page cache gives. What pages there are in a row group is found out once, from their
-headers. What a GPU cannot unpack, Arrow reads onto the same desks.
+headers: by other processes, since there are hundreds of them, and Python takes its time. What a GPU
+cannot unpack, Arrow reads onto the same desks.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,25 +28,31 @@ from tabfeed.io.partition import Piece
 from tabfeed.io.ranges import Range
 from tabfeed.io.source import Location
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.desks import Desk
+from tabfeed.loader.helpers import Helpers
+from tabfeed.loader.packed_pages import (
+    Extent,
+    Pages,
+    Search,
+    UnfitError,
+    Wanted,
+    extent_of,
+    find_on_desk,
+)
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.loader.torch.gpu_buffers import planes_of
 from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.loader.torch.nvcomp import why_not_nvcomp
-from tabfeed.loader.torch.packed_pages import (
-    Pages,
-    Stretch,
-    UnfitError,
-    Wanted,
-    find_pages,
-    stretch_of,
-)
 from tabfeed.loader.torch.unpack import PackedGroup, PackedLot
 from tabfeed.trace import span
 
 __all__ = ["PackedLotReader", "PackedRow", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
+_LEAST_PIECE = 2**23  # bytes that a thread reads: with fewer it would only be in the way
+_MOST_THREADS = 8
+_TICK = 0.001
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
 
@@ -57,7 +66,7 @@ class PackedRow(NamedTuple):
 class _Known(NamedTuple):
     """What was found out about a row group."""
 
-    stretch: Stretch
+    extent: Extent
     pages: Pages
 
 
@@ -94,10 +103,10 @@ def packed_row(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any
     pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
     if not pieces:
         raise UnfitError("there are no rows")
-    found = [(stretch_of(_file(parts, p), p.unit, wanted), p.rows) for p in pieces]
+    found = [(extent_of(_file(parts, p), p.unit, wanted), p.rows) for p in pieces]
     return PackedRow(
-        max(stretch.packed / (rows or 1) for stretch, rows in found),
-        max(stretch.plain / (rows or 1) for stretch, rows in found),
+        max(extent.packed / (rows or 1) for extent, rows in found),
+        max(extent.plain / (rows or 1) for extent, rows in found),
     )
 
 
@@ -119,9 +128,15 @@ class PackedLotReader:
     ----------
     arrow
         Reads what the GPU does not unpack.
+    finders
+        How many processes look for pages; 0 if the threads themselves do.
+    hands
+        How many threads read the bytes of one row group.
     """
 
     arrow: GpuLotReader
+    finders: int = 0
+    hands: int = 1
     _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
     _unfit: set[tuple[int, int]] = field(default_factory=set)
     _sound: set[int] = field(default_factory=set)
@@ -134,6 +149,14 @@ class PackedLotReader:
     def reading(self, parts: ReadsParts) -> PackedLotReader:
         """The same for another reader of the same partitions."""
         return self if parts is self.parts else replace(self, arrow=self.arrow.reading(parts))
+
+    @cached_property
+    def _finders(self) -> Helpers | None:
+        return Helpers(find_on_desk, self.arrow.desks, self.finders) if self.finders else None
+
+    @cached_property
+    def _threads(self) -> Executor | None:
+        return ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read") if self.hands > 1 else None
 
     @cached_property
     def _wanted(self) -> list[Wanted]:
@@ -152,22 +175,21 @@ class PackedLotReader:
     def _packed(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, groups = self.arrow.desks.take(), []
-        memory = desk.memory.data
         at = first = plain = 0
-        stretches = []
+        extents = []
         for piece in self._pieces(partitions):
             with span("read", rows=piece.rows or 0):
-                stretch, pages = self._fetch(piece, memory[at:])
+                extent, pages = self._fetch(piece, desk, at)
             groups.append(PackedGroup(at, first, pages))
-            stretches.append(stretch)
-            at, first, plain = at + stretch.packed, first + (piece.rows or 0), plain + pages.room
-        if first != rows or len({stretch.compressed for stretch in stretches}) != 1:
+            extents.append(extent)
+            at, first, plain = at + extent.packed, first + (piece.rows or 0), plain + pages.room
+        if first != rows or len({extent.compressed for extent in extents}) != 1:
             raise UnfitError("not all rows are there, or some are compressed and some are not")
         packed = PackedLot(
             groups,
             packed=at,
             plain=plain,
-            compressed=stretches[0].compressed,
+            compressed=extents[0].compressed,
             sound=self._sound.issuperset(partitions),
             approve=partial(self._sound.update, partitions),
             again=lambda: self.arrow.read(epoch, [number])[0],
@@ -175,31 +197,61 @@ class PackedLotReader:
         )
         return GpuLot(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
 
-    def _fetch(self, piece: Piece, memory: memoryview) -> _Known:
-        """Read a row group into memory, and find its pages."""
+    def _fetch(self, piece: Piece, desk: Desk, at: int) -> _Known:
+        """Lay the bytes of a row group on a desk, and find its pages."""
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
         if known is not None:
-            _read_runs(file.location, known.stretch.runs, memory)
+            self._lay(file.location, known.extent, desk, at)
             return known
         if key in self._unfit:
             raise UnfitError("it was not fit before")
         try:
-            known = self._find(piece, file, memory)
+            extent = extent_of(file, piece.unit, self._wanted)
+            self._lay(file.location, extent, desk, at)
+            known = _Known(extent, self._find(desk, Search(at, extent, piece.rows or 0)))
         except UnfitError:
             self._unfit.add(key)
             raise
         if len(self._known) < _MOST_KNOWN:
             self._known[key] = known
+        if self._finders is not None and len(self._known) + len(self._unfit) >= self._row_groups:
+            self._finders.dismiss()  # nothing is left to be found
         return known
 
-    def _find(self, piece: Piece, file: ParquetFile, memory: memoryview) -> _Known:
-        """The same for the first time."""
-        stretch = stretch_of(file, piece.unit, self._wanted)
-        if stretch.packed > len(memory):
+    @cached_property
+    def _row_groups(self) -> int:
+        """How many there are."""
+        partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
+        return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
+
+    def _lay(self, location: Location, extent: Extent, desk: Desk, at: int) -> None:
+        """Read the bytes of a row group."""
+        memory = desk.memory[at : at + extent.packed].data
+        if len(memory) < extent.packed:
             raise UnfitError("a row group is larger than expected")
-        _read_runs(file.location, stretch.runs, memory)
-        return _Known(stretch, find_pages(memory[: stretch.packed], stretch, piece.rows or 0))
+        file = os.open(location.path, os.O_RDONLY)
+        try:
+            if os.fstat(file).st_size != location.size > 0:
+                raise UnfitError("a file has changed since it was opened")
+            pieces = _pieces_of(extent.runs, max(_LEAST_PIECE, -(-extent.packed // self.hands)))
+            each = map if self._threads is None else self._threads.map
+            list(each(partial(_read_piece, file, memory), pieces))
+        finally:
+            os.close(file)
+
+    def _find(self, desk: Desk, search: Search) -> Pages:
+        """Have pages found; until processes come up, here."""
+        while self._finders is not None:
+            with self._finders.borrow() as helpers:
+                if helpers:
+                    helpers[0].begin(desk, search)
+                    found: Pages = helpers[0].finish()
+                    return found
+            if not self._finders.up:
+                break
+            time.sleep(_TICK)
+        return find_on_desk(desk.memory, search)
 
     def _pieces(self, partitions: Sequence[int]) -> Iterator[Piece]:
         parts = self.parts
@@ -223,18 +275,35 @@ def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
     return file
 
 
-def _read_runs(location: Location, runs: Sequence[Range], memory: memoryview) -> None:
-    """Read stretches of a file one behind the other."""
-    file = os.open(location.path, os.O_RDONLY)
-    try:
-        if os.fstat(file).st_size != location.size > 0:
-            raise UnfitError("a file has changed since it was opened")
-        done = 0
-        for start, stop in runs:
-            while start < stop:
-                count = os.preadv(file, [memory[done : done + stop - start]], start)
-                if not count:
-                    raise UnfitError("a file is shorter than its footer says")
-                start, done = start + count, done + count
-    finally:
-        os.close(file)
+class _Piece(NamedTuple):
+    """Some bytes of a file, and where they go."""
+
+    start: int
+    stop: int
+    to: int
+
+
+def _pieces_of(runs: Sequence[Range], most: int) -> Iterator[_Piece]:
+    """Stretches of a file that are to lie one behind the other, in pieces of at most so many bytes.
+
+    Examples
+    --------
+    >>> [tuple(piece) for piece in _pieces_of([Range(4, 10), Range(20, 23)], 4)]
+    [(4, 8, 0), (8, 10, 4), (20, 23, 6)]
+    """
+    done = 0
+    for run in runs:
+        for start in range(run.start, run.stop, most):
+            stop = min(start + most, run.stop)
+            yield _Piece(start, stop, done)
+            done += stop - start
+
+
+def _read_piece(file: int, memory: memoryview, piece: _Piece) -> None:
+    """Read bytes of a file to their place."""
+    start, stop, to = piece
+    while start < stop:
+        count = os.preadv(file, [memory[to : to + stop - start]], start)
+        if not count:
+            raise UnfitError("a file is shorter than its footer says")
+        start, to = start + count, to + count

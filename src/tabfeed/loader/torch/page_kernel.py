@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tabfeed.loader.torch.packed_pages import NO_PLANE, ROWS
+from tabfeed.loader.packed_pages import NO_PLANE, ROWS
 
 __all__ = ["decode", "load"]
 

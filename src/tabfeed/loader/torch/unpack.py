@@ -24,12 +24,12 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
+from tabfeed.loader.packed_pages import ROWS, Pages
 from tabfeed.loader.torch import gpu_buffers
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot
 from tabfeed.loader.torch.nvcomp import decompress
 from tabfeed.loader.torch.one_call import copy_all
-from tabfeed.loader.torch.packed_pages import ROWS, Pages
 from tabfeed.trace import span
 
 __all__ = ["Lanes", "PackedGroup", "PackedLot", "Unpacker"]

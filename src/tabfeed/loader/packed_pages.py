@@ -23,12 +23,14 @@ from tabfeed.io.ranges import Range
 __all__ = [
     "NO_PLANE",
     "ROWS",
+    "Extent",
     "Pages",
-    "Stretch",
+    "Search",
     "UnfitError",
     "Wanted",
+    "extent_of",
+    "find_on_desk",
     "find_pages",
-    "stretch_of",
 ]
 
 Array = npt.NDArray[Any]
@@ -69,7 +71,7 @@ class _Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Extent:
     """The bytes of some columns of a row group.
 
     Attributes
@@ -132,7 +134,7 @@ class Wanted(NamedTuple):
     plane: int
 
 
-def stretch_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Stretch:
+def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
     """Which bytes of a file are some columns of a row group; `UnfitError` if not fit."""
     found = file.chunks_in(unit, [column.name for column in columns])
     codecs = {chunk.compression for chunk, _ in found}
@@ -155,7 +157,7 @@ def stretch_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Stret
     )
     compressed = _CODECS[codecs.pop()]
     plain = sum(chunk.total_uncompressed_size for chunk, _ in found) if compressed else 0
-    return Stretch(runs, chunks, compressed, sum(run.size for run in runs), plain)
+    return Extent(runs, chunks, compressed, sum(run.size for run in runs), plain)
 
 
 def _no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
@@ -186,14 +188,14 @@ def _end_to_end(ranges: Sequence[Range]) -> tuple[tuple[Range, ...], list[int]]:
     return tuple(runs), starts
 
 
-def find_pages(data: memoryview, stretch: Stretch, rows: int) -> Pages:
-    """The pages in the bytes of a stretch; `UnfitError` if they are not as the footer promises."""
+def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
+    """The pages in the bytes of a extent; `UnfitError` if they are not as the footer promises."""
     found: list[tuple[int, ...]] = []
     room = 0
-    for number, chunk in enumerate(stretch.chunks):
+    for number, chunk in enumerate(extent.chunks):
         done = words = entries = 0
-        for page in _headers(data, chunk, stretch.compressed):
-            to = room if stretch.compressed else page.at
+        for page in _headers(data, chunk, extent.compressed):
+            to = room if extent.compressed else page.at
             here = (page.at, page.stored, to, page.bytes, page.values)
             coded = page.encoding in _CODED
             if page.kind == DATA:
@@ -212,11 +214,25 @@ def find_pages(data: memoryview, stretch: Stretch, rows: int) -> Pages:
             room += _aligned(page.bytes)
         if done != rows:
             raise UnfitError(f"a column has {done} values where {rows} were expected")
-    if not found or max(room, stretch.packed) >= _MOST:
+    if not found or max(room, extent.packed) >= _MOST:
         raise UnfitError("there are no pages, or more bytes than can be numbered")
     whole = np.array(found, np.int32).reshape(-1, len(ROWS) + 2).T
     table = np.ascontiguousarray(whole[: len(ROWS)])
-    return Pages(table, whole[-2], whole[-1], room if stretch.compressed else 0)
+    return Pages(table, whole[-2], whole[-1], room if extent.compressed else 0)
+
+
+class Search(NamedTuple):
+    """Where on a desk the bytes of a row group begin, what they are, and how many rows it has."""
+
+    at: int
+    extent: Extent
+    rows: int
+
+
+def find_on_desk(desk: Array, search: Search) -> Pages:
+    """The pages of a row group whose bytes lie on a desk; another process may do so as well."""
+    at, extent, rows = search
+    return find_pages(desk[at : at + extent.packed].data, extent, rows)
 
 
 def _aligned(size: int) -> int:

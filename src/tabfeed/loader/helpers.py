@@ -1,0 +1,228 @@
+"""Processes that work on desks, memory which they share with this one.
+
+Many threads of one process wait for each other: for the interpreter, and for the kernel, which
+hands out memory to one thread of a process at a time. And what they take of the interpreter is
+missing where a training loop launches its kernels. So a thread here asks a `Helper`, a process of
+its own, and waits for its answer without the interpreter lock.
+
+The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
+with GPU threads does not survive, nor started through the user's main module. It ends when its
+socket does, hence when this process ends, however that comes about. One that dies is an error in
+the thread that asked. It is nice to others: what it does is needed later, the training loop's
+next kernel now.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy.typing as npt
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.desks import Desk, Desks, attach
+
+__all__ = ["Helper", "Helpers", "serve"]
+
+Array = npt.NDArray[Any]
+Work = Callable[[Array, Any], Any]
+_START = "from tabfeed.loader.helpers import serve; serve()"
+_KILLED = -9
+_NICE = 5
+_ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# What is laid on a desk goes past the cache: the next to look at it is a GPU. Copying 40 columns of
+# a megabyte took 7 ms instead of 12 when 14 processes did so at a time.
+_PAST_CACHE = "glibc.cpu.x86_non_temporal_threshold=262144"
+
+
+# -- here -------------------------------------------------------------------------------------
+
+
+class Helper:
+    """One process.
+
+    Parameters
+    ----------
+    work
+        A file that holds what it does, pickled. (Through the socket it would go only as fast as the
+        child comes up, and one child after the other.)
+    desks
+        Where it may work.
+    """
+
+    def __init__(self, work: int, desks: Desks) -> None:
+        ours, theirs = socket.socketpair()
+        arguments = (theirs.fileno(), work, desks.fd, desks.total, desks.spacing)
+        path = os.pathsep.join(p for p in sys.path if p)
+        tunables = ":".join(filter(None, (_PAST_CACHE, os.environ.get("GLIBC_TUNABLES"))))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, *map(str, arguments)],
+                pass_fds=arguments[:3],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | _ONE_THREAD | {"PYTHONPATH": path, "GLIBC_TUNABLES": tunables},
+            )
+        self._socket = Connection(ours.detach())
+        self._end = weakref.finalize(self, _end, self._process, self._socket)
+        self.up = False
+        self.waiting = True  # for an answer
+
+    def come_up(self) -> bool:
+        """Whether it has come up by now; never waits."""
+        if not self.up and self._socket.poll():
+            self.finish()
+            self.up = True
+        return self.up
+
+    def begin(self, desk: Desk, order: Any) -> None:
+        """Ask for something to be done on a desk."""
+        try:
+            self._socket.send((desk.number, order))
+        except OSError as e:
+            raise self._gone() from e
+        self.waiting = True
+
+    def finish(self) -> Any:
+        """Wait for the answer; an exception there is raised here."""
+        try:
+            error, answer = self._socket.recv()
+        except (EOFError, OSError) as e:
+            raise self._gone() from e
+        self.waiting = False
+        if error is not None:
+            raise error
+        return answer
+
+    def _gone(self) -> LoaderError:
+        self.close()
+        code = self._process.wait()
+        why = "perhaps for want of memory" if code == _KILLED else "its own words are above"
+        return LoaderError(f"a process that reads Parquet files ended with status {code}, {why}")
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has neither ended nor been closed."""
+        return self._end.alive
+
+    def close(self) -> None:
+        """End the process. May be called any number of times."""
+        self._end()
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    with suppress(OSError):
+        connection.close()
+    process.kill()
+    process.wait()
+
+
+class Helpers:
+    """Some processes that do the same, lent to threads.
+
+    They are started by the first `borrow`, which does not wait for them: as long as none is up,
+    or all are at work, there is none to borrow.
+
+    Parameters
+    ----------
+    work
+        What they do, with the memory of a desk and an order; to be pickled.
+    desks
+        Where.
+    count
+        How many.
+    """
+
+    def __init__(self, work: Work, desks: Desks, count: int) -> None:
+        self._work, self._desks, self.count = work, desks, count
+        self._lock = threading.Lock()
+        self._all: list[Helper] = []
+        self._free: list[Helper] = []
+
+    @contextmanager
+    def borrow(self, most: int = 1) -> Iterator[list[Helper]]:
+        """Up to so many processes that nobody else uses meanwhile; none if all are in use."""
+        helpers = self._take(most)
+        try:
+            yield helpers
+        finally:
+            self._give(helpers)
+
+    def _take(self, most: int) -> list[Helper]:
+        with self._lock:
+            if not self._all:
+                self._start()
+            self._free += [h for h in self._all if h.alive and not h.up and h.come_up()]
+            return [self._free.pop() for _ in range(min(most, len(self._free)))]
+
+    def _start(self) -> None:
+        with open(os.memfd_create("tabfeed-work"), "w+b") as file:
+            pickle.dump(self._work, file)
+            file.flush()
+            self._all = [Helper(file.fileno(), self._desks) for _ in range(self.count)]
+
+    def _give(self, helpers: list[Helper]) -> None:
+        for helper in helpers:
+            if helper.waiting:  # interrupted, or gone: what it would answer next is not ours
+                helper.close()
+            else:
+                self._free.append(helper)
+
+    @property
+    def up(self) -> bool:
+        """Whether any is there."""
+        return any(helper.up and helper.alive for helper in self._all)
+
+    def dismiss(self) -> None:
+        """End those that nobody uses; the others may be lent again."""
+        with self._lock:
+            for helper in self._all:
+                if helper in self._free or not helper.up:
+                    helper.close()
+            self._free = []
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            for helper in self._all:
+                helper.close()
+            self._free = []
+
+
+# -- there ------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """What the child does: work on what it is asked for, until its socket ends."""
+    os.nice(_NICE)
+    number, pickled, fd, total, spacing = map(int, sys.argv[1:])
+    connection, memory = Connection(number), attach(fd, total)
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        work: Work = pickle.loads(os.pread(pickled, os.fstat(pickled).st_size, 0))
+        gc.freeze()  # what is here by now stays
+        connection.send((None, None))
+        while True:
+            desk, order = connection.recv()
+            place = memory[desk * spacing : (desk + 1) * spacing]
+            connection.send(_answer(work, place, order))
+
+
+def _answer(work: Work, desk: Array, order: Any) -> tuple[Exception | None, Any]:
+    try:
+        return None, work(desk, order)
+    except Exception as e:
+        return e, None
