@@ -45,6 +45,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness.busy import Busy
+from benchmarks.harness.cores import Cores
 from benchmarks.harness.gpu_about import gpu_about
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
@@ -208,17 +209,23 @@ _KEPT: list[Any] = []
 # -- load --------------------------------------------------------------------------------------
 
 
-def drain(batches: Iterable[Any]) -> dict[str, float]:
-    """Take every batch; rows a second, and seconds to the first."""
+def drain(batches: Iterable[Any]) -> dict[str, Any]:
+    """Take every batch; rows a second, seconds to the first, cores at work and stolen."""
     torch.cuda.synchronize()
     start, first, rows = time.perf_counter(), 0.0, 0
-    for batch in batches:
-        rows += len(batch[2])
-        if not first:
-            torch.cuda.synchronize()
-            first = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return {"rate": rows / (time.perf_counter() - start) / 1e6, "first": first, "rows": rows}
+    with Cores() as cores:
+        for batch in batches:
+            rows += len(batch[2])
+            if not first:
+                torch.cuda.synchronize()
+                first = time.perf_counter() - start
+        torch.cuda.synchronize()
+        rate = rows / (time.perf_counter() - start) / 1e6
+    return {"rate": rate, "first": first, "rows": rows, **_of(cores)}
+
+
+def _of(cores: Cores) -> dict[str, Any]:
+    return {"cores": cores.used, "stolen": cores.stolen}
 
 
 def some(batches: Iterable[Any], limit: float = SOME) -> dict[str, float]:
@@ -308,7 +315,7 @@ def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> 
     torch.cuda.synchronize()
     begin, rows, first = time.perf_counter(), 0, 0.0
     start = begin
-    with Busy() as busy:
+    with Busy() as busy, Cores() as cores:
         for batch in batches:
             if not first:
                 torch.cuda.synchronize()
@@ -323,7 +330,8 @@ def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> 
                 break
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    return {"rate": rows / seconds / 1e6, "first": first, "busy": busy.percent, "seconds": seconds}
+    rate = rows / seconds / 1e6
+    return {"rate": rate, "first": first, "busy": busy.percent, "seconds": seconds, **_of(cores)}
 
 
 def stepper(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Callable[[Any], None]:
@@ -379,10 +387,10 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
                 figures[other].append(train(begin(), step, SOME))
         found: dict[str, Any] = {key: _median(runs) for key, runs in figures.items()}
         for reader in loaders:
-            found[f"{reader}, share of the ceiling"] = statistics.median(
-                got["rate"] / best["rate"]
-                for got, best in zip(figures[reader], figures["ceiling"], strict=True)
-            )
+            pairs = zip(figures[reader], figures["ceiling"], strict=True)
+            shares = [got["rate"] / best["rate"] for got, best in pairs]
+            found[f"{reader}, share of the ceiling"] = statistics.median(shares)
+            found[f"{reader}, round by round"] = shares
         del loaders, still
         out[name] = found
         say(name, found)

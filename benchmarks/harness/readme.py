@@ -29,13 +29,13 @@ Found = dict[str, Any]
 def write_readme(results: Path, target: Path) -> None:
     """Put the figures of the results that are there in their places."""
     text = target.read_text("utf-8")
-    for mark, names, told in (
-        (START, ["bench"], figures),
-        (GPU, ["gpu_h200", "gpu_h200_training"], gpu_figures),
+    for mark, name, told in (
+        (START, "bench", figures),
+        (GPU, "gpu_h200", gpu_figures),
     ):
-        sources = [results / f"{name}.json" for name in names]
-        if all(source.exists() for source in sources):
-            new = told(*(json.loads(source.read_text("utf-8")) for source in sources))
+        source = results / f"{name}.json"
+        if source.exists():
+            new = told(json.loads(source.read_text("utf-8")))
             text = text.replace(f"{mark}{between(text, mark)}{END}", f"{mark}{new}{END}")
     target.write_text(text, "utf-8")
 
@@ -100,10 +100,10 @@ def _wins(found: Found) -> str:
     )
 
 
-def gpu_figures(found: Found, trained: Found) -> str:
-    """A sentence of loading on a GPU, and one of training, which may be of another run."""
+def gpu_figures(found: Found) -> str:
+    """A sentence of loading on a GPU, and one of training."""
     about, load = found["hardware"], found["load"]
-    shares = sorted(model["arrow, share of the ceiling"] for model in trained["train"].values())
+    shares = sorted(model["arrow, share of the ceiling"] for model in found["train"].values())
     return f"""
 On one {about["GPU"]} with {about["cores"]} cores the PyTorch loader puts \
 {_round(load["tabfeed, arrow, 1 GB"])} million shuffled rows of 40 columns a

@@ -41,19 +41,15 @@ def test_readme_and_figures_agree(found: dict[str, Any] | None) -> None:
 
 
 def test_readme_and_gpu_figures_agree() -> None:
-    found, trained = (
-        json.loads((SOURCE.parent / name).read_text("utf-8"))
-        for name in ("gpu_h200.json", "gpu_h200_training.json")
-    )
+    found = json.loads((SOURCE.parent / "gpu_h200.json").read_text("utf-8"))
     text = between((ROOT / "README.md").read_text("utf-8"), GPU)
-    assert text == gpu_figures(found, trained), "run: python -m benchmarks.harness.readme"
+    assert text == gpu_figures(found), "run: python -m benchmarks.harness.readme"
     rate = found["load"]["tabfeed, arrow, 1 GB"]["rate"]
     assert f"puts {rate:.0f} million shuffled rows" in text
 
 
 def test_figures_are_put_in_their_own_places(tmp_path: Path) -> None:
-    for name in ("gpu_h200.json", "gpu_h200_training.json"):
-        (tmp_path / name).write_bytes((SOURCE.parent / name).read_bytes())
+    (tmp_path / "gpu_h200.json").write_bytes((SOURCE.parent / "gpu_h200.json").read_bytes())
     text = (ROOT / "README.md").read_text("utf-8")
     stale = text.replace(between(text, GPU), "\nold\n")
     (tmp_path / "README.md").write_text(stale, "utf-8")
