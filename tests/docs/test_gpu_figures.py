@@ -72,7 +72,7 @@ def test_within_a_limit():
 def test_large_row_groups():
     names = ("tabfeed, arrow, 1 GB", "tabfeed, cudf, 1 GB", "tabfeed, cudf, 3 GB")
     arrow, cudf, roomy = (LARGE["load"][name]["rate"] for name in names)
-    said = f"`\"arrow\"` loads {arrow:.0f}, `\"cudf\"` {cudf:.0f}, and {roomy:.0f} in 3 GB"
+    said = f'`"arrow"` loads {arrow:.0f}, `"cudf"` {cudf:.0f}, and {roomy:.0f} in 3 GB'
     assert said in PAGE.replace("\n", " ")
     assert LARGE["rows of a row group"] == 1_000_000
 
