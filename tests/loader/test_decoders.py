@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -196,6 +197,19 @@ def test_it_ends_with_its_parent_however_that_ends(folder):
 def _is_zombie(pid):
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_what_a_user_has_set_stays(folder, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    monkeypatch.setenv("_RJEM_MALLOC_CONF", "narenas:1")
+    helpers = decoders(make_reader(folder), Desks(ROWS * 12, 2), 1)
+    try:
+        with borrowed(helpers) as (helper,):
+            found = Path(f"/proc/{helper.pid}/environ").read_text().replace("\0", ":")
+    finally:
+        helpers.close()
+    assert "GLIBC_TUNABLES=glibc.malloc.check=0:glibc.cpu." in found  # taken apart by glibc
+    assert "_RJEM_MALLOC_CONF=narenas:1,dirty_decay_ms:" in found
 
 
 def test_what_another_process_cannot_have_is_left_to_threads(folder):

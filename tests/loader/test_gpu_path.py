@@ -142,6 +142,21 @@ def test_few_large_lots_are_decoded_by_several_processes_each(
     assert found.count == 8 + found.early <= max(lots, 9)
 
 
+def test_processes_with_nothing_to_do_share_a_lot(dataset):
+    class Idle:
+        idle = 0
+
+    reader = walked(tuples(dataset)).feed.recipe.reader
+    found = []
+    for Idle.idle in (14, 11, 8, 5, 3, 1, 0):
+        found.append(reader._most_hands(Idle))
+    assert found == [3, 3, 3, 2, 1, 1, 1]
+    reader.hands, Idle.idle = 7, 14
+    assert reader._most_hands(Idle) == 7
+    reader.hands, reader._columns = 1, 2
+    assert reader._most_hands(Idle) == 2
+
+
 @pytest.mark.parametrize("hands", [1, 3])
 def test_processes_that_decode(dataset, monkeypatch, hands):
     monkeypatch.setattr(desk_plan, "cpu_count", lambda: 8)

@@ -37,6 +37,7 @@ __all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
 _FEW = 3
+_MOST_HANDS = 3
 _TICK = 0.002
 
 
@@ -144,7 +145,7 @@ class GpuLotReader:
     processes
         How many processes of their own decode; 0 if the threads themselves do.
     hands
-        How many of them see to one lot.
+        How many of them see to one lot; more, if as many again have nothing to do.
     """
 
     host: LotReader
@@ -227,7 +228,7 @@ class GpuLotReader:
             yield []
             return
         while True:
-            with self._decoders.borrow(self.hands) as helpers:
+            with self._decoders.borrow(self._most_hands(self._decoders)) as helpers:
                 if helpers:
                     yield helpers
                     return
@@ -239,6 +240,14 @@ class GpuLotReader:
                 finally:
                     self._here.release()
                 return
+
+    def _most_hands(self, helpers: Helpers) -> int:
+        """When an epoch begins, or a model takes its time, rows are there the sooner."""
+        return max(self.hands, min(helpers.idle // 2, _MOST_HANDS, self._columns))
+
+    @cached_property
+    def _columns(self) -> int:
+        return sum(len(group.columns) for group in self.host.layout.groups)
 
     def _spots(self, rows: int) -> list[Spot]:
         """Where on a desk the groups lie: those of one plane after the other, without gaps."""
