@@ -52,13 +52,15 @@ def test_the_first_epoch(label):
 
 @pytest.mark.parametrize("label", TRAIN)
 def test_training(label):
-    ceiling, arrow, busy, cudf, by_hand, by_hand_busy = cells(label)
+    ceiling, arrow, first, busy, cudf, cudf_first, by_hand, by_hand_busy = cells(label)
     found = FOUND["train"][TRAIN[label]]
     assert ceiling == f"{found['ceiling']['rate']:.1f}"
     assert arrow == f"{found['arrow, share of the ceiling']:.0%}".replace("%", " %")
     assert cudf == f"{found['cudf, share of the ceiling']:.0%}".replace("%", " %")
     share = found["by hand, 8 workers"]["rate"] / found["ceiling"]["rate"]
     assert by_hand == f"{share:.0%}".replace("%", " %")
+    assert first == f"{found['arrow']['first'] * 1e3:.0f}"
+    assert cudf_first == f"{found['cudf']['first'] * 1e3:.0f}"
     assert busy == f"{found['arrow']['busy']:.0f} %"
     assert by_hand_busy == f"{found['by hand, 8 workers']['busy']:.0f} %"
 
