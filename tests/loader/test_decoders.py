@@ -199,6 +199,25 @@ def _is_zombie(pid):
         return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+def test_those_in_use_are_not_dismissed(folder):
+    desks = Desks(ROWS * 12, 2)
+    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    try:
+        with borrowed(helpers, 2):
+            pass
+        with helpers.borrow() as (used,):
+            helpers.dismiss()
+            with decoding([used], desk, Order([1], ROWS, SPOTS)):
+                pass
+            assert helpers._all == [used]
+        helpers.dismiss()
+        assert not helpers._all and not used.alive
+        with borrowed(helpers, 2) as found:  # new ones
+            assert used not in found
+    finally:
+        helpers.close()
+
+
 def test_what_a_user_has_set_stays(folder, monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
     monkeypatch.setenv("_RJEM_MALLOC_CONF", "narenas:1")

@@ -142,6 +142,19 @@ def test_few_large_lots_are_decoded_by_several_processes_each(
     assert found.count == 8 + found.early <= max(lots, 9)
 
 
+def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
+    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 5)
+    loader = walked(tuples(dataset))
+    decoders = loader.feed.recipe.reader._decoders
+    for _ in range(2):
+        first = [batch[0].clone() for batch in loader]
+        all_ = list(decoders._all)
+        assert len(all_) == 4
+        loader.close()
+        assert not any(helper.alive for helper in all_) and not decoders._all
+        assert len(first) == len(loader)
+
+
 def test_processes_with_nothing_to_do_share_a_lot(dataset):
     class Idle:
         idle = 0

@@ -338,7 +338,7 @@ def test_other_processes_find_pages(tmp_path, seen, monkeypatch):
     for _ in range(2):
         assert same(plain, mine)
     assert seen and all(seen)
-    assert not any(helper.alive for helper in finders._all)  # nothing was left for them to do
+    assert not finders._all  # nothing was left for them to do
 
 
 def test_what_they_find_unfit_is_left_to_arrow(tmp_path, seen, monkeypatch):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.lots import close_reader
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Plan
 from tabfeed.loader.prefetch import Prefetch
@@ -326,9 +327,10 @@ class Feed(Generic[B]):
         self._next = self._now = position
 
     def close(self) -> None:
-        """End the threads of all iterators."""
+        """End the threads of all iterators, and processes that read for them."""
         for iterator in list(self._iterators):
             iterator.close()
+        close_reader(self.recipe.reader)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_iterators"}

@@ -207,11 +207,11 @@ class Helpers:
         return any(helper.up and helper.alive for helper in self._all)
 
     def dismiss(self) -> None:
-        """End those that nobody uses; the others may be lent again."""
+        """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
         with self._lock:
-            for helper in self._all:
-                if helper in self._free or not helper.up:
-                    helper.close()
+            for helper in [h for h in self._all if h in self._free or not h.up]:
+                helper.close()
+                self._all.remove(helper)
             self._free = []
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ hold: half the memory, and the cast comes for free with the copy into a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -36,7 +36,7 @@ from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
-__all__ = ["Lot", "LotReader", "ReadsLots", "lot_dtypes"]
+__all__ = ["Lot", "LotReader", "ReadsLots", "close_reader", "lot_dtypes"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -106,6 +106,13 @@ class ReadsLots(Protocol):
     def reading(self, parts: ReadsParts) -> ReadsLots:
         """The same for another reader of the same partitions."""
         ...
+
+
+def close_reader(reader: ReadsLots) -> None:
+    """End what a reader of lots has running beside this process, if it has anything."""
+    close: Callable[[], None] | None = getattr(reader, "close", None)
+    if close is not None:
+        close()
 
 
 @dataclass

@@ -26,7 +26,7 @@ import torch
 from tabfeed.errors import TabfeedError
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.lots import ReadsLots
+from tabfeed.loader.lots import ReadsLots, close_reader
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.prefetch import Prefetch
@@ -95,6 +95,10 @@ class Metered:
     def reading(self, parts: ReadsParts) -> Metered:
         """The same for another reader of the same partitions."""
         return replace(self, reader=self.reader.reading(parts))
+
+    def close(self) -> None:
+        """End what reads beside this process."""
+        close_reader(self.reader)
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
         """Some lots of an epoch."""

@@ -202,12 +202,10 @@ class GpuLotReader:
             lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
         return lot
 
-    def ready(self) -> bool:
-        """Whether a process is free to decode, or none is to; the first call starts them."""
-        if self._decoders is None:
-            return True
-        with self._decoders.borrow() as helpers:
-            return bool(helpers)
+    def close(self) -> None:
+        """End processes that nobody uses; the next lot starts them again."""
+        if self._decoders is not None:
+            self._decoders.dismiss()
 
     def draw(self, epoch: Epoch, number: int) -> Array | None:
         """The permutation of a lot; None if rows are not shuffled."""

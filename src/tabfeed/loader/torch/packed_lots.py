@@ -166,6 +166,12 @@ class PackedLotReader:
         """Some lots of an epoch."""
         return [self._read(epoch, number) for number in numbers]
 
+    def close(self) -> None:
+        """End processes that nobody uses; they are started again if there is need."""
+        if self._finders is not None:
+            self._finders.dismiss()
+        self.arrow.close()
+
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         with suppress(UnfitError, OSError):  # a desk that was taken is free again behind this
             return self._packed(epoch, number)
