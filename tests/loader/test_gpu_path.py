@@ -155,19 +155,16 @@ def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
         assert len(first) == len(loader)
 
 
-def test_processes_with_nothing_to_do_share_a_lot(dataset):
-    class Idle:
-        idle = 0
-
-    reader = walked(tuples(dataset)).feed.recipe.reader
-    found = []
-    for Idle.idle in (14, 11, 8, 5, 3, 1, 0):
-        found.append(reader._most_hands(Idle))
-    assert found == [3, 3, 3, 2, 1, 1, 1]
-    reader.hands, Idle.idle = 7, 14
-    assert reader._most_hands(Idle) == 7
+def test_several_processes_see_to_the_first_lots_of_an_epoch(dataset):
+    loader = walked(tuples(dataset, streams=2))
+    reader, plan = loader.feed.recipe.reader, loader.feed.plan
+    for number in range(2):
+        epoch = plan.epoch(number)
+        assert [reader._hands_for(epoch) for _ in range(4)] == [3, 3, 1, 1]
+    reader.hands = 7
+    assert reader._hands_for(plan.epoch(2)) == reader._hands_for(epoch) == 7
     reader.hands, reader._columns = 1, 2
-    assert reader._most_hands(Idle) == 2
+    assert reader._hands_for(plan.epoch(3)) == 2
 
 
 @pytest.mark.parametrize("hands", [1, 3])

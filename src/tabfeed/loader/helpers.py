@@ -197,11 +197,6 @@ class Helpers:
                 self._free.append(helper)
 
     @property
-    def idle(self) -> int:
-        """How many are there to borrow at the moment."""
-        return len(self._free)
-
-    @property
     def up(self) -> bool:
         """Whether any is there."""
         return any(helper.up and helper.alive for helper in self._all)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ __all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
 _FEW = 3
-_MOST_HANDS = 3
+_FIRST_HANDS = 3
 _TICK = 0.002
 
 
@@ -145,7 +146,8 @@ class GpuLotReader:
     processes
         How many processes of their own decode; 0 if the threads themselves do.
     hands
-        How many of them see to one lot; more, if as many again have nothing to do.
+        How many of them see to one lot; more to those that an epoch begins with, for which
+        training waits.
     """
 
     host: LotReader
@@ -154,6 +156,9 @@ class GpuLotReader:
     processes: int = 0
     hands: int = 1
     _verified: set[int] = field(default_factory=set)
+    _lock: Any = field(default_factory=threading.Lock)
+    _epoch: weakref.ref[Epoch] | None = None
+    _begun: int = 0  # lots of that epoch
     _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
     @property
@@ -187,7 +192,7 @@ class GpuLotReader:
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, spots = self.desks.take(), self._spots(rows)
-        with self._borrowed() as helpers:
+        with self._borrowed(self._hands_for(epoch)) as helpers:
             if helpers:
                 quick = self._verified.issuperset(partitions)
                 with decoding(helpers, desk, Order(partitions, rows, spots, quick)):
@@ -217,7 +222,7 @@ class GpuLotReader:
         return order
 
     @contextmanager
-    def _borrowed(self) -> Iterator[list[Helper]]:
+    def _borrowed(self, most: int) -> Iterator[list[Helper]]:
         """Processes to decode a lot; none if this thread shall do it.
 
         Threads do it until the processes come up: a few, since more would only queue.
@@ -226,7 +231,7 @@ class GpuLotReader:
             yield []
             return
         while True:
-            with self._decoders.borrow(self._most_hands(self._decoders)) as helpers:
+            with self._decoders.borrow(most) as helpers:
                 if helpers:
                     yield helpers
                     return
@@ -239,9 +244,14 @@ class GpuLotReader:
                     self._here.release()
                 return
 
-    def _most_hands(self, helpers: Helpers) -> int:
-        """When an epoch begins, or a model takes its time, rows are there the sooner."""
-        return max(self.hands, min(helpers.idle // 2, _MOST_HANDS, self._columns))
+    def _hands_for(self, epoch: Epoch) -> int:
+        """How many processes are to see to the next lot of an epoch."""
+        with self._lock:
+            if self._epoch is None or self._epoch() is not epoch:
+                self._epoch, self._begun = weakref.ref(epoch), 0
+            self._begun += 1
+            first = self._begun <= epoch.plan.streams
+        return max(self.hands, min(_FIRST_HANDS, self._columns)) if first else self.hands
 
     @cached_property
     def _columns(self) -> int:
