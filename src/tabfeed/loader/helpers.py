@@ -39,6 +39,7 @@ Work = Callable[[Array, Any], Any]
 _START = "from tabfeed.loader.helpers import serve; serve()"
 _KILLED = -9
 _NICE = 5
+_MOMENT = 0.01
 _ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # What these variables held before stays in front, and what stands last is what counts.
 _TUNED = {
@@ -149,7 +150,7 @@ class Helpers:
     """Some processes that do the same, lent to threads.
 
     They are started by the first `borrow`, which does not wait for them: as long as none is up,
-    or all are at work, there is none to borrow.
+    there is none to borrow.
 
     Parameters
     ----------
@@ -163,13 +164,16 @@ class Helpers:
 
     def __init__(self, work: Work, desks: Desks, count: int) -> None:
         self._work, self._desks, self.count = work, desks, count
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._all: list[Helper] = []
         self._free: list[Helper] = []
 
     @contextmanager
     def borrow(self, most: int = 1) -> Iterator[list[Helper]]:
-        """Up to so many processes that nobody else uses meanwhile; none if all are in use."""
+        """Up to so many processes that nobody else uses meanwhile; perhaps none.
+
+        If all that are up are in use, this waits for one, a moment.
+        """
         helpers = self._take(most)
         try:
             yield helpers
@@ -177,10 +181,12 @@ class Helpers:
             self._give(helpers)
 
     def _take(self, most: int) -> list[Helper]:
-        with self._lock:
+        with self._changed:
             if not self._all:
                 self._start()
             self._free += [h for h in self._all if h.alive and not h.up and h.come_up()]
+            if not self._free and self.up:
+                self._changed.wait(_MOMENT)
             return [self._free.pop() for _ in range(min(most, len(self._free)))]
 
     def _start(self) -> None:
@@ -193,8 +199,9 @@ class Helpers:
         for helper in helpers:
             if helper.waiting:  # interrupted, or gone: what it would answer next is not ours
                 helper.close()
-            else:
-                self._free.append(helper)
+        with self._changed:
+            self._free += [helper for helper in helpers if helper.alive]
+            self._changed.notify(len(helpers))
 
     @property
     def up(self) -> bool:
@@ -203,7 +210,7 @@ class Helpers:
 
     def dismiss(self) -> None:
         """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
-        with self._lock:
+        with self._changed:
             for helper in [h for h in self._all if h in self._free or not h.up]:
                 helper.close()
                 self._all.remove(helper)
@@ -211,7 +218,7 @@ class Helpers:
 
     def close(self) -> None:
         """End all processes."""
-        with self._lock:
+        with self._changed:
             for helper in self._all:
                 helper.close()
             self._free = []

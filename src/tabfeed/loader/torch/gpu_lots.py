@@ -11,7 +11,6 @@ memory, and are permuted there.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -235,9 +234,7 @@ class GpuLotReader:
                 if helpers:
                     yield helpers
                     return
-            if self._decoders.up:
-                time.sleep(_TICK)
-            elif self._here.acquire(timeout=_TICK):
+            if not self._decoders.up and self._here.acquire(timeout=_TICK):
                 try:
                     yield []
                 finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -52,7 +51,6 @@ __all__ = ["PackedLotReader", "PackedRow", "packed_row", "why_not_unpacked"]
 _SAMPLE = 64  # row groups looked at before any is read
 _LEAST_PIECE = 2**23  # bytes that a thread reads: with fewer it would only be in the way
 _MOST_THREADS = 8
-_TICK = 0.001
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
 
@@ -256,7 +254,6 @@ class PackedLotReader:
                     return found
             if not self._finders.up:
                 break
-            time.sleep(_TICK)
         return find_on_desk(desk.memory, search)
 
     def _pieces(self, partitions: Sequence[int]) -> Iterator[Piece]:
