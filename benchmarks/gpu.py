@@ -1,7 +1,8 @@
 """How fast batches reach a GPU, and whether a model there ever waits for them.
 
 Makes its own data (click logs, processed: 26 categories, 13 numbers, a label), measures, prints a
-table and writes JSON. Needs one NVIDIA GPU, torch, and for the GPU's own reader pylibcudf.
+table and writes JSON. Needs one NVIDIA GPU, torch, and for the GPU's own reader
+what ``tabfeed[gpu]`` brings.
 
 - load: batches of 65,536, shuffled, delivered on the GPU, by each reader; beside it the decoders
   alone, a loader written by hand with 8 worker processes, and torch's own, item by item.
@@ -51,12 +52,13 @@ from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
 FILE_ROWS = 1_000_000
+GROUP = 250_000
 CEILING_BYTES = 8 * 10**9
 SOME = 2.5  # seconds: of what is slow not the whole epoch
 SORTED_SIZES = [size for _, size in sorted(zip(CATS, CARDINALITIES, strict=True))]
 
 
-def make_data(folder: Path, rows: int, group: int = 250_000) -> None:
+def make_data(folder: Path, rows: int, group: int = GROUP) -> None:
     """Files of a million rows, made side by side; read once, so that they are in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"part_{n:04}.parquet" for n in range(rows // FILE_ROWS)]
@@ -66,6 +68,8 @@ def make_data(folder: Path, rows: int, group: int = 250_000) -> None:
             list(workers.map(make_file, *zip(*todo, strict=True)))
     for file in files:
         file.read_bytes()
+        if (found := pq.read_metadata(file).row_group(0).num_rows) != group:
+            raise SystemExit(f"{file} has row groups of {found:,} rows; give another --data")
 
 
 def hardware() -> dict[str, Any]:
@@ -432,7 +436,7 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64_000_000)
-    parser.add_argument("--group-rows", type=int, default=250_000)
+    parser.add_argument("--group-rows", type=int, default=GROUP)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--train-rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, required=True)

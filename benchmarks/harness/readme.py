@@ -29,10 +29,7 @@ Found = dict[str, Any]
 def write_readme(results: Path, target: Path) -> None:
     """Put the figures of the results that are there in their places."""
     text = target.read_text("utf-8")
-    for mark, name, told in (
-        (START, "bench", figures),
-        (GPU, "gpu_h200", gpu_figures),
-    ):
+    for mark, name, told in ((START, "bench", figures), (GPU, "gpu_h200", gpu_figures)):
         source = results / f"{name}.json"
         if source.exists():
             new = told(json.loads(source.read_text("utf-8")))

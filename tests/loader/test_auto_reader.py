@@ -59,6 +59,9 @@ class Disguised:
     def reading(self, parts):
         return self
 
+    def close(self):
+        self.arrow.close()
+
     def read(self, epoch, numbers):
         if SCRIPT.fails is not None:
             raise SCRIPT.fails

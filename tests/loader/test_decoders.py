@@ -44,7 +44,7 @@ def ready(folder):
     desks = Desks(ROWS * 12, 2)
     helpers = decoders(reader, desks, 1)
     yield reader, desks, helpers
-    helpers.close()
+    helpers.dismiss()
 
 
 def borrowed(helpers, count=1):
@@ -93,7 +93,7 @@ def test_several_processes_lay_one_lot(folder, count, quick):
             for spot in spots:
                 assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
     finally:
-        helpers.close()
+        helpers.dismiss()
 
 
 def test_when_one_of_two_fails_the_other_is_heard_out(folder):
@@ -112,7 +112,7 @@ def test_when_one_of_two_fails_the_other_is_heard_out(folder):
             assert left == [first]
         assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
     finally:
-        helpers.close()
+        helpers.dismiss()
 
 
 def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
@@ -215,7 +215,7 @@ def test_those_in_use_are_not_dismissed(folder):
         with borrowed(helpers, 2) as found:  # new ones
             assert used not in found
     finally:
-        helpers.close()
+        helpers.dismiss()
 
 
 def test_what_a_user_has_set_stays(folder, monkeypatch):
@@ -226,7 +226,7 @@ def test_what_a_user_has_set_stays(folder, monkeypatch):
         with borrowed(helpers) as (helper,):
             found = Path(f"/proc/{helper.pid}/environ").read_text().replace("\0", ":")
     finally:
-        helpers.close()
+        helpers.dismiss()
     assert "GLIBC_TUNABLES=glibc.malloc.check=0:glibc.cpu." in found  # taken apart by glibc
     assert "_RJEM_MALLOC_CONF=narenas:1,dirty_decay_ms:" in found
 

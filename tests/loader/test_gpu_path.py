@@ -155,18 +155,6 @@ def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
         assert len(first) == len(loader)
 
 
-def test_several_processes_see_to_the_first_lots_of_an_epoch(dataset):
-    loader = walked(tuples(dataset, streams=2))
-    reader, plan = loader.feed.recipe.reader, loader.feed.plan
-    for number in range(2):
-        epoch = plan.epoch(number)
-        assert [reader._hands_for(epoch) for _ in range(4)] == [3, 3, 1, 1]
-    reader.hands = 7
-    assert reader._hands_for(plan.epoch(2)) == reader._hands_for(epoch) == 7
-    reader.hands, reader._columns = 1, 2
-    assert reader._hands_for(plan.epoch(3)) == 2
-
-
 @pytest.mark.parametrize("hands", [1, 3])
 def test_processes_that_decode(dataset, monkeypatch, hands):
     monkeypatch.setattr(desk_plan, "cpu_count", lambda: 8)
@@ -179,7 +167,7 @@ def test_processes_that_decode(dataset, monkeypatch, hands):
         plain.set_epoch(epoch)
         pairs = zip(plain, loader, strict=True)
         assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
-    reader._decoders.close()
+    reader.close()
 
 
 def test_too_little_memory_leaves_the_feed_as_it_is(dataset):

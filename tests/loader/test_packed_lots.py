@@ -363,12 +363,33 @@ def test_a_finder_that_is_killed_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("hands", [2, 5])
 def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, hands):
-    monkeypatch.setattr(packed_lots, "_LEAST_PIECE", 100)
+    monkeypatch.setattr(packed_lots, "_LEAST_CUT", 100)
     dataset = write(tmp_path, rows=4000, row_group_size=2000)
     mine = unpacked(tuples(dataset))
     mine.feed.recipe.reader.hands = hands
     assert same(tuples(dataset), mine)
     assert seen and all(seen)
+
+
+def test_no_thread_reads_on_when_another_has_failed(tmp_path, monkeypatch):
+    """The file is closed then, and its number and the desk may be another's."""
+    read, late = packed_lots._read_cut, []
+
+    def failing(file, memory, cut):
+        if cut.to == 0:
+            raise UnfitError("the first")
+        time.sleep(0.05)
+        os.fstat(file)
+        read(file, memory, cut)
+        late.append(cut)
+
+    monkeypatch.setattr(packed_lots, "_LEAST_CUT", 100)
+    monkeypatch.setattr(packed_lots, "_read_cut", failing)
+    dataset = write(tmp_path, files=1, rows=4000, row_group_size=4000)
+    mine = unpacked(tuples(dataset))
+    mine.feed.recipe.reader.hands = 3
+    assert same(tuples(dataset), mine)  # by Arrow
+    assert len(late) >= 2
 
 
 # -- what is wrong --------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.lots import close_reader
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Plan
 from tabfeed.loader.prefetch import Prefetch
@@ -330,7 +329,7 @@ class Feed(Generic[B]):
         """End the threads of all iterators, and processes that read for them."""
         for iterator in list(self._iterators):
             iterator.close()
-        close_reader(self.recipe.reader)
+        self.recipe.reader.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_iterators"}

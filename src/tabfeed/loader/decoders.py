@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.desks import Desk, Desks
-from tabfeed.loader.helpers import Helper, Helpers
+from tabfeed.loader.helper_processes import Helper, Helpers
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.quick_fill import quick_fill
 from tabfeed.loader.readers import PartReader

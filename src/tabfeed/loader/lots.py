@@ -19,7 +19,7 @@ hold: half the memory, and the cast comes for free with the copy into a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -36,7 +36,7 @@ from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
-__all__ = ["Lot", "LotReader", "ReadsLots", "close_reader", "lot_dtypes"]
+__all__ = ["Lot", "LotReader", "ReadsLots", "lot_dtypes"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -107,12 +107,9 @@ class ReadsLots(Protocol):
         """The same for another reader of the same partitions."""
         ...
 
-
-def close_reader(reader: ReadsLots) -> None:
-    """End what a reader of lots has running beside this process, if it has anything."""
-    close: Callable[[], None] | None = getattr(reader, "close", None)
-    if close is not None:
-        close()
+    def close(self) -> None:
+        """End processes that read for it and are not in use; if need be they are started again."""
+        ...
 
 
 @dataclass
@@ -150,6 +147,9 @@ class LotReader:
     def reading(self, parts: ReadsParts) -> LotReader:
         """The same for another reader of the same partitions."""
         return replace(self, parts=parts)
+
+    def close(self) -> None:
+        """Nothing to do: it reads in the threads that call it."""
 
     def fill(
         self,

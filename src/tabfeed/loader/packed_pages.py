@@ -189,7 +189,7 @@ def _end_to_end(ranges: Sequence[Range]) -> tuple[tuple[Range, ...], list[int]]:
 
 
 def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
-    """The pages in the bytes of a extent; `UnfitError` if they are not as the footer promises."""
+    """The pages in the bytes of an extent; `UnfitError` if they are not as the footer promises."""
     found: list[tuple[int, ...]] = []
     room = 0
     for number, chunk in enumerate(extent.chunks):

@@ -26,7 +26,7 @@ import torch
 from tabfeed.errors import TabfeedError
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.lots import ReadsLots, close_reader
+from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.prefetch import Prefetch
@@ -97,8 +97,8 @@ class Metered:
         return replace(self, reader=self.reader.reading(parts))
 
     def close(self) -> None:
-        """End what reads beside this process."""
-        close_reader(self.reader)
+        """End processes that read for it."""
+        self.reader.close()
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
         """Some lots of an epoch."""

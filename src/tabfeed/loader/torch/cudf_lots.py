@@ -147,6 +147,10 @@ class CudfLotReader:
         """Reads partitions."""
         return self.arrow.parts
 
+    def close(self) -> None:
+        """End processes that read for it: those of Arrow, if it has any."""
+        self.arrow.close()
+
     def reading(self, parts: ReadsParts) -> CudfLotReader:
         """The same for another reader of the same partitions."""
         if parts is self.parts:

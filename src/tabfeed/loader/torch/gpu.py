@@ -36,11 +36,7 @@ from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
 from tabfeed.loader.torch.gpu_memory import Need, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
-from tabfeed.loader.torch.packed_lots import (
-    PackedRow,
-    packed_row,
-    why_not_unpacked,
-)
+from tabfeed.loader.torch.packed_lots import PackedRow, packed_row, why_not_unpacked
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]

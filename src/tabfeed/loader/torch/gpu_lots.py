@@ -11,7 +11,6 @@ memory, and are permuted there.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ import torch
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.decoders import Order, Spot, decoders, decoding
 from tabfeed.loader.desks import Desk, Desks
-from tabfeed.loader.helpers import Helper, Helpers
+from tabfeed.loader.helper_processes import Helper, Helpers
 from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
@@ -37,7 +36,6 @@ __all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
 _FEW = 3
-_FIRST_HANDS = 3
 _TICK = 0.002
 
 
@@ -145,8 +143,7 @@ class GpuLotReader:
     processes
         How many processes of their own decode; 0 if the threads themselves do.
     hands
-        How many of them see to one lot; more to those that an epoch begins with, for which
-        training waits.
+        How many of them see to one lot.
     """
 
     host: LotReader
@@ -155,9 +152,6 @@ class GpuLotReader:
     processes: int = 0
     hands: int = 1
     _verified: set[int] = field(default_factory=set)
-    _lock: Any = field(default_factory=threading.Lock)
-    _epoch: weakref.ref[Epoch] | None = None
-    _begun: int = 0  # lots of that epoch
     _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
     @property
@@ -191,7 +185,7 @@ class GpuLotReader:
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, spots = self.desks.take(), self._spots(rows)
-        with self._borrowed(self._hands_for(epoch)) as helpers:
+        with self._borrowed() as helpers:
             if helpers:
                 quick = self._verified.issuperset(partitions)
                 with decoding(helpers, desk, Order(partitions, rows, spots, quick)):
@@ -221,7 +215,7 @@ class GpuLotReader:
         return order
 
     @contextmanager
-    def _borrowed(self, most: int) -> Iterator[list[Helper]]:
+    def _borrowed(self) -> Iterator[list[Helper]]:
         """Processes to decode a lot; none if this thread shall do it.
 
         Threads do it until the processes come up: a few, since more would only queue.
@@ -230,7 +224,7 @@ class GpuLotReader:
             yield []
             return
         while True:
-            with self._decoders.borrow(most) as helpers:
+            with self._decoders.borrow(self.hands) as helpers:
                 if helpers:
                     yield helpers
                     return
@@ -240,19 +234,6 @@ class GpuLotReader:
                 finally:
                     self._here.release()
                 return
-
-    def _hands_for(self, epoch: Epoch) -> int:
-        """How many processes are to see to the next lot of an epoch."""
-        with self._lock:
-            if self._epoch is None or self._epoch() is not epoch:
-                self._epoch, self._begun = weakref.ref(epoch), 0
-            self._begun += 1
-            first = self._begun <= epoch.plan.streams
-        return max(self.hands, min(_FIRST_HANDS, self._columns)) if first else self.hands
-
-    @cached_property
-    def _columns(self) -> int:
-        return sum(len(group.columns) for group in self.host.layout.groups)
 
     def _spots(self, rows: int) -> list[Spot]:
         """Where on a desk the groups lie: those of one plane after the other, without gaps."""

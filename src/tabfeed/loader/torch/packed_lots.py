@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,7 +28,7 @@ from tabfeed.io.ranges import Range
 from tabfeed.io.source import Location
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.desks import Desk
-from tabfeed.loader.helpers import Helpers
+from tabfeed.loader.helper_processes import Helpers
 from tabfeed.loader.packed_pages import (
     Extent,
     Pages,
@@ -49,7 +49,7 @@ from tabfeed.trace import span
 __all__ = ["PackedLotReader", "PackedRow", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
-_LEAST_PIECE = 2**23  # bytes that a thread reads: with fewer it would only be in the way
+_LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it would only be in the way
 _MOST_THREADS = 8
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
@@ -165,9 +165,10 @@ class PackedLotReader:
         return [self._read(epoch, number) for number in numbers]
 
     def close(self) -> None:
-        """End processes that nobody uses; they are started again if there is need."""
+        """End processes and threads that nobody uses; they are started again if there is need."""
         if self._finders is not None:
             self._finders.dismiss()
+        vars(self).pop("_threads", None)  # they end when nobody uses them any more
         self.arrow.close()
 
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
@@ -238,11 +239,21 @@ class PackedLotReader:
         try:
             if os.fstat(file).st_size != location.size > 0:
                 raise UnfitError("a file has changed since it was opened")
-            pieces = _pieces_of(extent.runs, max(_LEAST_PIECE, -(-extent.packed // self.hands)))
-            each = map if self._threads is None else self._threads.map
-            list(each(partial(_read_piece, file, memory), pieces))
+            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.packed // self.hands)))
+            self._read_all(partial(_read_cut, file, memory), cuts)
         finally:
             os.close(file)
+
+    def _read_all(self, read: Callable[[_Cut], None], cuts: Iterable[_Cut]) -> None:
+        """Read cuts of a file, side by side if that is worth it; none is still read afterwards."""
+        if self._threads is None:
+            for cut in cuts:
+                read(cut)
+            return
+        begun = [self._threads.submit(read, cut) for cut in cuts]
+        wait(begun)  # also if one fails: the file is closed next, and the desk another's
+        for future in begun:
+            future.result()
 
     def _find(self, desk: Desk, search: Search) -> Pages:
         """Have pages found; until processes come up, here."""
@@ -278,7 +289,7 @@ def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
     return file
 
 
-class _Piece(NamedTuple):
+class _Cut(NamedTuple):
     """Some bytes of a file, and where they go."""
 
     start: int
@@ -286,25 +297,25 @@ class _Piece(NamedTuple):
     to: int
 
 
-def _pieces_of(runs: Sequence[Range], most: int) -> Iterator[_Piece]:
-    """Stretches of a file that are to lie one behind the other, in pieces of at most so many bytes.
+def _cuts_of(runs: Sequence[Range], most: int) -> Iterator[_Cut]:
+    """Runs of a file that are to lie one behind the other, in cuts of at most so many bytes.
 
     Examples
     --------
-    >>> [tuple(piece) for piece in _pieces_of([Range(4, 10), Range(20, 23)], 4)]
+    >>> [tuple(cut) for cut in _cuts_of([Range(4, 10), Range(20, 23)], 4)]
     [(4, 8, 0), (8, 10, 4), (20, 23, 6)]
     """
     done = 0
     for run in runs:
         for start in range(run.start, run.stop, most):
             stop = min(start + most, run.stop)
-            yield _Piece(start, stop, done)
+            yield _Cut(start, stop, done)
             done += stop - start
 
 
-def _read_piece(file: int, memory: memoryview, piece: _Piece) -> None:
+def _read_cut(file: int, memory: memoryview, cut: _Cut) -> None:
     """Read bytes of a file to their place."""
-    start, stop, to = piece
+    start, stop, to = cut
     while start < stop:
         count = os.preadv(file, [memory[to : to + stop - start]], start)
         if not count:

@@ -81,6 +81,9 @@ class ResidentReader:
         """The same for another reader of the same partitions."""
         return self if isinstance(parts, _Nothing) else replace(self, host=self.host.reading(parts))
 
+    def close(self) -> None:
+        """Nothing to do: no process reads for it."""
+
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[None]:
         """Have some lots in the store."""
         if not self.store.whole:

@@ -36,7 +36,7 @@ __all__ = ["Helper", "Helpers", "serve"]
 
 Array = npt.NDArray[Any]
 Work = Callable[[Array, Any], Any]
-_START = "from tabfeed.loader.helpers import serve; serve()"
+_START = "from tabfeed.loader.helper_processes import serve; serve()"
 _KILLED = -9
 _NICE = 5
 _MOMENT = 0.01
@@ -211,17 +211,11 @@ class Helpers:
     def dismiss(self) -> None:
         """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
         with self._changed:
-            for helper in [h for h in self._all if h in self._free or not h.up]:
-                helper.close()
-                self._all.remove(helper)
-            self._free = []
-
-    def close(self) -> None:
-        """End all processes."""
-        with self._changed:
+            used = [h for h in self._all if h.up and h.alive and h not in self._free]
             for helper in self._all:
-                helper.close()
-            self._free = []
+                if helper not in used:
+                    helper.close()
+            self._all, self._free = used, []
 
 
 # -- there ------------------------------------------------------------------------------------
