@@ -34,12 +34,12 @@ from datetime import date
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from gpu_models import loss_of, make_adam, make_sgd
+from gpu_models import Step, captured, make_adam, make_sgd, stepper
 from loader import CARDINALITIES, CATS, COLUMNS, CONTS, make_file
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
@@ -248,8 +248,11 @@ def some(batches: Iterable[Any], limit: float = SOME) -> dict[str, float]:
 
 
 def held_on_gpu(loader: TorchAsyncItr) -> float:
-    """Most MB the loader held: torch's, and the pool that pylibcudf decodes into."""
-    nbytes = torch.cuda.max_memory_allocated()
+    """Most MB the loader held: torch's, and the pool that pylibcudf decodes into.
+
+    What was given back counts as long as the GPU has not come by the last use of it.
+    """
+    nbytes = torch.cuda.memory_stats()["active_bytes.all.peak"]
     pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
     return (nbytes + pool) / 1e6
 
@@ -314,7 +317,7 @@ def say(name: str, figures: Any) -> None:
 # -- train -------------------------------------------------------------------------------------
 
 
-def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> dict[str, Any]:
+def train(batches: Iterable[Any], step: Step, limit: float) -> dict[str, Any]:
     """Rows a second after the first step; the first batch's time apart. Busy from the beginning."""
     torch.cuda.synchronize()
     begin, rows, first = time.perf_counter(), 0, 0.0
@@ -338,26 +341,36 @@ def train(batches: Iterable[Any], step: Callable[[Any], None], limit: float) -> 
     return {"rate": rate, "first": first, "busy": busy.percent, "seconds": seconds, **_of(cores)}
 
 
-def stepper(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Callable[[Any], None]:
-    """One step."""
+class Model(NamedTuple):
+    """What is trained.
 
-    def step(batch: Any) -> None:
-        optimiser.zero_grad(set_to_none=True)
-        loss_of(model, batch).backward()
-        optimiser.step()
+    Attributes
+    ----------
+    batch
+        Rows of a batch.
+    make
+        Gives the model and its optimiser.
+    graph
+        Whether its step is captured as a CUDA graph.
+    """
 
-    return step
+    batch: int
+    make: Callable[[], Any]
+    graph: bool = False
 
 
-MODELS: dict[str, tuple[int, Callable[[], Any]]] = {
-    "512-256, Adam, batch 400,000": (400_000, lambda: make_adam(SORTED_SIZES, "cuda")),
-    "three of 128, SGD, dense, batch 65,536": (
-        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=False),
+MODELS = {
+    "512-256, Adam, batch 400,000": Model(400_000, lambda: make_adam(SORTED_SIZES, "cuda")),
+    "three of 128, SGD, dense, batch 65,536": Model(
+        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=False)
     ),
-    "three of 128, SGD, sparse, batch 65,536": (
-        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=True),
+    "three of 128, SGD, sparse, batch 65,536": Model(
+        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=True)
     ),
-}  # fmt: skip
+    "three of 128, SGD, sparse, graph, batch 65,536": Model(
+        65_536, lambda: make_sgd(SORTED_SIZES, "cuda", sparse=True), graph=True
+    ),
+}
 
 
 def many_batches(folder: Path, batch: int) -> list[Any]:
@@ -372,10 +385,12 @@ def many_batches(folder: Path, batch: int) -> list[Any]:
 def train_section(folder: Path, rounds: int) -> dict[str, Any]:
     """Each model: its ceiling and what it gets from files, turn by turn."""
     out: dict[str, Any] = {}
-    for name, (batch, make) in MODELS.items():
+    for name, (batch, make, graph) in MODELS.items():
         torch.cuda.empty_cache()
         step = stepper(*make())
         still = many_batches(folder, batch)
+        if graph:
+            step = captured(step, still[0])
         loaders = {r: ours(folder, batch, reader=r, drop_last=True) for r in ("arrow", "cudf")}
         others: dict[str, Callable[[], Iterable[Any]]] = {
             "by hand, 8 workers": partial(by_hand, folder, batch),

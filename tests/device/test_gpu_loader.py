@@ -119,6 +119,22 @@ def test_the_budget_is_kept(dataset, reader):
     assert torch.cuda.max_memory_allocated() - before + pool <= 40e6
 
 
+@pytest.mark.parametrize("reader", ["arrow", "cudf"])
+def test_the_budget_is_kept_for_a_model_that_lags_behind(long_dataset, reader):
+    needs_cudf(reader)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loader = batches(long_dataset, "cuda", reader=reader, device_memory="60MB")
+    for batch in loader:
+        torch.cuda._sleep(2_000_000)  # a millisecond, while the program goes on
+        del batch
+    pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
+    peak = torch.cuda.memory_stats()["active_bytes.all.peak"]  # what is still to be read included
+    assert peak - before + pool <= 60e6
+
+
 @pytest.fixture(scope="module")
 def long_dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")

@@ -39,8 +39,8 @@ class Stream:
     def wait_event(self, event):
         assert isinstance(event, Event)
 
-    def record_event(self):
-        return Event()
+    def record_event(self, event=None):
+        return event or Event()
 
     def synchronize(self):
         pass
@@ -51,6 +51,7 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    monkeypatch.setattr(torch.cuda, "Event", lambda **options: Event())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(
         gpu_buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)

@@ -98,6 +98,35 @@ def test_a_state_goes_over(dataset):
     assert all(torch.equal(a[0], b[0]) for a, b in rest)
 
 
+def test_a_program_far_ahead_of_its_gpu_waits(dataset, monkeypatch):
+    marks, waited = [], []
+
+    class Mark:
+        def __init__(self, blocking=False):
+            assert blocking, "whoever waits for it rests"
+            marks.append(self)
+
+        def query(self):
+            return False
+
+        def synchronize(self):
+            waited.append(marks.index(self))
+
+    queue, come_to = GpuRecipe.queue, []
+
+    def queue_when(self, made):
+        come_to.append(waited[-1] if waited else None)
+        return queue(self, made)
+
+    monkeypatch.setattr(torch.cuda, "Event", Mark)
+    monkeypatch.setattr(GpuRecipe, "queue", queue_when)
+    for _ in walked(tuples(dataset, batch_size=16), memory=500_000):
+        pass
+    assert len(come_to) == len(marks) > 3
+    # Before a chunk is queued, the model has come to the last but one before it.
+    assert all(latest >= number - 2 for number, latest in enumerate(come_to) if number > 1)
+
+
 @pytest.mark.parametrize("how", ["arrow", "cudf", "packed"])
 @pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
 def test_memory_is_divided_within_its_bounds(how, memory):

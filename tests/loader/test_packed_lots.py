@@ -533,7 +533,7 @@ class Slow(pretend.Event):
 
 
 def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretend.Stream, "record_event", lambda self: Slow())
+    monkeypatch.setattr(pretend.Stream, "record_event", lambda self, event=None: Slow())
     monkeypatch.setattr("tabfeed.loader.torch.gpu_buffers._PATIENCE", 20.0)
     dataset = write(tmp_path)
     plain, mine = tuples(dataset, streams=1), unpacked(tuples(dataset, streams=1))

@@ -114,7 +114,7 @@ class Desks:
                     return Desk(self, new)
                 time.sleep(0.001)
                 continue
-            if event is not None:
+            if event is not None and not event.query():  # which keeps the interpreter
                 event.synchronize()
             return Desk(self, number)
         raise LoaderError("no memory for the next rows came free; give more host_memory")

@@ -79,6 +79,10 @@ class Recipe(Generic[B]):
                 batches.extend(self.finish(chunk))
         return batches
 
+    def mark(self) -> Any:
+        """An event behind all that the training thread has a device do; None without a device."""
+        return None
+
     def queue(self, made: Any) -> Any:
         """What `make` gave, on the training thread, as early as it may be; waits for nothing."""
         return made

@@ -26,8 +26,9 @@ LABELS = {
     "share": "waiting for another thread",
     "full": "queue full",
     "wait": "waiting for data",
+    "behind": "waiting for the model",
 }
-WAITING = ("share", "full", "wait")
+WAITING = ("share", "full", "wait", "behind")
 _RECENT = 6000
 _BIN_NS = 25_000_000
 

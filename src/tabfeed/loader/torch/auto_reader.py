@@ -308,7 +308,7 @@ class AutoIterator(EpochIterator[B]):
         asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
-        return self._recipe.arrive(made)
+        return self._arrive(made)
 
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if the GPU fails while it is on trial."""

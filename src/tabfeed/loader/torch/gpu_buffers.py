@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib.stride_tricks import as_strided
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.columns import Group
 from tabfeed.loader.plan import Strip
+from tabfeed.loader.torch.one_call import lay_strips
 
 __all__ = ["Plane", "Slab", "Slabs", "page_locked", "planes_of", "torch_dtype"]
 
@@ -136,7 +136,7 @@ class Slabs:
             event = stream.record_event()
         self._views: dict[Any, Tensor] = {}
         self._addresses: dict[int, Array] = {}
-        self._in_order = np.arange(rows, dtype=np.int32)
+        self._in_order = torch.arange(rows, dtype=torch.int32)
         self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
 
     def take(self, stream: Any, count: int = 1) -> list[Slab]:
@@ -201,10 +201,11 @@ class Slabs:
             Of the chunk.
         """
         places = page_locked((len(self.planes), rows), self._index)
-        for plane, out in zip(self.planes, places.numpy(), strict=True):
-            for slab, order, strip in strips:
-                first = slab.number * plane.columns * self.rows
-                lay_strip(self._in_order if order is None else order, first, strip, out)
+        firsts = [[s.number * p.columns * self.rows for s, _, _ in strips] for p in self.planes]
+        orders = [
+            self._in_order if order is None else torch.from_numpy(order) for _, order, _ in strips
+        ]
+        lay_strips(places, orders, firsts, [list(strip) for _, _, strip in strips])
         return places
 
     @property
@@ -218,37 +219,6 @@ class Slabs:
         whole = self.planes[plane].view(-1).view(torch_dtype(dtype))
         last = whole.numel() - (plane.columns - 1) * self.rows
         return whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
-
-
-def lay_strip(order: Array, first: int, strip: Strip, out: Array) -> None:
-    """Write where the rows of a strip lie to their places of a chunk.
-
-    Parameters
-    ----------
-    order
-        The permutation of its lot: row ``i`` is row ``order[i]`` in file order.
-    first
-        Where the lot's first row lies.
-    strip
-        Which rows go where.
-    out
-        One for each place.
-
-    Examples
-    --------
-    Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
-
-    >>> places = np.zeros(6, np.int32)
-    >>> strip = Strip(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
-    >>> lay_strip(np.array([4, 0, 3, 1, 2], np.int32), 100, strip, places)
-    >>> places.tolist()
-    [0, 100, 103, 0, 101, 102]
-    """
-    _, start, pitch, steps, width, place, stride = strip
-    shape, size = (steps, width), order.itemsize
-    rows = as_strided(order[start:], shape, (pitch * size, size), writeable=False)
-    to = as_strided(out[place:], shape, (stride * out.itemsize, out.itemsize))
-    np.add(rows, out.dtype.type(first), out=to)
 
 
 def page_locked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["copy_all", "cut_all", "gather_all"]
+__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_strips"]
 
 Tensor = torch.Tensor
+_ALONE = 2**15 - 1  # numbers: with more of them torch would call other threads to its help
 _FEW = 64  # more pieces take longer to hand over than there is to gain
 
 
@@ -84,6 +85,68 @@ def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
     return found
 
 
+def fill_table(
+    table: Tensor,
+    known: list[list[Tensor]],
+    places: list[Tensor],
+    starts: list[list[int]],
+) -> None:
+    """Fill a table with what is known of the pages of some row groups, now that they have a place.
+
+    Parameters
+    ----------
+    table
+        One row for each of `tabfeed.loader.packed_pages.ROWS`, and a column for each page.
+    known
+        For each row group its `Pages`: their table, of which column and whether coded each is.
+    places
+        The addresses at which its columns begin.
+    starts
+        The addresses of its bytes, and of what they become.
+
+    Examples
+    --------
+    >>> pages = torch.tensor([[5], [0], [7], [0], [0], [0], [1], [2]], dtype=torch.int32)
+    >>> table = torch.zeros((8, 1), dtype=torch.int64)
+    >>> column, coded = torch.tensor([1], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+    >>> fill_table(table, [[pages, column, coded]], [torch.tensor([300, 400])], [[10, 20]])
+    >>> table[:, 0].tolist()
+    [15, 0, 27, 0, 0, 0, 401, 22]
+    """
+    _as_one(_fill_table)(table, known, places, starts)
+
+
+def lay_strips(
+    places: Tensor, orders: list[Tensor], firsts: list[list[int]], strips: list[list[int]]
+) -> None:
+    """Write where the rows of some strips lie to their places of a chunk.
+
+    Parameters
+    ----------
+    places
+        For each plane, one for each place of the chunk.
+    orders
+        The permutation of each strip's lot: row ``i`` is row ``order[i]`` in file order.
+    firsts
+        For each plane, where the first row of each strip's lot lies in it.
+    strips
+        Which rows go where: the fields of `tabfeed.loader.plan.Strip`.
+
+    Examples
+    --------
+    Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
+
+    >>> from tabfeed.loader.plan import Strip
+    >>> places = torch.zeros((1, 6), dtype=torch.int32)
+    >>> strip = Strip(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
+    >>> lay_strips(places, [order], [[100]], [list(strip)])
+    >>> places.tolist()
+    [[0, 100, 103, 0, 101, 102]]
+    """
+    _as_one(_lay_strips)(places, orders, firsts, strips, _ALONE)
+
+
 @cache
 def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, run without Python if that can be had."""
@@ -128,3 +191,45 @@ def _copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
         to.narrow(0, at, part.numel()).copy_(part, non_blocking=True)
         at += part.numel()
     return table.to(to.device, non_blocking=True)
+
+
+def _fill_table(
+    table: Tensor,
+    known: list[list[Tensor]],
+    places: list[Tensor],
+    starts: list[list[int]],
+) -> None:
+    done = 0
+    for i in range(len(known)):
+        pages, column, coded = known[i]
+        at, to = starts[i]
+        part = table.narrow(1, done, pages.size(1))
+        for row in range(pages.size(0)):  # all at once would be work for more than this thread
+            part.select(0, row).copy_(pages.select(0, row))
+        part.select(0, 0).add_(at)
+        part.select(0, 2).add_(to)
+        part.select(0, 6).add_(places[i].index_select(0, column))
+        part.select(0, 7).add_(coded.to(part.dtype).mul_(to))
+        done += pages.size(1)
+
+
+def _lay_strips(
+    places: Tensor,
+    orders: list[Tensor],
+    firsts: list[list[int]],
+    strips: list[list[int]],
+    most: int,
+) -> None:
+    for plane in range(len(firsts)):
+        out = places[plane]
+        for i in range(len(strips)):
+            _, start, pitch, steps, width, place, stride = strips[i]
+            wide, high = min(width, most), max(1, most // max(1, width))
+            for row in range(0, steps, high):
+                rows = min(high, steps - row)
+                for column in range(0, width, wide):
+                    size = [rows, min(wide, width - column)]
+                    source = orders[i][start + row * pitch + column :]
+                    to = out[place + row * stride + column :].as_strided(size, [stride, 1])
+                    to.copy_(source.as_strided(size, [pitch, 1]))
+                    to.add_(firsts[plane][i])

@@ -29,7 +29,7 @@ from tabfeed.loader.torch import gpu_buffers
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot
 from tabfeed.loader.torch.nvcomp import decompress
-from tabfeed.loader.torch.one_call import copy_all
+from tabfeed.loader.torch.one_call import copy_all, fill_table
 from tabfeed.trace import span
 
 __all__ = ["Lanes", "PackedGroup", "PackedLot", "Unpacker"]
@@ -206,33 +206,21 @@ class Unpacker:
 
     def _table(self, lots: list[GpuLot], slabs: list[Slab], lane: _Lane) -> Tensor:
         """The `ROWS` of all pages, addresses in place of offsets."""
-        groups = [group for lot in lots for group in _packed(lot).groups]
-        table = gpu_buffers.page_locked(
-            (len(ROWS), sum(len(group.pages.column) for group in groups)), torch.int64
-        )
-        rows, done = table.numpy(), 0
+        known, places, starts, count = [], [], [], 0
         packed, plain = lane.packed.data_ptr(), lane.plain.data_ptr()
         for lot, slab in zip(lots, slabs, strict=True):
-            what, places = _packed(lot), self.slabs.addresses(slab.number)
+            what, columns = _packed(lot), self.slabs.addresses(slab.number)
             for group in what.groups:
-                out = rows[:, done : done + len(group.pages.column)]
-                at = packed + group.at
-                self._place(group, at, plain if what.compressed else at, places, out)
-                done += len(group.pages.column)
-                plain += group.pages.room
+                at, pages = packed + group.at, group.pages
+                known.append([*map(torch.from_numpy, (pages.table, pages.column, pages.coded))])
+                places.append(torch.from_numpy(columns + group.first * self._widths))
+                starts.append([at, plain if what.compressed else at])
+                plain += pages.room
+                count += len(pages.column)
             packed += what.packed
+        table = gpu_buffers.page_locked((len(ROWS), count), torch.int64)
+        fill_table(table, known, places, starts)
         return table
-
-    def _place(self, group: PackedGroup, at: int, to: int, places: Array, out: Array) -> None:
-        """What is known of the pages of a row group, now that it is known where they lie."""
-        table, column, coded, _ = group.pages
-        out[:] = table
-        out[0] += at
-        out[2] += to
-        if group.first:
-            places = places + group.first * self._widths
-        out[6] += places[column]
-        out[7] += coded * np.int64(to)
 
     def _answer(self, question: _Asked, lots: Sequence[GpuLot]) -> None:
         """Wait for what was asked, and have lots that are not sound read again."""
