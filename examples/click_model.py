@@ -31,3 +31,36 @@ class ClickModel(nn.Module):
         """The log-odds of a click."""
         looked_up = [table(cats[:, i]) for i, table in enumerate(self.tables)]
         return self.dense(torch.cat([*looked_up, conts], dim=1)).squeeze(1)
+
+
+class OneTableModel(nn.Module):
+    """The same with all categories in one table, each its own run of rows: 26 look-ups are one.
+
+    Only rows that were looked up get a gradient (``sparse=True``); with dense ones, every step
+    would write all rows of the table.
+
+    Parameters
+    ----------
+    rows
+        Rows of each category, in the order of the columns of `cats`.
+    numbers
+        How many numbers there are.
+    width
+        Of a vector.
+    """
+
+    first: torch.Tensor
+
+    def __init__(self, rows: Sequence[int], numbers: int, width: int = 16) -> None:
+        super().__init__()
+        self.table = nn.Embedding(sum(rows), width, sparse=True)
+        self.register_buffer("first", torch.tensor([0, *rows[:-1]]).cumsum(0))
+        layers, inputs = [], len(rows) * width + numbers
+        for before in (inputs, 128, 128):
+            layers += [nn.Linear(before, 128), nn.ReLU()]
+        self.dense = nn.Sequential(*layers, nn.Linear(128, 1))
+
+    def forward(self, cats: torch.Tensor, conts: torch.Tensor) -> torch.Tensor:
+        """The log-odds of a click."""
+        looked_up = self.table(cats + self.first).flatten(1)
+        return self.dense(torch.cat([looked_up, conts], dim=1)).squeeze(1)

@@ -68,6 +68,16 @@ def test_torch_fastai_and_lightning(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_one_table_and_full_batches(tmp_path: Path) -> None:
+    told = run("criteo_gpu", "--rows", "4100", *SMALL[2:], "--folder", str(tmp_path / "out"))
+    text = told["criteo_gpu"]
+    assert "20 batches of 200 rows an epoch" in text and "read by Arrow" in text
+    before, after = (float(area) for area in re.findall(r"epoch \d: loss .*, AUC (0\.\d+)", text))
+    assert after > before and after > 0.6, text
+    assert "- rows: 8000 -" in text, text  # 100 are left over in each epoch
+
+
+@pytest.mark.timeout(300)
 def test_jax_with_data_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from tabfeed import datagen

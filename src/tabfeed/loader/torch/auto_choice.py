@@ -158,6 +158,12 @@ class Choice:
         self.settled = self.reader == ARROW
         self._say(f"{ARROW}: {GPU} was to be tried{self._told_before()}, but {reason}")
 
+    def end(self, why: str) -> None:
+        """Use Arrow for good, for another reason than what was measured."""
+        self.reader = self.wanted = ARROW
+        self.settled = True
+        self._say(why)
+
     def _told_before(self) -> str:
         before = self._before
         return f", since training waited {before.waits:.0%} of its time" if before else ""

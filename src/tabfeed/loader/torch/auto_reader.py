@@ -5,10 +5,9 @@ event behind the model's work when the next chunk is asked for, and the one behi
 the second comes later, the model had nothing to do in between. Two events a chunk, looked at when
 they have happened; nobody waits for them.
 
-The order of rows does not depend on who reads, nor on how many batches a chunk has. So an iterator
-goes over by beginning again at the step where it stands. The memory of one reader is given up
-before the other's is asked for, which makes that one step slow; it happens twice at most. It does
-not happen as long as others (a second iterator, a loader made by `map`) use the same memory.
+It goes over as `tabfeed.loader.torch.gpu_feed` says, which makes that one step slow; it happens
+twice at most. It does not happen as long as others (a second iterator, a loader made by `map`) use
+the same memory.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.lots import ReadsLots
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch
-from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
 from tabfeed.loader.torch.auto_choice import GPU, Choice
+from tabfeed.loader.torch.gpu_feed import GpuFeed, GpuIterator
 from tabfeed.loader.torch.gpu_recipe import timed_event
 
 __all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
@@ -173,19 +172,24 @@ class _Loading(threading.Thread):
         self.ok, self.reason = reason is None, reason or ""
 
 
-class AutoFeed(Feed[B]):
+class AutoFeed(GpuFeed[B]):
     """A feed that begins with Arrow and may go over to the GPU.
 
     Parameters
     ----------
     made
         Makes the batches with Arrow.
+    spare
+        Makes them in the computer's memory, and copies them.
     ways
-        Both ways to make them.
+        Both ways to make them on the GPU.
     """
 
-    def __init__(self, made: Feed[B], ways: Ways) -> None:
-        super().__init__(_watched(made.recipe), made.plan, made.options)
+    _own = ("_spare", "choice", "_ways", "_loading", "_kin")
+
+    def __init__(self, made: Feed[B], spare: Feed[Any], ways: Ways) -> None:
+        super().__init__(made, spare)
+        self.recipe = _watched(made.recipe)
         self.choice = Choice()
         self._ways = ways
         self._loading: _Loading | None = None
@@ -196,9 +200,14 @@ class AutoFeed(Feed[B]):
         """Which reader, and why."""
         return self.choice.why
 
+    def tell(self, why: str) -> None:
+        """Say who reads now, and why; for good."""
+        self.choice.end(why)
+
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> AutoFeed[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        new = AutoFeed(super().finishing(finish), self._ways)
+        made = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        new: AutoFeed[Any] = AutoFeed(made, self._spare, self._ways)
         new._kin = self._kin
         new._kin.add(new)
         return new
@@ -245,30 +254,8 @@ class AutoFeed(Feed[B]):
             made = self._ways.build(False)
             assert made is not None, "it was there before"
         self.choice.went_over()
-        self.recipe, self.options = _watched(made.recipe.finishing(finish)), made.options
-        self.plan = replace(self.plan, chunk=made.plan.chunk)
-        self._next, self._now = self._with_chunk(self._next), self._with_chunk(self._now)
-
-    def _with_chunk(self, position: Position) -> Position:
-        plan = replace(position.plan, chunk=self.plan.chunk)
-        return position._replace(plan=plan)
-
-    def let_go(self) -> None:
-        """Give up all memory on the GPU."""
-        self.recipe = self.recipe.host  # type: ignore[attr-defined]
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        own = ("choice", "_ways", "_loading", "_kin")
-        return _plain, ({k: v for k, v in self.__getstate__().items() if k not in own},)
-
-
-def _plain(state: dict[str, Any]) -> Feed[Any]:
-    """In another process batches are made on the CPU."""
-    feed: Feed[Any] = Feed.__new__(Feed)
-    feed.__setstate__(state)
-    return feed
+        self.take_over(made.finishing(finish))
+        self.recipe = _watched(self.recipe)
 
 
 def _watched(recipe: Any) -> Any:
@@ -277,7 +264,7 @@ def _watched(recipe: Any) -> Any:
     return replace(recipe, reader=metered, timed=True)
 
 
-class AutoIterator(EpochIterator[B]):
+class AutoIterator(GpuIterator[B]):
     """Batches of one epoch, by whichever reader the feed has chosen.
 
     Parameters
@@ -288,23 +275,20 @@ class AutoIterator(EpochIterator[B]):
         Where to begin.
     """
 
-    def __init__(self, feed: AutoFeed[B], position: Position) -> None:
-        self._feed, self._closed = feed, False
-        options = feed.options
-        super().__init__(feed.recipe, position, options.place, options, feed._on_batch)
+    _feed: AutoFeed[B]
 
     def _start(self) -> None:
         self._timeline = _Timeline()
         super()._start()
 
-    def _take(self) -> list[B]:
+    def _take_now(self) -> list[B]:
         feed = self._feed
         if feed.choice.settled:
-            return super()._take()
+            return super()._take_now()
         meter: Meter = self._recipe.reader.meter  # type: ignore[attr-defined]
         self._timeline.tell(feed.choice, meter.rate)
         if self._step < self._plan.steps and feed.may_change():
-            self._go_over()
+            self._go_over(feed.change)
         asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
@@ -320,29 +304,5 @@ class AutoIterator(EpochIterator[B]):
             if self._closed or not self._feed.choice.trying:
                 raise
             self._feed.choice.refuse(f"it failed: {e!r}")
-        self._go_over()
+        self._go_over(self._feed.change)
         return super()._next_chunk()
-
-    def _go_over(self) -> None:
-        """Begin again where this stands, with the reader that is wanted."""
-        feed = self._feed
-        self._prefetch.close()
-        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
-        self._queued.clear()
-        self._recipe = self._recipe.host  # type: ignore[attr-defined]
-        self._timeline = _Timeline()
-        feed.change()
-        self._recipe, self._options = feed.recipe, feed.options
-        self._sit_down(feed._with_chunk(self.position))
-        self._start()
-        if self._closed:  # by another thread, meanwhile
-            self._prefetch.close()
-
-    def close(self) -> None:
-        """End the threads; there is no next batch after this."""
-        self._closed = True
-        super().close()
-
-
-def _nothing(number: int) -> Any:
-    raise AssertionError(f"there is no chunk {number}")

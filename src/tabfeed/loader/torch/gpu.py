@@ -33,9 +33,11 @@ from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.devices import check_device, free_bytes
 from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
+from tabfeed.loader.torch.gpu_feed import GpuFeed
 from tabfeed.loader.torch.gpu_memory import Need, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
+from tabfeed.loader.torch.one_call import prepare
 from tabfeed.loader.torch.packed_lots import PackedRow, packed_row, why_not_unpacked
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
@@ -184,6 +186,7 @@ class _Build:
         share = divide(need, self.memory, how=how)
         if share is None:
             return None
+        prepare()
         planes = planes_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
@@ -200,7 +203,7 @@ class _Build:
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
         options = replace(feed.options, threads=threads, depth=share.depth)
-        return Feed(made, replace(feed.plan, chunk=share.steps), options)
+        return GpuFeed(Feed(made, replace(feed.plan, chunk=share.steps), options), feed)
 
     def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
         recipe = self.feed.recipe
@@ -225,7 +228,7 @@ def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, Ways(build, build.why_not))
+        return AutoFeed(made, build.feed, Ways(build, build.why_not))
     made.reader_choice = f"Arrow: {reason}"
     return made
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_strips"]
+__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_strips", "prepare"]
 
 Tensor = torch.Tensor
 _ALONE = 2**15 - 1  # numbers: with more of them torch would call other threads to its help
@@ -145,6 +145,15 @@ def lay_strips(
     [[0, 100, 103, 0, 101, 102]]
     """
     _as_one(_lay_strips)(places, orders, firsts, strips, _ALONE)
+
+
+def prepare() -> None:
+    """Have torch ready to run all of them: on the thread that makes a loader, before any other.
+
+    It warns meanwhile, and warnings are silenced for all threads or for none.
+    """
+    for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_strips):
+        _as_one(function)
 
 
 @cache

@@ -1,0 +1,61 @@
+"""A model that takes all memory of the GPU in mid-epoch. To be run alone: it does take it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import TabfeedWarning
+from tabfeed.loader.torch import TorchAsyncItr
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
+]
+# Chunks of half a million rows: so many bytes that torch asks for memory for each of them.
+CATS, CONTS = [f"c{i}" for i in range(4)], [f"x{i}" for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    rows = 40 * 80_000
+    table = {c: random.integers(0, 10**6, rows, dtype=np.int32) for c in CATS}
+    table |= {c: random.standard_normal(rows, dtype=np.float32) for c in CONTS}
+    table["y"] = random.integers(0, 2, rows).astype(np.float32)
+    pq.write_table(pa.table(table), folder / "rows.parquet", row_group_size=80_000)
+    return Dataset(str(folder), part_size=80_000 * 52)
+
+
+def take_all():
+    """Tensors until there is no room for another megabyte."""
+    taken, size = [], 2**33
+    while size >= 2**20:
+        try:
+            taken.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            size //= 2
+    return taken
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf", "auto"])
+def test_the_loader_gives_its_share_up_and_goes_on(dataset, reader):
+    host, gpu = (
+        TorchAsyncItr(dataset, CATS, CONTS, ["y"], batch_size=65_536, shuffle=True, **options)
+        for options in ({"device": "cpu"}, {"device": "cuda", "reader": reader})
+    )
+    taken, seen = [], 0
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
+        for one, other in zip(host, gpu, strict=True):
+            assert all(torch.equal(a, b.cpu()) for a, b in zip(one, other, strict=True))
+            seen += 1
+            if seen == 10:
+                taken = take_all()
+    assert seen == len(host) and taken
+    assert "given up its own" in gpu.reader_choice
+    del taken
+    torch.cuda.empty_cache()

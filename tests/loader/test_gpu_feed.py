@@ -1,0 +1,179 @@
+"""A GPU that runs out of memory in mid-epoch: the loader gives its own up, and goes on."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import TabfeedWarning
+from tabfeed.loader.base import Feed
+from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_chunks, gpu_memory
+from tabfeed.loader.torch.auto_reader import AutoFeed
+from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu_feed import GpuFeed
+from tests.loader.pretend import Event, pretend_gpu
+
+ERRORS = {
+    "torch": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB"),
+    "script": (RuntimeError, "failed in the TorchScript interpreter.\nCUDA out of memory. Tried"),
+    "pool": (MemoryError, "std::bad_alloc: out_of_memory: RMM failure"),
+}
+
+
+@pytest.fixture(autouse=True)
+def pretend(monkeypatch):
+    pretend_gpu(monkeypatch, free=10**8)
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 8 * 16)  # so that there are several
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(3):
+        table = {"a": random.integers(0, 99, 700, dtype=np.int32)}
+        table["b"] = random.standard_normal(700, dtype=np.float32)
+        table["y"] = random.integers(0, 2, 700).astype(np.float32)
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet", row_group_size=150)
+    return Dataset(str(tmp_path))
+
+
+def tuples(dataset, **options):
+    return TorchAsyncItr(dataset, ["a"], ["b"], ["y"], batch_size=16, shuffle=True, **options)
+
+
+def walked(loader, reader="arrow"):
+    feed = loader.feed
+    small = Feed(feed.recipe, replace(feed.plan, chunk=1), feed.options)
+    loader.feed = on_gpu(small, torch.device("cpu"), GpuOptions(reader))
+    assert isinstance(loader.feed, GpuFeed) and isinstance(loader.feed.recipe, GpuRecipe)
+    return loader
+
+
+def fail_in(monkeypatch, where, kind="torch", after=3):
+    """Let what is done on the GPU fail after some calls; with errors of their own, each time."""
+    error, said = ERRORS.get(kind, (RuntimeError, kind))
+    real, calls = getattr(*where), []
+
+    def failing(*arguments):
+        calls.append(None)
+        if len(calls) > after:
+            raise error(said)
+        return real(*arguments)
+
+    monkeypatch.setattr(*where, failing)
+
+
+def same(one, other):
+    pairs = list(zip(one, other, strict=True))
+    return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
+TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "bring")
+
+
+@pytest.mark.parametrize("where", [TRAINING, WORKER], ids=["training thread", "worker"])
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_epoch_goes_on_with_the_same_rows(dataset, monkeypatch, where, error, after):
+    plain, loader = tuples(dataset), walked(tuples(dataset))
+    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    fail_in(monkeypatch, where, error, after)
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU") as told:
+        assert same(plain, loader)
+    assert len([w for w in told if w.category is TabfeedWarning]) == 1
+    assert slabs() is None, "its memory is given up"
+    assert "given up its own" in loader.reader_choice
+    assert same(plain, loader)  # the next epoch, without a word
+
+
+def test_with_auto_as_well(dataset, monkeypatch):
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
+    monkeypatch.setattr("tabfeed.loader.torch.auto_reader.timed_event", lambda stream: Never())
+    monkeypatch.setattr("tabfeed.loader.torch.gpu_recipe.timed_event", lambda stream: Never())
+    plain, loader = tuples(dataset), walked(tuples(dataset), "auto")
+    assert isinstance(loader.feed, AutoFeed)
+    fail_in(monkeypatch, TRAINING)
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
+        assert same(plain, loader)
+    assert "given up its own" in loader.reader_choice and loader.feed.choice.settled
+    assert same(plain, loader)
+
+
+class Never(Event):
+    """An event that has not happened yet."""
+
+    def query(self):
+        return False
+
+
+def test_a_state_from_there_is_good_anywhere(dataset, monkeypatch):
+    plain, loader = tuples(dataset), walked(tuples(dataset))
+    fail_in(monkeypatch, TRAINING, after=2)
+    batches = iter(loader)
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        for _ in range(100):
+            next(batches)
+    plain.load_state_dict(loader.state_dict())
+    assert same(plain, batches)
+
+
+def test_a_loader_made_by_map_gives_up_its_own(dataset, monkeypatch):
+    def twice(x, y):
+        return x, y * 2
+
+    loader = walked(Loader(dataset, 16, True, targets=["y"]))
+    mapped = loader.map(twice)
+    fail_in(monkeypatch, TRAINING)
+    expected = [y * 2 for _, y in Loader(dataset, 16, True, targets=["y"])]
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        assert all(torch.equal(y, e) for (_, y), e in zip(mapped, expected, strict=True))
+
+
+def test_two_passes_at_a_time(dataset, monkeypatch):
+    plain, loader = list(tuples(dataset)), walked(tuples(dataset))
+    fail_in(monkeypatch, TRAINING, after=6)
+    one, other = iter(loader), loader.feed.seek(0)
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        first = list(one)
+    assert same(plain, first)
+    other.close()
+
+
+def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):
+    loader = walked(tuples(dataset))
+    fail_in(monkeypatch, TRAINING, "an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal"):
+        list(loader)
+
+
+def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
+    loader = walked(tuples(dataset))
+    fail_in(monkeypatch, TRAINING)
+    finish = type(loader.feed.recipe.finish)
+    real = finish.__call__
+
+    def failing(self, chunk):
+        if not isinstance(loader.feed.recipe, GpuRecipe):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, chunk)
+
+    monkeypatch.setattr(finish, "__call__", failing)
+    with (
+        pytest.warns(TabfeedWarning, match="no memory left"),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        list(loader)
+
+
+def test_a_copy_for_another_process_is_of_the_cpu(dataset):
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
+    assert type(copied) is Feed and not isinstance(copied.recipe, GpuRecipe)
+    assert same(copied, tuples(dataset))
