@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
-from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_chunks, gpu_memory
+from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_chunks, gpu_memory
 from tabfeed.loader.torch.auto_reader import AutoFeed
 from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
 from tabfeed.loader.torch.gpu_feed import GpuFeed
@@ -36,17 +37,22 @@ def pretend(monkeypatch):
 
 @pytest.fixture
 def dataset(tmp_path):
+    return written(tmp_path, 3, 700)
+
+
+def written(folder, files, rows):
     random = np.random.default_rng(0)
-    for number in range(3):
-        table = {"a": random.integers(0, 99, 700, dtype=np.int32)}
-        table["b"] = random.standard_normal(700, dtype=np.float32)
-        table["y"] = random.integers(0, 2, 700).astype(np.float32)
-        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet", row_group_size=150)
-    return Dataset(str(tmp_path))
+    for number in range(files):
+        table = {"a": random.integers(0, 99, rows, dtype=np.int32)}
+        table["b"] = random.standard_normal(rows, dtype=np.float32)
+        table["y"] = random.integers(0, 2, rows).astype(np.float32)
+        pq.write_table(pa.table(table), folder / f"{number}.parquet")
+    return Dataset(str(folder))
 
 
 def tuples(dataset, **options):
-    return TorchAsyncItr(dataset, ["a"], ["b"], ["y"], batch_size=16, shuffle=True, **options)
+    options = {"batch_size": 16, "shuffle": True, **options}
+    return TorchAsyncItr(dataset, ["a"], ["b"], ["y"], **options)
 
 
 def walked(loader, reader="arrow"):
@@ -92,6 +98,36 @@ def test_the_epoch_goes_on_with_the_same_rows(dataset, monkeypatch, where, error
     assert slabs() is None, "its memory is given up"
     assert "given up its own" in loader.reader_choice
     assert same(plain, loader)  # the next epoch, without a word
+
+
+def test_no_thread_waits_for_memory_that_nobody_gives_back(tmp_path, monkeypatch):
+    """The lots of the chunk that failed are let go, and who waits for their slabs goes on."""
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 600.0)
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 8 * 1000)
+    dataset, options = written(tmp_path, 6, 40_000), {"batch_size": 1000, "streams": 1}
+    plain, loader = tuples(dataset, **options), walked(tuples(dataset, **options))
+    slabs = loader.feed.recipe.maker.slabs
+    real, taken, waiting = slabs.take, [], threading.Event()
+
+    def take(stream, count=1):
+        taken.append(count)
+        if len(taken) == 2:
+            slabs._free.clear()  # none is left but those in use
+            waiting.set()
+        return real(stream, count)
+
+    monkeypatch.setattr(slabs, "take", take)
+    gather = gpu_chunks.gather_all
+
+    def failing(*arguments):
+        if waiting.is_set():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return gather(*arguments)
+
+    monkeypatch.setattr(gpu_chunks, "gather_all", failing)
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        assert same(plain, loader)
+    assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
 
 
 def test_with_auto_as_well(dataset, monkeypatch):

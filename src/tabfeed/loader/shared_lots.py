@@ -182,7 +182,8 @@ class SharedLots(Generic[L]):
                 del self._lots[number]
 
     def close(self) -> None:
-        """Read nothing more; a thread that asks gets an error. Waits for nothing."""
+        """Read nothing more, keep nothing; a thread that asks gets an error. Waits for nothing."""
         self._closed = True
+        self._lots = {}  # whose memory another thread may be waiting for
         if self._on_close is not None:
             self._on_close()
