@@ -40,6 +40,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from gpu_models import Step, captured, make_adam, make_sgd, stepper
+from gpu_tables import tables
 from loader import CARDINALITIES, CATS, COLUMNS, CONTS, make_file
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
@@ -453,7 +454,7 @@ def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64_000_000)
     parser.add_argument("--group-rows", type=int, default=GROUP)
@@ -484,7 +485,7 @@ def main() -> None:
         result[name] = sections[name]()
         if args.json:
             args.json.write_text(json.dumps(result, indent=2))
-    print(json.dumps(result, indent=2))
+    print(tables(result))
 
 
 if __name__ == "__main__":

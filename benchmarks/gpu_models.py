@@ -22,7 +22,7 @@ __all__ = ["Batch", "Step", "Tabular", "captured", "loss_of", "make_adam", "make
 Batch = tuple[Tensor, Tensor, Tensor]
 Step = Callable[[Batch], None]
 
-_DIMENSION = 16
+_DIMENSION, _NUMBERS = 16, 13
 
 
 class Tables(nn.Module):
@@ -54,20 +54,26 @@ class OneTable(nn.Module):
 
 
 class Tabular(nn.Module):
-    """Embeddings and numbers through some layers to one logit."""
+    """Embeddings and numbers through some layers to one logit.
+
+    Parameters
+    ----------
+    embed
+        Gives the vectors of a row, side by side.
+    inputs
+        How many numbers those and the rest are.
+    layers
+        Widths.
+    normalise
+        Whether batches are, after each layer.
+    """
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        numbers: int,
-        layers: Sequence[int],
-        *,
-        normalise: bool,
-        sparse: bool = False,
+        self, embed: nn.Module, inputs: int, layers: Sequence[int], *, normalise: bool
     ) -> None:
         super().__init__()
-        self.embed = Tables(sizes) if normalise else OneTable(sizes, sparse=sparse)
-        widths = [len(sizes) * _DIMENSION + numbers, *layers]
+        self.embed = embed
+        widths = [inputs, *layers]
         parts: list[nn.Module] = []
         for before, after in zip(widths, layers, strict=False):
             parts += [nn.Linear(before, after), nn.ReLU()]
@@ -80,6 +86,10 @@ class Tabular(nn.Module):
         return self.body(torch.cat([self.embed(cats), conts], dim=1)).squeeze(1)
 
 
+def _inputs(sizes: Sequence[int]) -> int:
+    return len(sizes) * _DIMENSION + _NUMBERS
+
+
 def loss_of(model: nn.Module, batch: Batch) -> Tensor:
     """Binary cross-entropy."""
     cats, conts, label = batch
@@ -88,7 +98,7 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 
 def make_adam(sizes: Sequence[int], device: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model of layers 512 and 256, and Adam in one kernel."""
-    model = Tabular(sizes, 13, [512, 256], normalise=True).to(device)
+    model = Tabular(Tables(sizes), _inputs(sizes), [512, 256], normalise=True).to(device)
     return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
 
@@ -96,7 +106,8 @@ def make_sgd(
     sizes: Sequence[int], device: str, *, sparse: bool
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model of three layers of 128, and SGD."""
-    model = Tabular(sizes, 13, [128, 128, 128], normalise=False, sparse=sparse).to(device)
+    embed = OneTable(sizes, sparse=sparse)
+    model = Tabular(embed, _inputs(sizes), [128, 128, 128], normalise=False).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=1e-2, fused=None if sparse else True)
 
 

@@ -47,18 +47,28 @@ class OneTableModel(nn.Module):
         How many numbers there are.
     width
         Of a vector.
+    layers
+        Widths of the dense layers.
     """
 
     first: torch.Tensor
 
-    def __init__(self, rows: Sequence[int], numbers: int, width: int = 16) -> None:
+    def __init__(
+        self,
+        rows: Sequence[int],
+        numbers: int,
+        width: int = 16,
+        layers: Sequence[int] = (128, 128, 128),
+    ) -> None:
         super().__init__()
         self.table = nn.Embedding(sum(rows), width, sparse=True)
         self.register_buffer("first", torch.tensor([0, *rows[:-1]]).cumsum(0))
-        layers, inputs = [], len(rows) * width + numbers
-        for before in (inputs, 128, 128):
-            layers += [nn.Linear(before, 128), nn.ReLU()]
-        self.dense = nn.Sequential(*layers, nn.Linear(128, 1))
+        parts: list[nn.Module] = []
+        before = len(rows) * width + numbers
+        for after in layers:
+            parts += [nn.Linear(before, after), nn.ReLU()]
+            before = after
+        self.dense = nn.Sequential(*parts, nn.Linear(before, 1))
 
     def forward(self, cats: torch.Tensor, conts: torch.Tensor) -> torch.Tensor:
         """The log-odds of a click."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from click_model import OneTableModel
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,35 +37,13 @@ class Columns:
 class Trained:
     """One epoch of training: the model, its step, where the time went, the loss in the end."""
 
-    model: ClickModel
+    model: OneTableModel
     step: Callable[[Batch], float]
     prof: Profiler
     loss: float
 
 
-class ClickModel(nn.Module):
-    """Embeddings and numbers, side by side, through two dense layers.
-
-    All categories share one table of embeddings, each its own run of rows in it: one look-up
-    instead of 26. Only the rows that a batch looked up get a gradient.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        super().__init__()
-        self.table = nn.Embedding(sum(columns.ids), DIMENSIONS, sparse=True)
-        self.register_buffer("first", torch.tensor([0, *columns.ids[:-1]]).cumsum(0))
-        width = len(columns.ids) * DIMENSIONS + len(columns.conts)
-        self.dense = nn.Sequential(
-            nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)
-        )
-
-    def forward(self, cats: torch.Tensor, conts: torch.Tensor) -> torch.Tensor:
-        """The log-odds of a click."""
-        looked_up = self.table(cats + self.first).flatten(1)
-        return self.dense(torch.cat([looked_up, conts], dim=1)).squeeze(1)
-
-
-def training_step(model: ClickModel) -> Callable[[Batch], float]:
+def training_step(model: OneTableModel) -> Callable[[Batch], float]:
     """What is done with each batch; gives the loss."""
     optimisers = [
         torch.optim.SparseAdam(list(model.table.parameters()), lr=3e-3),
@@ -88,7 +67,7 @@ def train(name: str, feed: Iterable[Batch], columns: Columns) -> Trained:
     """One epoch of a new model, under the profiler's eyes."""
     torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # a core is left for what feeds it
     torch.manual_seed(0)
-    model = ClickModel(columns)
+    model = OneTableModel(columns.ids, len(columns.conts), DIMENSIONS, layers=(128, 64))
     step = training_step(model)
     with Profiler(name) as prof:
         losses = [step(batch) for batch in prof.watch(feed)]
@@ -96,7 +75,7 @@ def train(name: str, feed: Iterable[Batch], columns: Columns) -> Trained:
 
 
 @torch.no_grad()
-def evaluate(model: ClickModel, batches: Iterable[Batch]) -> float:
+def evaluate(model: OneTableModel, batches: Iterable[Batch]) -> float:
     """The area under the ROC curve."""
     scored = [(model(cats, conts), labels) for cats, conts, labels in batches]
     score, label = (torch.cat(parts).numpy() for parts in zip(*scored, strict=True))

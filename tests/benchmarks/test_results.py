@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.gpu_tables import tables
 from benchmarks.harness.contender import contenders
 from benchmarks.harness.page import page
 from benchmarks.harness.readme import GPU, between, figures, gpu_figures, write_readme
@@ -46,6 +48,21 @@ def test_readme_and_gpu_figures_agree() -> None:
     assert text == gpu_figures(found), "run: python -m benchmarks.harness.readme"
     rate = found["load"]["tabfeed, arrow, 1 GB"]["rate"]
     assert f"puts {rate:.0f} million shuffled rows" in text
+
+
+def test_the_gpu_benchmark_prints_a_table_of_all_it_found() -> None:
+    found = json.loads((SOURCE.parent / "gpu_h200.json").read_text("utf-8"))
+    text = tables(found)
+    rate, share = (
+        found["load"]["tabfeed, arrow, 1 GB"]["rate"],
+        found["train"]["512-256, Adam, batch 400,000"]["arrow, share of the ceiling"],
+    )
+    assert f"| tabfeed, arrow, 1 GB | {rate:.2f} | 923 |" in text
+    assert re.search(rf"^\| 512-256, Adam, .* \| arrow \| .* \| {share:.3f} \|", text, re.M)
+    fed = sum(isinstance(f, dict) for model in found["train"].values() for f in model.values())
+    rows = len(found["load"]) + fed + 4  # within the limit, and without
+    assert text.count("\n| ") + 1 == rows + 3 * 2
+    assert tables({"bounded": {"failed": "no memory"}}) == "within the limit: no memory\n"
 
 
 def test_figures_are_put_in_their_own_places(tmp_path: Path) -> None:

@@ -173,14 +173,19 @@ def test_a_loader_made_by_map_gives_up_its_own(dataset, monkeypatch):
         assert all(torch.equal(y, e) for (_, y), e in zip(mapped, expected, strict=True))
 
 
-def test_two_passes_at_a_time(dataset, monkeypatch):
+def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
     plain, loader = list(tuples(dataset)), walked(tuples(dataset))
     fail_in(monkeypatch, TRAINING, after=6)
-    one, other = iter(loader), loader.feed.seek(0)
-    with pytest.warns(TabfeedWarning, match="no memory left"):
-        first = list(one)
-    assert same(plain, first)
-    other.close()
+    one, other = iter(loader), iter(loader)
+    found = [], []
+    with pytest.warns(TabfeedWarning, match="no memory left") as told:
+        for batches in zip(one, other, strict=True):
+            for passed, batch in zip(found, batches, strict=True):
+                passed.append(batch)
+    assert len([w for w in told if w.category is TabfeedWarning]) == 1
+    assert same(plain, found[0]) and same(plain, found[1])
+    for batches in (one, other):
+        assert batches._recipe is loader.feed.recipe
 
 
 def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):

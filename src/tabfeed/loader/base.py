@@ -24,7 +24,6 @@ from tabfeed.loader.read_ahead import reading_ahead
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
-from tabfeed.trace import span
 
 __all__ = ["EpochIterator", "Feed"]
 
@@ -96,7 +95,6 @@ class EpochIterator(Generic[B]):
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
         self._queued: deque[Any] = deque()
-        self._latest: Any = None  # an event: the model has come to the latest chunk
         self._prefetch = Prefetch(
             lambda number: recipe.make(epoch, place, lots, number),
             range(first, plan.chunks if self._step < plan.steps else first),
@@ -138,32 +136,17 @@ class EpochIterator(Generic[B]):
 
     def _take(self) -> list[B]:
         """The batches of the next chunk."""
-        return self._arrive(self._next_chunk())
-
-    def _arrive(self, made: Any) -> list[B]:
-        """The batches of a chunk, and a mark where the model comes to it."""
-        batches = self._recipe.arrive(made)
-        self._latest = self._recipe.mark()
-        return batches
+        return self._recipe.arrive(self._next_chunk())
 
     def _next_chunk(self) -> Any:
         """The next chunk, and what is there of those after it queued."""
         queued, recipe = self._queued, self._recipe
         while not queued or (len(queued) <= recipe.queue_ahead and self._prefetch.ready):
-            self._let_catch_up()
+            if self._step < self._plan.steps:  # else there is none
+                recipe.let_catch_up()
             queued.append(recipe.queue(next(self._prefetch)))
             self._prefetch.go_on()
         return queued.popleft()
-
-    def _let_catch_up(self) -> None:
-        """Wait until the model has come to the latest chunk, if there are more.
-
-        A program may be far ahead of its GPU, and all chunks in between would need memory there.
-        """
-        latest = self._latest
-        if latest is not None and self._step < self._plan.steps and not latest.query():
-            with span("behind"):
-                latest.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
         """Where this iterator stands."""

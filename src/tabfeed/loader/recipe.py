@@ -79,9 +79,8 @@ class Recipe(Generic[B]):
                 batches.extend(self.finish(chunk))
         return batches
 
-    def mark(self) -> Any:
-        """An event behind all that the training thread has a device do; None without a device."""
-        return None
+    def let_catch_up(self) -> None:
+        """Wait, if the model is so far behind that there is no memory for another chunk."""
 
     def queue(self, made: Any) -> Any:
         """What `make` gave, on the training thread, as early as it may be; waits for nothing."""

@@ -102,9 +102,10 @@ class SharedLots(Generic[L]):
         with self._changed:
             if self._closed:
                 raise LoaderError("the loader was closed")
-            there = [n for n in missing if n in self._lots]
+            lots = self._lots  # `close` may put another in its place, without the lock
+            there = [n for n in missing if n in lots]
             for number in there:
-                lot = self._lots[number]
+                lot = lots[number]
                 if isinstance(lot, BaseException):
                     raise lot
                 found[number] = lot
@@ -177,9 +178,9 @@ class SharedLots(Generic[L]):
             while self._low in self._done:
                 self._done.remove(self._low)
                 self._low += 1
-            low = self._low
-            for number in [n for n in self._lots if self._last_use.get(n, low - 1) < low]:
-                del self._lots[number]
+            low, lots = self._low, self._lots
+            for number in [n for n in lots if self._last_use.get(n, low - 1) < low]:
+                del lots[number]
 
     def close(self) -> None:
         """Read nothing more, keep nothing; a thread that asks gets an error. Waits for nothing."""

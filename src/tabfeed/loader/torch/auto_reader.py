@@ -23,13 +23,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tabfeed.errors import TabfeedError
-from tabfeed.loader.base import EpochIterator, Feed
-from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.base import Feed
 from tabfeed.loader.lots import ReadsLots
-from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
-from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
 from tabfeed.loader.torch.auto_choice import GPU, Choice
 from tabfeed.loader.torch.gpu_feed import GpuFeed, GpuIterator
@@ -204,19 +201,13 @@ class AutoFeed(GpuFeed[B]):
         """Say who reads now, and why; for good."""
         self.choice.end(why)
 
-    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> AutoFeed[Any]:
-        """A feed of the same chunks, cut into batches by another function."""
-        made = Feed(self.recipe.finishing(finish), self.plan, self.options)
+    def _kin_of(self, made: Feed[Any]) -> AutoFeed[Any]:
         new: AutoFeed[Any] = AutoFeed(made, self._spare, self._ways)
         new._kin = self._kin
         new._kin.add(new)
         return new
 
-    def _iterator(
-        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
-    ) -> EpochIterator[Any]:
-        if recipe is not self.recipe:
-            return super()._iterator(recipe, begin, options)
+    def _begin_at(self, begin: Position) -> AutoIterator[B]:
         return AutoIterator(self, begin)
 
     def may_change(self) -> bool:
@@ -292,7 +283,7 @@ class AutoIterator(GpuIterator[B]):
         asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
-        return self._arrive(made)
+        return self._recipe.arrive(made)
 
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if the GPU fails while it is on trial."""

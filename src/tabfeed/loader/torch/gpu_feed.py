@@ -56,9 +56,12 @@ class GpuFeed(Feed[B]):
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuFeed[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        made = super().finishing(finish)
+        return self._kin_of(Feed(self.recipe.finishing(finish), self.plan, self.options))
+
+    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
+        """A feed like this one, which makes other batches in the same memory."""
         new: GpuFeed[Any] = GpuFeed(made, self._spare)
-        new.reader_choice = made.reader_choice
+        new.reader_choice = self.reader_choice
         return new
 
     def _iterator(
@@ -66,15 +69,22 @@ class GpuFeed(Feed[B]):
     ) -> EpochIterator[Any]:
         if recipe is not self.recipe:
             return super()._iterator(recipe, begin, options)
+        return self._begin_at(begin)
+
+    def _begin_at(self, begin: Position) -> GpuIterator[B]:
         return GpuIterator(self, begin)
 
     def give_up(self) -> None:
-        """Make batches in the computer's memory from now on. Nobody else may hold the recipe."""
+        """Make batches in the computer's memory from now on.
+
+        What others hold of the memory (a second iterator, a loader made by `map`) stays until they
+        give it up as well.
+        """
         finish = self.recipe.finish
         self.let_go()
         self.take_over(self._spare.finishing(finish))
         self.tell(f"Arrow: {_GIVEN_UP}")
-        warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=2)
+        warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=6)  # the training loop
 
     def tell(self, why: str) -> None:
         """Say who reads now, and why."""

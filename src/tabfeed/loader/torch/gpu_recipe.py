@@ -12,8 +12,9 @@ every one the training thread would wait. Where columns are put together in the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -77,6 +78,9 @@ class GpuRecipe(Recipe[B]):
         Whether events tell their time.
     here
         Whether the training thread queues what is to be done on the GPU.
+    latest
+        The event at which the model comes to the chunk that arrived last; whoever waits for it
+        rests. All who use the same memory share it.
     """
 
     stream: Any = None
@@ -84,6 +88,7 @@ class GpuRecipe(Recipe[B]):
     host: Any = None
     timed: bool = False
     here: bool = False
+    latest: deque[Any] = field(default_factory=partial(deque, maxlen=1))
 
     @property
     def queue_ahead(self) -> int:  # type: ignore[override]
@@ -105,10 +110,14 @@ class GpuRecipe(Recipe[B]):
     def _maker(self) -> Any:
         return self.maker  # on a GPU
 
-    def mark(self) -> Any:
-        """An event behind all that the training thread has queued; who waits for it rests."""
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        return torch.cuda.current_stream(self.device).record_event(event)
+    def let_catch_up(self) -> None:
+        """Wait until the model has come to the latest chunk, of this pass or one before.
+
+        A program may be far ahead of its GPU, and all chunks in between would need memory there.
+        """
+        if self.latest and not self.latest[-1].query():  # which keeps the interpreter
+            with span("behind"):
+                self.latest[-1].synchronize()
 
     def queue(self, made: Any) -> Any:
         """Queue the making of a chunk, if that was left to the training thread."""
@@ -140,6 +149,8 @@ class GpuRecipe(Recipe[B]):
         current.wait_event(made.event)
         for tensor in made.owners:
             tensor.record_stream(current)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.latest.append(current.record_event(event))
         batches: list[B] = made.batches
         return batches
 
