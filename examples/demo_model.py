@@ -1,4 +1,4 @@
-"""The demo's model, its training step, and the two ways to feed it."""
+"""The demo's training step, on the model of `click_model.py`, and the two ways to feed it."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_pages_made_while_building_are_there(site: Path) -> None:
     assert operators.count('class="worked"') > 30 and "<td>Rome</td>" in operators
     commands = (site / "reference" / "cli.html").read_text("utf-8")
     assert "tabfeed doctor DATA" in commands and "tags=list&lt;string&gt;" in commands
-    assert "ClickModel" in (site / "examples" / "demo_model.html").read_text("utf-8")
+    assert "OneTableModel" in (site / "examples" / "demo_model.html").read_text("utf-8")
     films = (site / "examples" / "movielens_torch.html").read_text("utf-8")
     assert "<p>The model: a vector and a bias" in films and "# %%" not in films
     assert (site / "examples" / "notebooks" / "movielens_torch.ipynb").exists()
