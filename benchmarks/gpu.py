@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import date
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,9 +45,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import tabfeed
+from benchmarks.harness.about import code_digest, versions
 from benchmarks.harness.busy import Busy
 from benchmarks.harness.cores import Cores
 from benchmarks.harness.gpu_about import gpu_about
+from benchmarks.harness.medians import medians
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
@@ -56,6 +58,15 @@ FILE_ROWS = 1_000_000
 GROUP = 250_000
 CEILING_BYTES = 8 * 10**9
 SOME = 2.5  # seconds: of what is slow not the whole epoch
+PACKAGES = [
+    "torch",
+    "pyarrow",
+    "numpy",
+    "pylibcudf-cu13",
+    "rmm-cu13",
+    "nvidia-libnvcomp-cu13",
+    "triton",
+]
 SORTED_SIZES = [size for _, size in sorted(zip(CATS, CARDINALITIES, strict=True))]
 
 
@@ -75,31 +86,14 @@ def make_data(folder: Path, rows: int, group: int = GROUP) -> None:
 
 def hardware() -> dict[str, Any]:
     """What it ran on."""
-    packages = [
-        "tabfeed",
-        "torch",
-        "pyarrow",
-        "numpy",
-        "pylibcudf-cu13",
-        "rmm-cu13",
-        "nvidia-libnvcomp-cu13",
-        "triton",
-        "keras",
-        "jax",
-    ]
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
     return {
         "date": date.today().isoformat(),
         **gpu_about(),
         "CUDA": torch.version.cuda,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "packages": found,
+        "packages": {"tabfeed": tabfeed.__version__, **versions(PACKAGES)},
+        "code": code_digest(),
     }
 
 
@@ -274,7 +268,7 @@ def load_section(folder: Path, rounds: int) -> dict[str, Any]:
         loader = ours(folder, 65_536, **options)
         begin = drain(loader)["rate"]
         runs = [drain(loader) for _ in range(rounds)]
-        out[name] = _median(runs) | {
+        out[name] = medians(runs) | {
             "rate of the first epoch": begin,
             "MB on the GPU": held_on_gpu(loader),
             "reader": type(loader.feed.recipe.reader).__name__,
@@ -294,7 +288,7 @@ def load_section(folder: Path, rounds: int) -> dict[str, Any]:
         "stock, item by item": partial(stock, folder, 65_536, 196_608),
     }
     for name, other in others.items():
-        out[name] = _median([some(other()) for _ in range(rounds)])
+        out[name] = medians([some(other()) for _ in range(rounds)])
         say(name, out[name])
     return out
 
@@ -302,12 +296,6 @@ def load_section(folder: Path, rounds: int) -> dict[str, Any]:
 def _rate(function: Callable[[], int]) -> float:
     start = time.perf_counter()
     return function() / (time.perf_counter() - start) / 1e6
-
-
-def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each figure that is known."""
-    known = {key: [run[key] for run in runs if run[key] is not None] for key in runs[0]}
-    return {key: statistics.median(found) if found else None for key, found in known.items()}
 
 
 def say(name: str, figures: Any) -> None:
@@ -406,7 +394,7 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
             figures["cudf"].append(train(loaders["cudf"], step, SOME))
             for other, begin in others.items():
                 figures[other].append(train(begin(), step, SOME))
-        found: dict[str, Any] = {key: _median(runs) for key, runs in figures.items()}
+        found: dict[str, Any] = {key: medians(runs) for key, runs in figures.items()}
         for reader in loaders:
             pairs = zip(figures[reader], figures["ceiling"], strict=True)
             shares = [got["rate"] / best["rate"] for got, best in pairs]
@@ -444,7 +432,7 @@ def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
             loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
             out["decoded data, GB"] = loader.feed.plan.rows * 160 / 1e9
             drain(loader)
-            out[reader + when] = _median([drain(loader) for _ in range(rounds)])
+            out[reader + when] = medians([drain(loader) for _ in range(rounds)])
             loader.close()
             del loader
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import keras
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
+import tabfeed
+from benchmarks.harness.about import code_digest, versions
 from benchmarks.harness.busy import Busy
 from benchmarks.harness.data import CARDINALITIES, CATS, CONTS, Spec, make
 from benchmarks.harness.gpu_about import gpu_about
+from benchmarks.harness.medians import medians
 from tabfeed import Dataset
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures
 from tabfeed.loader.keras import KerasSequenceLoader
 from tabfeed.loader.keras_columns import Embedding, Identity
 
 ROW_BYTES = 4 * (len(CATS) + len(CONTS) + 1)
-PACKAGES = ("tabfeed", "keras", "torch", "jax", "jaxlib", "numpy", "pyarrow")
+PACKAGES = ("keras", "torch", "jax", "jaxlib", "numpy", "pyarrow")
 
 
 class Turn(DataAdapter):  # type: ignore[misc,unused-ignore]
@@ -166,15 +168,9 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "share of the ceiling": statistics.median(shares),
         "shares, round by round": shares,
         "very first batch, seconds": first["KerasSequenceLoader"],
-        **{name: _median(found) for name, found in runs.items()},
+        **{name: medians(found) for name, found in runs.items()},
         "loader alone, million rows a second": drain(loader),
     }
-
-
-def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each figure that is known."""
-    known = {key: [run[key] for run in runs if run[key] is not None] for key in runs[0]}
-    return {key: statistics.median(found) if found else None for key, found in known.items()}
 
 
 def surroundings(args: argparse.Namespace) -> dict[str, Any]:
@@ -190,15 +186,9 @@ def surroundings(args: argparse.Namespace) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {"tabfeed": tabfeed.__version__, **versions(PACKAGES)},
+        "code": code_digest(),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

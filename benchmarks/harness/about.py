@@ -6,14 +6,14 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-__all__ = ["about", "code_digest", "code_version"]
+__all__ = ["about", "code_digest", "code_version", "versions"]
 
 ROOT = Path(__file__).parents[2]
 _ALWAYS = ("tabfeed", "numpy", "pyarrow", "polars", "duckdb", "torch")
@@ -25,12 +25,21 @@ def about() -> dict[str, Any]:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory": psutil.virtual_memory().total,
+        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in _ALWAYS if _there(name)},
+        "versions": versions(_ALWAYS),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Of those packages that are installed."""
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def code_version() -> str:
@@ -68,11 +77,3 @@ def _cpu() -> str:
 
 def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if os.path.exists(path) else []
-
-
-def _there(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
