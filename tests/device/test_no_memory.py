@@ -28,7 +28,7 @@ def dataset(tmp_path_factory):
     table |= {c: random.standard_normal(rows, dtype=np.float32) for c in CONTS}
     table["y"] = random.integers(0, 2, rows).astype(np.float32)
     pq.write_table(pa.table(table), folder / "rows.parquet", row_group_size=80_000)
-    return Dataset(str(folder), part_size=80_000 * 52)
+    return Dataset(str(folder), part_size=80_000 * 60)
 
 
 def take_all():
