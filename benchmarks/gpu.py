@@ -13,6 +13,8 @@ what ``tabfeed[gpu]`` brings.
     python benchmarks/gpu.py --data DIR --json OUT [--rows 64000000] [--sections load train bounded]
 
 Row groups are of 250,000 rows; with ``--group-rows 1000000`` as large as many tools make them.
+Ids have 32 bits; with ``--wide`` they have 64, and labels are whole numbers, as a `Workflow` writes
+them.
 """
 
 from __future__ import annotations
@@ -70,18 +72,19 @@ PACKAGES = [
 SORTED_SIZES = [size for _, size in sorted(zip(CATS, CARDINALITIES, strict=True))]
 
 
-def make_data(folder: Path, rows: int, group: int = GROUP) -> None:
+def make_data(folder: Path, rows: int, group: int = GROUP, *, wide: bool = False) -> None:
     """Files of a million rows, made side by side; read once, so that they are in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"part_{n:04}.parquet" for n in range(rows // FILE_ROWS)]
-    todo = [(f, FILE_ROWS, group, n) for n, f in enumerate(files) if not f.exists()]
+    todo = [(f, FILE_ROWS, group, n, wide) for n, f in enumerate(files) if not f.exists()]
     if todo:
         with ProcessPoolExecutor(os.cpu_count()) as workers:
             list(workers.map(make_file, *zip(*todo, strict=True)))
     for file in files:
         file.read_bytes()
-        if (found := pq.read_metadata(file).row_group(0).num_rows) != group:
-            raise SystemExit(f"{file} has row groups of {found:,} rows; give another --data")
+        first = pq.read_metadata(file).row_group(0)
+        if first.num_rows != group or (first.column(0).physical_type == "INT64") != wide:
+            raise SystemExit(f"{file} is of other data; give another --data")
 
 
 def hardware() -> dict[str, Any]:
@@ -446,6 +449,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64_000_000)
     parser.add_argument("--group-rows", type=int, default=GROUP)
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--train-rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, required=True)
@@ -456,11 +460,12 @@ def main() -> None:
     if args.bounded_child:
         bounded_child(args.data, args.bounded_child, args.rounds)
         return
-    make_data(args.data, args.rows, args.group_rows)
+    make_data(args.data, args.rows, args.group_rows, wide=args.wide)
     result: dict[str, Any] = {
         "hardware": hardware(),
         "rows": args.rows,
         "rows of a row group": args.group_rows,
+        "wide": args.wide,
         "rounds": args.rounds,
         "rounds of training": args.train_rounds,
     }

@@ -40,18 +40,23 @@ _CODECS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Spec:
-    """Which data: as many columns as asked for, the label among them."""
+    """Which data: as many columns as asked for, the label among them.
+
+    If `wide`, ids have 64 bits and labels are whole numbers, as a `Workflow` writes them.
+    """
 
     rows: int
     columns: int = 40
     lists: int = 0
     codec: str = "snappy"
     group: int = 250_000
+    wide: bool = False
 
     @property
     def name(self) -> str:
         """A folder's name."""
-        return f"{self.rows}x{self.columns}-{self.lists}lists-{self.codec}-{self.group}"
+        end = "-wide" if self.wide else ""
+        return f"{self.rows}x{self.columns}-{self.lists}lists-{self.codec}-{self.group}{end}"
 
     @property
     def cats(self) -> tuple[str, ...]:
@@ -89,9 +94,9 @@ def make_files(spec: Spec, folder: Path, files: int = FILES) -> None:
         list(threads.map(_write, [spec] * files, paths, ends, ends[1:], [0] * files))
 
 
-def make_file(path: Path, rows: int, group: int, seed: int) -> None:
+def make_file(path: Path, rows: int, group: int, seed: int, wide: bool = False) -> None:
     """One file of 40 columns."""
-    _write(Spec(rows, group=group), path, 0, rows, seed)
+    _write(Spec(rows, group=group, wide=wide), path, 0, rows, seed)
 
 
 def _write(spec: Spec, path: Path, low: int, high: int, seed: int) -> None:
@@ -115,12 +120,13 @@ def _tables(spec: Spec, low: int, high: int, seed: int) -> Iterator[pa.Table]:
 
 def _table(spec: Spec, rows: int, random: np.random.Generator) -> pa.Table:
     table: dict[str, Any] = {}
+    ids, labels = (np.int64, np.int32) if spec.wide else (np.int32, np.float32)
     for i, name in enumerate(spec.cats):
         size = CARDINALITIES[i % len(CARDINALITIES)]
-        table[name] = np.exp(random.random(rows) * np.log(size)).astype(np.int32)
+        table[name] = np.exp(random.random(rows) * np.log(size)).astype(ids)
     for name in spec.conts:
         table[name] = random.standard_normal(rows, dtype=np.float32)
-    table["label"] = (random.random(rows) < 0.03).astype(np.float32)
+    table["label"] = (random.random(rows) < 0.03).astype(labels)
     for name in spec.multi_hot:
         offsets = np.append(0, np.cumsum(random.integers(0, 10, rows))).astype(np.int32)
         values = random.integers(1, 100_000, offsets[-1]).astype(np.int32)

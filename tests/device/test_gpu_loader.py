@@ -193,6 +193,29 @@ def test_columns_of_every_width(tmp_path):
             assert all(torch.equal(a[name], b[name].cpu()) for name in a)
 
 
+@pytest.mark.parametrize("codec", ["snappy", "zstd"])
+@pytest.mark.parametrize("reader", ["arrow", "cudf"])
+def test_columns_are_cast_on_the_gpu(tmp_path, reader, codec):
+    """Ids of several widths, fractions of several, labels that are integers: as files have them."""
+    needs_cudf(reader)
+    random, rows = np.random.default_rng(4), 60_000
+    table = {"a": random.integers(0, 2**40, rows), "b": random.integers(0, 99, rows, np.int16)}
+    table |= {"x": random.standard_normal(rows, np.float32), "z": random.standard_normal(rows)}
+    table |= {"n": random.integers(-(2**31), 2**31, rows, np.int32)}
+    table |= {"y": random.integers(0, 2, rows, np.int32), "t": random.integers(0, 2**60, rows)}
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(table), file, row_group_size=9000, compression=codec)
+    host, gpu = (
+        TorchAsyncItr(Dataset(str(file)), ["a", "b"], ["x", "n", "z"], ["y", "t"], batch_size=512,
+                      shuffle=True, device=device, reader=reader, device_memory="100MB")
+        for device in ("cpu", "cuda")
+    )  # fmt: skip
+    if reader == "cudf":
+        assert gpu.reader_choice.startswith(("the GPU", "pylibcudf"))
+    for _ in range(3):
+        assert all(same(a, b) for a, b in zip(host, gpu, strict=True))
+
+
 def test_a_damaged_page_is_told_as_arrow_tells_it(tmp_path):
     pytest.importorskip("pylibcudf")
     rows = np.arange(20_000, dtype=np.int32)

@@ -83,6 +83,26 @@ def test_the_same_batches_as_on_the_cpu(dataset, monkeypatch, slow, shuffle, mem
 
 
 @pytest.mark.timeout(120)
+def test_columns_of_several_dtypes(tmp_path):
+    random = np.random.default_rng(0)
+    values = {"c": random.integers(0, 2**40, ROWS), "d": random.integers(0, 9, ROWS, np.int32)}
+    values |= {"x": random.standard_normal(ROWS), "y": random.integers(0, 2, ROWS, np.int8)}
+    pq.write_table(pa.table(values), tmp_path / "rows.parquet", row_group_size=ROWS // 3)
+    one, other = (
+        TorchAsyncItr(
+            Dataset(str(tmp_path)), ["c", "d"], ["x"], ["y"], batch_size=512, shuffle=True,
+            device="cpu",
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    other.feed = on_gpu(other.feed, torch.device("cpu"), GpuOptions("cudf"))
+    assert isinstance(other.feed.recipe.reader, StandIn)
+    for _ in range(2):
+        pairs = list(zip(one, other, strict=True))
+        assert all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_few_threads(dataset, threads):
     loader = by_cudf(dataset, shuffle=True, threads=threads)

@@ -16,9 +16,11 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
+from tabfeed.loader.columns import Group
 from tabfeed.loader.decoders import Order, Spot, can_decode, decoders, decoding
 from tabfeed.loader.desks import Desks
-from tabfeed.loader.torch import TorchAsyncItr
+from tabfeed.loader.quick_fill import quick_fill
+from tabfeed.loader.torch import Loader, TorchAsyncItr
 
 ROWS = 700
 
@@ -94,6 +96,26 @@ def test_several_processes_lay_one_lot(folder, count, quick):
                 assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
     finally:
         helpers.dismiss()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted", "done"),
+    [
+        ("i4", "f4", True),
+        ("u2", "f4", True),
+        ("f8", "f4", True),
+        ("bool", "f4", True),
+        ("i4", "i8", True),
+        ("i8", "i4", False),  # Arrow looks whether they are too large
+    ],
+)
+def test_polars_casts_what_no_cast_can_spoil(tmp_path, dtype, wanted, done):
+    values = np.random.default_rng(0).permutation(ROWS).astype(dtype)
+    pq.write_table(pa.table({"a": values}), tmp_path / "one.parquet")
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
+    group, lot = Group("all", ("a",), np.dtype(wanted)), np.zeros((1, ROWS), wanted)
+    assert quick_fill(reader.parts, [group], 0, {"all": lot}) == done
+    assert np.array_equal(lot[0], values.astype(wanted)) == done
 
 
 def test_when_one_of_two_fails_the_other_is_heard_out(folder):

@@ -134,7 +134,7 @@ def test_a_program_far_ahead_of_its_gpu_waits(dataset, monkeypatch):
 def test_memory_is_divided_within_its_bounds(how, memory):
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    need = replace(Need.of(plan, layout, {"c": 4}), packed=20.0, plain=30.0)
+    need = replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
     assert (need.lot, need.batch, need.passing) == (32, 64, 36)
     share = divide(need, memory, how=how)
     if share is None:
@@ -152,7 +152,7 @@ def test_memory_is_divided_within_its_bounds(how, memory):
 def test_too_little_memory_for_anything_is_none():
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)
-    assert divide(Need.of(plan, layout, {"c": 4}), 1000) is None
+    assert divide(Need.of(plan, layout, {"c": np.dtype(np.int32)}), 1000) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_few_large_lots_are_decoded_by_several_processes_each(
     monkeypatch.setattr(desk_plan, "cpu_count", lambda: 16)
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
-    need = Need.of(plan, Layout(groups=(group,), matrices=True), {"c": 4})
+    need = Need.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
     options = LoaderOptions(host_memory=lots * need.lot_rows * need.lot)
     reader = replace(tuples(dataset).feed.recipe.reader, layout=Layout(groups=(group,)))
     found = DeskPlan.of(need, Share(2, 2, need.lot_rows, 8), options, reader)

@@ -34,6 +34,7 @@ from tabfeed.loader.torch import (
     unpack,
 )
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.packed_lots import PackedLotReader, PackedRow, packed_row
 from tests.loader import pretend
 from tests.loader.pretend import pretend_gpu, pretend_triton, pretend_unpacking
@@ -286,12 +287,71 @@ def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
     assert seen and not any(seen)
 
 
+# -- other dtypes than a batch has ----------------------------------------------------------
+
+
+def mixed(folder, *, null=False):
+    """Groups whose columns differ, or are not what a batch has; a null in one lot, if asked for."""
+    random, rows = np.random.default_rng(5), 320
+    fractions = pa.array(random.standard_normal(rows))
+    if null:
+        fractions = pa.concat_arrays([fractions[:100], pa.nulls(1, pa.float64()), fractions[101:]])
+    columns = {
+        "long": random.integers(0, 2**40, rows),
+        "short": random.integers(0, 9, rows, dtype=np.int16),
+        "longer": random.integers(-9, 9, rows),
+        "small": random.standard_normal(rows, dtype=np.float32),
+        "fraction": fractions,
+        "count": random.integers(0, 2**30, rows, dtype=np.int32),
+        "click": random.integers(0, 2, rows, dtype=np.int8),
+        "seconds": random.integers(0, 2**60, rows),
+    }
+    pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=80)
+    return Dataset(str(folder))
+
+
+def mixed_tuples(dataset, labels=("click", "seconds")):
+    return TorchAsyncItr(
+        dataset, ["long", "short", "longer"], ["small", "fraction", "count"], list(labels),
+        batch_size=40, shuffle=True, seed=3, buffer_size=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", [("click",), ("seconds",), ("click", "seconds")])
+def test_columns_are_cast_where_the_gpu_unpacks_them(tmp_path, seen, labels):
+    dataset = mixed(tmp_path)
+    host, gpu_way = mixed_tuples(dataset, labels), unpacked(mixed_tuples(dataset, labels))
+    for _ in range(2):
+        assert same(host, gpu_way)
+    assert seen and all(seen)
+
+
+def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
+    monkeypatch.setattr(packed_lots, "_SAMPLE", 1)  # it is in the second row group
+    dataset = mixed(tmp_path, null=True)
+    one, other = kept(mixed_tuples(dataset)), kept(unpacked(mixed_tuples(dataset)))
+    assert seen.count(False) == 1
+    for x, y in zip(one, other, strict=True):
+        assert all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(x, y, strict=True))
+    assert sum(int(torch.isnan(x).sum()) for _, x, _ in other) == 1
+
+
+def test_room_for_columns_that_are_joined_is_kept(tmp_path):
+    build = gpu._Build(mixed_tuples(mixed(tmp_path)).feed, CPU, GpuOps(), 10**8)
+    need, plain = build.need(build.stored), build.need(build.arrow)
+    # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
+    # joined, and there are four widths to say places for.
+    assert need.lot == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
+    assert need.batch == plain.batch == 3 * 8 + 3 * 4 + 2 * 4
+    assert need.passing == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch
+
+
 # -- how large rows are ---------------------------------------------------------------------
 
 
 def sizes_of(loader):
     reader = loader.feed.recipe.reader
-    return packed_row(reader.parts, reader.layout, reader.dtypes)
+    return packed_row(reader)
 
 
 def test_how_large_rows_are(tmp_path):

@@ -31,6 +31,7 @@ __all__ = [
     "extent_of",
     "find_on_desk",
     "find_pages",
+    "may_have_nulls",
 ]
 
 Array = npt.NDArray[Any]
@@ -145,7 +146,7 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
             raise UnfitError(f"column {name!r} is stored as {chunk.physical_type}")
         if not set(chunk.encodings) <= _ENCODINGS:
             raise UnfitError(f"column {name!r} is encoded as {', '.join(chunk.encodings)}")
-    if any(levels and not _no_nulls(chunk) for chunk, levels in found):
+    if any(may_have_nulls(chunk, levels) for chunk, levels in found):
         raise UnfitError("there are nulls, or the footer does not say that there are none")
     ranges = [chunk_range(chunk) for chunk, _ in found]
     runs, starts = _end_to_end(ranges)
@@ -160,9 +161,12 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
     return Extent(runs, chunks, compressed, sum(run.size for run in runs), plain)
 
 
-def _no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+def may_have_nulls(chunk: pq.ColumnChunkMetaData, levels: bool) -> bool:
+    """Whether a column of a row group has nulls, as far as the footer says."""
+    if not levels:
+        return False
     facts = chunk.statistics
-    return facts is not None and facts.has_null_count and facts.null_count == 0
+    return facts is None or not facts.has_null_count or facts.null_count > 0
 
 
 def _end_to_end(ranges: Sequence[Range]) -> tuple[tuple[Range, ...], list[int]]:

@@ -6,7 +6,7 @@ and Polars does not survive a fork: so only `tabfeed.loader.decoders` uses it.
 
 Polars does not verify the checksums of pages, and says less of a damaged file. So whoever calls
 this has read the same row groups once before with Arrow, which does both; and whatever is not as
-expected (a null, another dtype, other rows, an error) is left to Arrow again.
+expected (a null, a dtype that cannot be cast, other rows, an error) is left to Arrow again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tabfeed.io.parquet import ParquetFile
@@ -61,10 +62,15 @@ def _laid(column: Any, out: Array) -> bool:
     if column.null_count():
         return False
     values = column.to_numpy()
-    if values.dtype != out.dtype:
+    if values.dtype != out.dtype and not _casts(values.dtype, out.dtype):
         return False
     out[:] = values
     return True
+
+
+def _casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether any number may be cast so: `tabfeed.loader.columns.is_plain` allows the same."""
+    return dtype.kind in "iufb" and (wanted.kind == "f" or np.can_cast(dtype, wanted))
 
 
 def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:

@@ -4,8 +4,7 @@ Each thread reads on a stream of its own, several lots in one call, and lays the
 side in their slab, in few calls: pylibcudf joins those of one dtype to a matrix, which torch takes
 as it is. What pylibcudf decodes lies in a pool of bounded size.
 
-Whatever is not plain numbers in local Parquet files, and any lot with nulls, is left to Arrow,
-whose results are the same.
+Any lot with nulls is left to Arrow, whose results are the same.
 """
 
 from __future__ import annotations
@@ -20,30 +19,25 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import MissingExtraError
-from tabfeed.io.dataset import Dataset
-from tabfeed.loader.columns import Layout
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.trace import span
 
-__all__ = ["CudfLotReader", "why_not_cudf", "why_unfit"]
+__all__ = ["CudfLotReader", "why_not_cudf"]
 
 Tensor = torch.Tensor
 _POOLS: list[Any] = []  # the one of ours that is in use
 _STREAMS: dict[str, deque[tuple[Any, Any]]] = {}  # by device: pairs that nobody uses at the moment
 
 
-def why_not_cudf(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> str | None:
-    """Why pylibcudf cannot read these partitions; None if it can. Loads it."""
-    if (reason := why_unfit(parts, layout, dtypes)) is not None:
-        return reason
+def why_not_cudf() -> str | None:
+    """Why pylibcudf cannot be used; None if it can. Loads it."""
     # Threads of the library that fetches pages from files: 8 were measured half as fast again as
     # its own 4, and faster than 16. It looks once, when it is loaded.
     os.environ.setdefault("KVIKIO_NTHREADS", str(min(8, cpu_count())))
@@ -52,30 +46,6 @@ def why_not_cudf(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[A
     except ImportError as e:
         return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
     return None
-
-
-def why_unfit(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> str | None:
-    """What of these partitions pylibcudf cannot read; None if it can read all. Loads nothing."""
-    if not isinstance(parts, PartReader):
-        return "partitions are cached"
-    if parts.transforms:
-        return "transforms= need Arrow tables"
-    if layout.lists or layout.fixed or layout.extras:
-        return "there are list or text columns"
-    if not _plain(parts.dataset, layout, dtypes):
-        return "the files are not local Parquet files of plain numbers"
-    if any(not piece.whole for part in parts.partitions for piece in part.pieces):
-        return "row groups are too large for the budget and are read in slices"
-    return None
-
-
-def _plain(dataset: Dataset, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> bool:
-    return dataset.is_plain_parquet and all(
-        dataset.schema[name].dtype is not None
-        and np.dtype(dataset.schema[name].dtype.to_pandas_dtype()) == dtypes[group.name]
-        for group in layout.groups
-        for name in group.columns
-    )
 
 
 class _Pool:

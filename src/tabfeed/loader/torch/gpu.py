@@ -22,13 +22,11 @@ from tabfeed.budget import parse_bytes
 from tabfeed.errors import ArgumentError, TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
-from tabfeed.loader.columns import Layout
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import UnfitError
-from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
-from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf, why_unfit
+from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
 from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.devices import check_device, free_bytes
 from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
@@ -39,6 +37,7 @@ from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 from tabfeed.loader.torch.one_call import prepare
 from tabfeed.loader.torch.packed_lots import PackedRow, packed_row, why_not_unpacked
+from tabfeed.loader.torch.stored import Stored, as_stored
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
@@ -102,7 +101,7 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
         return feed
     build = _Build(feed, device, ops, options.memory(device) - ops.table_bytes)
     if options.reader == "auto":
-        return _auto(build, reader)
+        return _auto(build)
     on_gpu, why = _as_asked(options, build)
     made = build(on_gpu)
     if made is None and on_gpu:
@@ -126,63 +125,72 @@ class _Build:
     memory: int
 
     @property
-    def need(self) -> Need:
+    def arrow(self) -> Stored:
+        """Reads what Arrow decodes."""
+        return Stored(cast(LotReader, self.feed.recipe.reader), {})
+
+    @cached_property
+    def stored(self) -> Stored | str:
+        """Reads what the GPU decodes; or why it cannot."""
+        try:
+            return as_stored(self.arrow.reader)
+        except UnfitError as e:
+            return str(e)
+
+    def need(self, stored: Stored) -> Need:
         """What memory is needed for."""
-        recipe, reader = self.feed.recipe, cast(LotReader, self.feed.recipe.reader)
-        widths = {name: dtype.itemsize for name, dtype in reader.dtypes.items()}
-        need = Need.of(self.feed.plan, reader.layout, widths)
-        here = not (reader.layout.rest.columns or getattr(recipe.finish, "asks", False))
-        return replace(need, batch=need.batch + self.ops.row_bytes, here=here)
+        layout = stored.reader.layout
+        need = Need.of(self.feed.plan, layout, stored.reader.dtypes)
+        here = not (layout.rest.columns or getattr(self.feed.recipe.finish, "asks", False))
+        batch, passing = need.batch + self.ops.row_bytes, need.passing + stored.joining
+        return replace(need, batch=batch, passing=passing, here=here)
 
     def on_host(self) -> Feed[Any]:
         """The feed as it is: chunks are made in the computer's memory, and copied."""
-        enough = -(-(least(self.need) + self.ops.table_bytes) // 10**6)
+        enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
         self.feed.reader_choice = (
             "Arrow: batches are made in the computer's memory, and copied; to make them on the "
             f'GPU, give device_memory="{enough}MB" or more'
         )
         return self.feed
 
-    @property
-    def _read(self) -> tuple[ReadsParts, Layout, dict[str, Any]]:
-        """What is to be read."""
-        reader = cast(LotReader, self.feed.recipe.reader)
-        return reader.parts, reader.layout, reader.dtypes
-
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
-        if (reason := why_unfit(*self._read)) is not None:
-            return reason
-        return why_not_cudf(*self._read) if isinstance(self.unpacking, str) else None
+        if isinstance(self.stored, str):
+            return self.stored
+        return why_not_cudf() if isinstance(self.unpacking, str) else None
 
     @cached_property
     def unpacking(self) -> PackedRow | str:
         """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
-        _, layout, dtypes = self._read
-        widths = [plane.width for plane in planes_of(layout.groups, dtypes)]
+        if isinstance(self.stored, str):
+            return self.stored
+        reader = self.stored.reader
+        widths = [plane.width for plane in planes_of(reader.layout.groups, reader.dtypes)]
         if (reason := why_not_unpacked(self.device, widths)) is not None:
             return reason
         try:
-            return packed_row(*self._read)
+            return packed_row(reader)
         except UnfitError as e:
             return str(e)
 
     def __call__(self, on_gpu: bool) -> Feed[Any] | None:
         """One for which the GPU decodes, or Arrow does; None if memory is too small."""
         if not on_gpu:
-            return self._built("arrow", self.need)
-        made = None
+            return self._built("arrow", self.arrow, self.need(self.arrow))
+        if isinstance(self.stored, str):
+            return None
+        made, need = None, self.need(self.stored)
         if not isinstance(self.unpacking, str):
             packed, plain = self.unpacking
-            need = replace(self.need, packed=packed, plain=plain)
-            made = self._built("packed", need)
-        if made is None and why_not_cudf(*self._read) is None:
-            made = self._built("cudf", self.need)
+            made = self._built("packed", self.stored, replace(need, packed=packed, plain=plain))
+        if made is None and why_not_cudf() is None:
+            made = self._built("cudf", self.stored, need)
         return made
 
-    def _built(self, how: str, need: Need) -> Feed[Any] | None:
-        feed, recipe = self.feed, self.feed.recipe
-        reader, maker = cast(LotReader, recipe.reader), cast(ChunkMaker, recipe.maker)
+    def _built(self, how: str, stored: Stored, need: Need) -> Feed[Any] | None:
+        feed, reader = self.feed, stored.reader
+        maker = cast(ChunkMaker, feed.recipe.maker)
         share = divide(need, self.memory, how=how)
         if share is None:
             return None
@@ -199,7 +207,9 @@ class _Build:
             packed, plain = need.packed_lot
             lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
             unpack = Unpacker(slabs, lanes)
-        chunks = GpuChunkMaker(reader.layout, maker, slabs, streams[0], streams[1], unpack)
+        chunks = GpuChunkMaker(
+            reader.layout, maker, slabs, streams[0], streams[1], unpack, stored.pieces
+        )
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
         options = replace(feed.options, threads=threads, depth=share.depth)
@@ -219,12 +229,12 @@ class _Build:
         )
 
 
-def _auto(build: _Build, reader: LotReader) -> Feed[Any]:
+def _auto(build: _Build) -> Feed[Any]:
     """Arrow, with the GPU in reserve where it could decode the same."""
     made = build(False)
     if made is None:
         return build.on_host()
-    reason = why_unfit(reader.parts, reader.layout, reader.dtypes)
+    reason = build.stored if isinstance(build.stored, str) else None
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,6 +23,7 @@ from tabfeed.loader.plan import ChunkPlan
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs, torch_dtype
 from tabfeed.loader.torch.gpu_lots import GpuLot, bring
 from tabfeed.loader.torch.one_call import gather_all
+from tabfeed.loader.torch.stored import Piece
 from tabfeed.trace import span
 
 __all__ = ["GpuChunkMaker", "mark_used"]
@@ -48,6 +49,8 @@ class GpuChunkMaker:
         The stream to copy lots on.
     unpack
         Sees to lots that are packed, if any are.
+    pieces
+        Which groups of the slabs are but pieces of those that a batch has, by name.
     """
 
     layout: Layout
@@ -56,6 +59,7 @@ class GpuChunkMaker:
     stream: Any
     copies: Any
     unpack: Callable[[Sequence[GpuLot]], None] | None = None
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
     _turn: Any = field(default_factory=threading.Lock)
 
     def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
@@ -80,10 +84,25 @@ class GpuChunkMaker:
         self._wait_for([_slab(lot) for lot in lots.values()])
         found: list[Any] = gather_all(*self._runs, places)
         for group, part in zip(self._groups, found, strict=True):
-            if self.layout.matrices:
-                chunk.matrices[group.name] = part
-            else:
+            if not self.layout.matrices:
                 chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
+            elif group.name in self.pieces:
+                self._join(chunk, self.pieces[group.name], part)
+            else:
+                chunk.matrices[group.name] = part
+
+    def _join(self, chunk: Chunk, piece: Piece, part: Tensor) -> None:
+        """Put some rows of a matrix to the others."""
+        matrices = cast(dict[str, Tensor], chunk.matrices)
+        if piece.group not in matrices:
+            matrices[piece.group] = part.new_empty((piece.of, part.shape[1]))
+        matrices[piece.group].index_copy_(0, self._rows[piece], part)
+
+    @cached_property
+    def _rows(self) -> dict[Piece, Tensor]:
+        """The rows of each piece, on the GPU."""
+        device = self.slabs.device
+        return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}
 
     def _wait_for(self, slabs: list[Slab]) -> None:
         """Let the stream wait until slabs are filled: once for each, since there is one stream."""

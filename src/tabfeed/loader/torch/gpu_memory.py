@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from tabfeed.loader.columns import Layout
 from tabfeed.loader.plan import Plan
@@ -55,11 +58,11 @@ class Need:
     plain: float = 0
 
     @classmethod
-    def of(cls, plan: Plan, layout: Layout, widths: dict[str, int]) -> Need:
-        """For a layout whose groups have these widths in lots."""
-        sizes = {g.name: len(g.columns) * widths[g.name] for g in layout.groups}
-        cast = [sizes[g.name] for g in layout.groups if g.dtype.itemsize != widths[g.name]]
-        places = 4 * len({widths[g.name] for g in layout.groups})
+    def of(cls, plan: Plan, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> Need:
+        """For a layout whose groups have these dtypes in lots."""
+        sizes = {g.name: len(g.columns) * dtypes[g.name].itemsize for g in layout.groups}
+        cast = [sizes[g.name] for g in layout.groups if g.dtype != dtypes[g.name]]
+        places = 4 * len({dtypes[g.name].itemsize for g in layout.groups})
         return cls(plan, layout.row_bytes, sum(sizes.values()), sum(cast) + places)
 
     @property

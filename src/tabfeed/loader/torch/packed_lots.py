@@ -17,18 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Piece
 from tabfeed.io.ranges import Range
 from tabfeed.io.source import Location
-from tabfeed.loader.columns import Layout
 from tabfeed.loader.desks import Desk
 from tabfeed.loader.helper_processes import Helpers
+from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import (
     Extent,
     Pages,
@@ -92,11 +91,10 @@ def why_not_unpacked(device: torch.device, widths: Sequence[int]) -> str | None:
     return None
 
 
-def packed_row(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> PackedRow:
+def packed_row(reader: LotReader) -> PackedRow:
     """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked."""
-    if not isinstance(parts, PartReader):
-        raise UnfitError("partitions are cached")
-    wanted = _wanted(layout, dtypes)
+    parts, wanted = reader.parts, _wanted(reader)
+    assert isinstance(parts, PartReader)
     numbers = range(0, len(parts.partitions), -(-len(parts.partitions) // _SAMPLE) or 1)
     pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
     if not pieces:
@@ -108,11 +106,11 @@ def packed_row(parts: ReadsParts, layout: Layout, dtypes: dict[str, np.dtype[Any
     )
 
 
-def _wanted(layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> list[Wanted]:
+def _wanted(reader: LotReader) -> list[Wanted]:
     """The columns that lie in slabs, in their order."""
     return [
         Wanted(name, plane.width, number)
-        for number, plane in enumerate(planes_of(layout.groups, dtypes))
+        for number, plane in enumerate(planes_of(reader.layout.groups, reader.dtypes))
         for group, _ in plane.groups
         for name in group.columns
     ]
@@ -158,7 +156,7 @@ class PackedLotReader:
 
     @cached_property
     def _wanted(self) -> list[Wanted]:
-        return _wanted(self.arrow.host.layout, self.arrow.host.dtypes)
+        return _wanted(self.arrow.host)
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch."""

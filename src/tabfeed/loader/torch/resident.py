@@ -285,7 +285,7 @@ def _allowed(options: GpuOptions, device: torch.device) -> int:
 def _fitting(plan: Plan, reader: LotReader, ops: GpuOps, allowed: int) -> tuple[Plan, Size]:
     """The plan with chunks as large as they may be, and what it needs; refused if nothing fits."""
     layout = reader.layout
-    need = Need.of(plan, layout, {name: d.itemsize for name, d in reader.dtypes.items()})
+    need = Need.of(plan, layout, reader.dtypes)
     need = replace(need, batch=need.batch + ops.row_bytes)
     known = _without_chunks(plan, layout, need.lot) + ops.table_bytes
     steps = max(plan.chunk, _CHUNK_ROWS // need.batch_rows)
