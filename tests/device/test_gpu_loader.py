@@ -200,14 +200,15 @@ def test_columns_are_cast_on_the_gpu(tmp_path, reader, codec):
     needs_cudf(reader)
     random, rows = np.random.default_rng(4), 60_000
     table = {"a": random.integers(0, 2**40, rows), "b": random.integers(0, 99, rows, np.int16)}
+    table |= {"c": random.integers(-5, 10**6, rows)}  # long, and fit into 32 bits
     table |= {"x": random.standard_normal(rows, np.float32), "z": random.standard_normal(rows)}
     table |= {"n": random.integers(-(2**31), 2**31, rows, np.int32)}
     table |= {"y": random.integers(0, 2, rows, np.int32), "t": random.integers(0, 2**60, rows)}
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table(table), file, row_group_size=9000, compression=codec)
     host, gpu = (
-        TorchAsyncItr(Dataset(str(file)), ["a", "b"], ["x", "n", "z"], ["y", "t"], batch_size=512,
-                      shuffle=True, device=device, reader=reader, device_memory="100MB")
+        TorchAsyncItr(Dataset(str(file)), ["a", "b", "c"], ["x", "n", "z"], ["y", "t"], shuffle=True,
+                      batch_size=512, device=device, reader=reader, device_memory="100MB")
         for device in ("cpu", "cuda")
     )  # fmt: skip
     if reader == "cudf":

@@ -31,6 +31,7 @@ from tabfeed.loader.torch import (
     gpu,
     gpu_memory,
     packed_lots,
+    stored,
     unpack,
 )
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
@@ -334,6 +335,27 @@ def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
     for x, y in zip(one, other, strict=True):
         assert all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(x, y, strict=True))
     assert sum(int(torch.isnan(x).sum()) for _, x, _ in other) == 1
+
+
+def test_a_footer_that_lies_about_its_numbers(tmp_path, monkeypatch, seen):
+    monkeypatch.setattr(stored, "_are_short", lambda dataset, name: True)
+    dataset = mixed(tmp_path)
+    with pytest.raises(LoaderError, match="column 'long' is int64 where the dataset says int32"):
+        list(unpacked(mixed_tuples(dataset)))
+    assert seen[0]  # nobody knew before
+
+
+def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
+    random, rows = np.random.default_rng(6), 320
+    ids = {name: random.integers(0, 10**6, rows) for name in ("a", "b")}
+    pq.write_table(pa.table(ids), tmp_path / "rows.parquet", row_group_size=80)
+    made = [
+        TorchAsyncItr(Dataset(str(tmp_path)), ["a", "b"], batch_size=40, shuffle=True)
+        for _ in range(2)
+    ]
+    (plane,) = unpacked(made[1]).feed.recipe.maker.slabs.planes
+    assert plane.width == 4
+    assert all(torch.equal(a, b) for (a, *_), (b, *_) in zip(*made, strict=True))
 
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):

@@ -12,9 +12,10 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.io.page_headers import DATA, DICTIONARY
 from tabfeed.loader.packed_pages import (
-    NO_PLANE,
+    NO_KIND,
     ROWS,
     Extent,
+    Kind,
     UnfitError,
     Wanted,
     _Chunk,
@@ -30,7 +31,9 @@ TABLE = pa.table(
         "d": pa.array(np.arange(1000) % 100, pa.int8()),
     }
 )
-A, B, C, D = Wanted("a", 4, 1), Wanted("b", 8, 0), Wanted("c", 4, 1), Wanted("d", 1, 2)
+FOUR, EIGHT, ONE = Kind(4, 4), Kind(8, 8), Kind(4, 1)
+A, B, C = Wanted("a", FOUR, 1), Wanted("b", EIGHT, 0), Wanted("c", FOUR, 1)
+D = Wanted("d", ONE, 2)
 HEADER = 4  # a file begins with so many bytes that are of no column
 
 
@@ -81,7 +84,7 @@ def test_all_columns_are_one_run_in_whatever_order(written):
     assert [chunk.end - chunk.start for chunk in extent.chunks] == [
         sizes[3], sizes[1], sizes[0], sizes[2]
     ]  # fmt: skip
-    assert [(c.stored, c.width, c.plane) for c in extent.chunks] == [
+    assert [(c.stored, c.width, c.kind) for c in extent.chunks] == [
         (4, 1, 2), (8, 8, 0), (4, 4, 1), (4, 4, 1)
     ]  # fmt: skip
     assert extent.packed == sum(sizes) and extent.compressed
@@ -150,8 +153,8 @@ def test_columns_that_cannot_be_null_have_no_levels(written):
             [A, C],
             "column 'c' is encoded as .*BYTE_STREAM_SPLIT",
         ),
-        ({}, [Wanted("a", 8, 0)], "column 'a' is stored as INT32"),
-        ({}, [Wanted("b", 4, 0)], "column 'b' is stored as INT64"),
+        ({}, [Wanted("a", EIGHT, 0)], "column 'a' is stored as INT32"),
+        ({}, [Wanted("b", FOUR, 0)], "column 'b' is stored as INT64"),
     ],
 )
 def test_what_is_not_fit(written, options, columns, why):
@@ -183,7 +186,7 @@ def test_a_required_column_needs_no_statistics(written):
 def test_columns_that_are_not_fit(written, column, width, options, why):
     file = written(pa.table({"x": column}), **options)
     with pytest.raises(UnfitError, match=why):
-        file.extent(Wanted("x", width, 0))
+        file.extent(Wanted("x", Kind(max(4, width), width), 0))
 
 
 # -- which pages ----------------------------------------------------------------------------
@@ -202,7 +205,7 @@ def test_pages_of_a_file(written):
     assert column.tolist() == [0] * 5 + [1] * 5
     assert coded.tolist() == [0, 1, 1, 1, 1] * 2
     assert table[row("values")].tolist() == [1000, 300, 300, 300, 100, 50, 300, 300, 300, 100]
-    assert table[row("plane")].tolist() == [NO_PLANE, 0, 0, 0, 0, NO_PLANE, 1, 1, 1, 1]
+    assert table[row("kind")].tolist() == [NO_KIND, 0, 0, 0, 0, NO_KIND, 1, 1, 1, 1]
     assert table[row("levels")].tolist() == [0, 1, 1, 1, 1] * 2
     assert table[row("first")].tolist() == [0, 0, 2400, 4800, 7200, 0, 0, 1200, 2400, 3600]
     assert table[row("entries")].tolist() == [0, *[1000] * 4, 0, *[50] * 4]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.packed_pages import NO_PLANE, ROWS, Wanted, extent_of, find_pages
+from tabfeed.loader.packed_pages import NO_KIND, ROWS, Kind, Wanted, extent_of, find_pages
 from tests.loader.pretend import pretend_triton
 
 GUARD = 64
@@ -39,7 +39,7 @@ class Page:
     values: int
     levels: bool = False
     dictionary: np.ndarray | None = None
-    plane: int = 0
+    kind: int = 0
     became: int | None = None
     wrong: int = 0
 
@@ -57,9 +57,15 @@ class Guarded:
         return bool((self.memory[:GUARD] == 0xAB).all() and (self.memory[-GUARD:] == 0xAB).all())
 
 
-def decoded(kernel, pages, dtypes, *, compressed=False, rows=None):
-    """The values of each plane, and how many pages failed; sees to it that guards are intact."""
-    counts = [sum(p.values for p in pages if p.plane == k) for k in range(len(dtypes))]
+def kind_of(dtype):
+    """As values of a dtype are stored: with four bytes at least."""
+    width = np.dtype(dtype).itemsize
+    return Kind(max(4, width), width)
+
+
+def decoded(kernel, pages, dtypes, *, compressed=False, rows=None, kinds=None):
+    """The values of each kind, and how many pages failed; sees to it that guards are intact."""
+    counts = [sum(p.values for p in pages if p.kind == k) for k in range(len(dtypes))]
     counts = counts if rows is None else rows
     outs = [Guarded(dtype, count) for dtype, count in zip(dtypes, counts, strict=True)]
     done, table, kept = [0] * len(dtypes), [], []
@@ -67,17 +73,17 @@ def decoded(kernel, pages, dtypes, *, compressed=False, rows=None):
         memory = np.frombuffer(b"\xcd" + page.data + b"\xcd" * 16, np.uint8).copy()
         words = np.zeros(0, np.int32) if page.dictionary is None else page.dictionary
         kept += [memory, words]
-        out = outs[page.plane].array
-        first = out.ctypes.data + done[page.plane] * out.itemsize
-        done[page.plane] += page.values
+        out = outs[page.kind].array
+        first = out.ctypes.data + done[page.kind] * out.itemsize
+        done[page.kind] += page.values
         size = len(page.data)
         became = size if page.became is None else page.became
         lies = (0, 0, memory.ctypes.data + 1, size, page.values, page.levels, first)
         dictionary = (words.ctypes.data, len(words))
-        table.append((*lies, *dictionary, page.plane, became, page.wrong))
+        table.append((*lies, *dictionary, page.kind, became, page.wrong))
     failed = torch.zeros(1, dtype=torch.int32)
     whole = torch.tensor(table, dtype=torch.int64).reshape(-1, len(ROWS)).T.contiguous()
-    kernel.decode(whole, failed, [np.dtype(d).itemsize for d in dtypes], compressed)
+    kernel.decode(whole, failed, kinds or [kind_of(d) for d in dtypes], compressed)
     assert all(out.intact for out in outs)
     return [out.array for out in outs], int(failed)
 
@@ -189,35 +195,58 @@ def test_no_values(kernel):
     assert failed == 0
 
 
-def test_two_planes_and_a_dictionary_in_one_call(kernel):
+LONG = np.array([5, -1, 2**31 - 1, -(2**31), 0], "i8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda values: plain(values),
+        lambda values: coded(3, packed([0, 1, 2, 3, 4], 3), values=5, dictionary=values),
+        lambda values: coded(3, *(run(k, 1, 1) for k in range(5)), values=5, dictionary=values),
+    ],
+    ids=["plain", "packed", "runs"],
+)
+@pytest.mark.parametrize("spoilt", [None, 2**31, -(2**31) - 1, 2**40 + 5])
+def test_long_numbers_become_short_ones_if_they_fit(kernel, page, spoilt):
+    values = LONG.copy()
+    if spoilt is not None:
+        values[3] = spoilt
+    (out,), failed = decoded(kernel, [page(values)], ["i4"], kinds=[Kind(8, 4)])
+    assert failed == (spoilt is not None)
+    if spoilt is None:
+        assert out.tolist() == values.tolist()
+
+
+def test_two_kinds_and_a_dictionary_in_one_call(kernel):
     small, large = np.arange(30, dtype="i2"), np.arange(20, dtype="f8") / 3
     pages = [
-        plain(large[:15], plane=1),
+        plain(large[:15], kind=1),
         plain(small[:10]),
-        Page(b"", 0, plane=NO_PLANE),
+        Page(b"", 0, kind=NO_KIND),
         plain(small[10:]),
-        coded(1, run(0, 5, 1), values=5, dictionary=large[15:], plane=1),
+        coded(1, run(0, 5, 1), values=5, dictionary=large[15:], kind=1),
     ]
     (one, two), failed = decoded(kernel, pages, ["i2", "f8"])
     assert one.tolist() == list(range(30)) and failed == 0
     assert two.tolist() == [*large[:15].tolist(), *[5.0] * 5]
 
 
-def test_a_page_of_another_plane_is_left_alone(kernel):
-    pages = [plain(np.arange(5, dtype="i4"), plane=1), plain(np.arange(5, dtype="i4"), plane=0)]
+def test_a_page_of_another_kind_is_left_alone(kernel):
+    pages = [plain(np.arange(5, dtype="i4"), kind=1), plain(np.arange(5, dtype="i4"), kind=0)]
     outs = [Guarded("i4", 5), Guarded("i4", 5)]
     table = torch.zeros((len(ROWS), 2), dtype=torch.int64)
     kept = [np.frombuffer(page.data, np.uint8) for page in pages]
     for number, (page, out) in enumerate(zip(pages, outs, strict=True)):
-        row = (kept[number].ctypes.data, 20, 5, 0, out.array.ctypes.data, 0, 0, page.plane)
+        row = (kept[number].ctypes.data, 20, 5, 0, out.array.ctypes.data, 0, 0, page.kind)
         table[2:10, number] = torch.tensor(row)
     failed = torch.zeros(1, dtype=torch.int32)
-    kernel.decode(table, failed, [4], False)
+    kernel.decode(table, failed, [Kind(4, 4)], False)
     assert (outs[0].memory == 0xAB).all() and outs[1].array.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_loading_writes_nothing(kernel):
-    kernel.load(torch.device("cpu"), [1, 2, 4, 8])
+    kernel.load(torch.device("cpu"), [Kind(4, 1), Kind(4, 2), Kind(4, 4), Kind(8, 4), Kind(8, 8)])
 
 
 # -- what is not ----------------------------------------------------------------------------
@@ -276,12 +305,12 @@ def test_a_page_that_was_not_decompressed(kernel, change):
 
 
 def test_a_dictionary_that_was_not_decompressed(kernel):
-    pages = [Page(b"", 0, plane=NO_PLANE, became=7), plain(FOUR)]
+    pages = [Page(b"", 0, kind=NO_KIND, became=7), plain(FOUR)]
     assert decoded(kernel, pages, ["i4"], compressed=True)[1] == 1
 
 
-def test_it_is_asked_once_whatever_the_planes(kernel):
-    pages = [plain(FOUR), replace(plain(FOUR.astype("i8"), plane=1), wrong=1)]
+def test_it_is_asked_once_whatever_the_kinds(kernel):
+    pages = [plain(FOUR), replace(plain(FOUR.astype("i8"), kind=1), wrong=1)]
     assert decoded(kernel, pages, ["i4", "i8"], compressed=True)[1] == 1
 
 
@@ -308,7 +337,7 @@ def unpacked(kernel, path, name, dtype):
     """A column of the first row group of a file without compression."""
     file = Dataset(str(path)).fileset.files[0]
     rows = file.count(0)
-    extent = extent_of(file, 0, [Wanted(name, np.dtype(dtype).itemsize, 0)])
+    extent = extent_of(file, 0, [Wanted(name, kind_of(dtype), 0)])
     (lies,) = extent.runs
     data = np.frombuffer(path.read_bytes()[lies.start : lies.stop] + bytes(64), np.uint8).copy()
     pages = find_pages(data.data[: extent.packed], extent, rows)
@@ -317,7 +346,7 @@ def unpacked(kernel, path, name, dtype):
     table[2] += data.ctypes.data
     table[6] += out.array.ctypes.data
     table[7] += pages.coded * np.int64(data.ctypes.data)
-    kernel.decode(torch.from_numpy(table), failed, [np.dtype(dtype).itemsize], False)
+    kernel.decode(torch.from_numpy(table), failed, [kind_of(dtype)], False)
     assert out.intact
     return out.array, int(failed), len(pages.column)
 

@@ -87,6 +87,39 @@ def test_a_null_among_fractions_is_not_asked_for(tmp_path):
     assert dtypes_of(stored) == {"conts": "float64"}
 
 
+# -- long numbers that are short ------------------------------------------------------------
+
+
+def narrow(dataset, *cats):
+    return as_stored(reader_of(dataset, cats), narrow=True)
+
+
+def test_long_ids_that_fit_are_short_in_lots(tmp_path):
+    columns = {"a": column("i8"), "b": column("i4"), "c": column("i8") - 2**31, "d": column("i2")}
+    stored = narrow(write(tmp_path, columns), "a", "b", "c")
+    assert dtypes_of(stored) == {"cats": "int32"} and not stored.pieces
+    stored = narrow(write(tmp_path, columns), "a", "d")
+    assert dtypes_of(stored) == {"cats, int32": "int32", "cats, int16": "int16"}
+
+
+@pytest.mark.parametrize("beyond", [2**31, -(2**31) - 1])
+def test_long_ids_that_do_not_fit_stay_long(tmp_path, beyond):
+    values = column("i8")
+    values[40] = beyond
+    assert dtypes_of(narrow(write(tmp_path, {"a": values}), "a")) == {"cats": "int64"}
+
+
+def test_long_ids_of_which_nothing_is_known_stay_long(tmp_path, monkeypatch):
+    dataset = write(tmp_path, {"a": column("i8")}, write_statistics=False)
+    assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
+    dataset = write(tmp_path, {"a": column("i8")})
+    monkeypatch.setattr("tabfeed.loader.torch.stored._MOST_ASKED", 3)  # there are four
+    assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
+
+
+# -- what is for Arrow ----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

@@ -197,6 +197,8 @@ class LotReader:
                         parts.plain(number, column, name, dtype)
                         for number, column in zip(partitions, found, strict=True)
                     ]
+                    if out.dtype != dtype:
+                        _check_dtype(sources, out, name)
                     self._gather(sources, index, out)
 
     def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
@@ -247,10 +249,18 @@ def _laid(arrays: Sequence[Array]) -> Array:
 
 
 def _check_dtype(arrays: Sequence[Array], out: Array, name: str) -> None:
-    """A column must have the dtype that its lot was made for, else a cast could lose something."""
+    """A column must fit the dtype that its lot was made for, else a cast could lose something."""
     for array in arrays:
-        if array.dtype != out.dtype:
+        if array.dtype != out.dtype and not _fits(array, out.dtype):
             raise LoaderError(
                 f"column {name!r} is {array.dtype} where the dataset says {out.dtype}; the files "
                 "changed: open the dataset again"
             )
+
+
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether all are integers that a shorter dtype can hold."""
+    if array.dtype.kind != "i" or dtype.kind != "i":
+        return False
+    limits = np.iinfo(dtype)
+    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)

@@ -21,9 +21,10 @@ from tabfeed.io.parquet import ParquetFile, chunk_range
 from tabfeed.io.ranges import Range
 
 __all__ = [
-    "NO_PLANE",
+    "NO_KIND",
     "ROWS",
     "Extent",
+    "Kind",
     "Pages",
     "Search",
     "UnfitError",
@@ -36,7 +37,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 _ALIGN = 16
-NO_PLANE = -1
+NO_KIND = -1
 _STORED = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 _CODECS = {"SNAPPY": True, "UNCOMPRESSED": False}
 _ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY"}
@@ -59,8 +60,8 @@ class _Chunk(NamedTuple):
         Whether its pages have any.
     stored, width
         Bytes of a value, there and as it is wanted.
-    plane
-        The number of its plane.
+    kind
+        The number of its kind.
     """
 
     start: int
@@ -68,7 +69,7 @@ class _Chunk(NamedTuple):
     levels: bool
     stored: int
     width: int
-    plane: int
+    kind: int
 
 
 @dataclass(frozen=True)
@@ -119,20 +120,27 @@ class Pages(NamedTuple):
 # decompressed, and how many they are then; how many values it has, whether they are preceded by
 # levels (which tell nothing where there are no nulls), the place of the first among the column's
 # bytes; where its dictionary goes, and how many entries that has, 0 if values are plain; of which
-# plane it is, `NO_PLANE` if it is a dictionary itself; and for nvCOMP to fill, how many bytes it
+# kind it is, `NO_KIND` if it is a dictionary itself; and for nvCOMP to fill, how many bytes it
 # became, and whether that went wrong.
 ROWS = (
-    "at", "stored", "to", "bytes", "values", "levels", "first", "words", "entries", "plane",
+    "at", "stored", "to", "bytes", "values", "levels", "first", "words", "entries", "kind",
     "became", "wrong",
 )  # fmt: skip
 
 
+class Kind(NamedTuple):
+    """How a value is read: how many bytes it has in a page, and how many it is to have."""
+
+    stored: int
+    width: int
+
+
 class Wanted(NamedTuple):
-    """A column that is wanted: its name, bytes of a value, and the number of its plane."""
+    """A column that is wanted: its name, its kind, and the number of that."""
 
     name: str
-    width: int
-    plane: int
+    kind: Kind
+    number: int
 
 
 def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
@@ -141,8 +149,8 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
     codecs = {chunk.compression for chunk, _ in found}
     if len(codecs) != 1 or not codecs <= _CODECS.keys():
         raise UnfitError(f"pages are compressed with {', '.join(sorted(codecs))}")
-    for (chunk, _), (name, width, _) in zip(found, columns, strict=True):
-        if _STORED.get(chunk.physical_type) != max(4, width):
+    for (chunk, _), (name, kind, _) in zip(found, columns, strict=True):
+        if _STORED.get(chunk.physical_type) != kind.stored:
             raise UnfitError(f"column {name!r} is stored as {chunk.physical_type}")
         if not set(chunk.encodings) <= _ENCODINGS:
             raise UnfitError(f"column {name!r} is encoded as {', '.join(chunk.encodings)}")
@@ -151,8 +159,8 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
     ranges = [chunk_range(chunk) for chunk, _ in found]
     runs, starts = _end_to_end(ranges)
     chunks = tuple(
-        _Chunk(start, start + r.size, levels, _STORED[chunk.physical_type], width, plane)
-        for start, r, (chunk, levels), (_, width, plane) in zip(
+        _Chunk(start, start + r.size, levels, *kind, number)
+        for start, r, (_, levels), (_, kind, number) in zip(
             starts, ranges, found, columns, strict=True
         )
     )
@@ -207,14 +215,14 @@ def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
                     raise UnfitError("a page has no dictionary")
                 dictionary = (words, entries) if coded else (0, 0)
                 first = done * chunk.width
-                rest = (chunk.levels, first, *dictionary, chunk.plane, 0, 0, number, coded)
+                rest = (chunk.levels, first, *dictionary, chunk.kind, 0, 0, number, coded)
                 found.append((*here, *rest))
                 done += page.values
             elif page.values * chunk.stored > page.bytes:
                 raise UnfitError("a dictionary is too short")
             else:
                 words, entries = to, page.values
-                found.append((*here, 0, 0, 0, 0, NO_PLANE, 0, 0, number, 0))
+                found.append((*here, 0, 0, 0, 0, NO_KIND, 0, 0, number, 0))
             room += _aligned(page.bytes)
         if done != rows:
             raise UnfitError(f"a column has {done} values where {rows} were expected")

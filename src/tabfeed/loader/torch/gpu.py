@@ -36,7 +36,7 @@ from tabfeed.loader.torch.gpu_memory import Need, divide, least
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 from tabfeed.loader.torch.one_call import prepare
-from tabfeed.loader.torch.packed_lots import PackedRow, packed_row, why_not_unpacked
+from tabfeed.loader.torch.packed_lots import PackedRow, kinds_of, packed_row, why_not_unpacked
 from tabfeed.loader.torch.stored import Stored, as_stored
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
@@ -137,6 +137,11 @@ class _Build:
         except UnfitError as e:
             return str(e)
 
+    @cached_property
+    def narrow(self) -> Stored:
+        """The same for a GPU that unpacks files by itself: ids that fit have 32 bits."""
+        return as_stored(self.arrow.reader, narrow=True)
+
     def need(self, stored: Stored) -> Need:
         """What memory is needed for."""
         layout = stored.reader.layout
@@ -165,9 +170,8 @@ class _Build:
         """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
         if isinstance(self.stored, str):
             return self.stored
-        reader = self.stored.reader
-        widths = [plane.width for plane in planes_of(reader.layout.groups, reader.dtypes)]
-        if (reason := why_not_unpacked(self.device, widths)) is not None:
+        reader = self.narrow.reader
+        if (reason := why_not_unpacked(self.device, kinds_of(reader))) is not None:
             return reason
         try:
             return packed_row(reader)
@@ -180,12 +184,13 @@ class _Build:
             return self._built("arrow", self.arrow, self.need(self.arrow))
         if isinstance(self.stored, str):
             return None
-        made, need = None, self.need(self.stored)
+        made = None
         if not isinstance(self.unpacking, str):
             packed, plain = self.unpacking
-            made = self._built("packed", self.stored, replace(need, packed=packed, plain=plain))
+            need = replace(self.need(self.narrow), packed=packed, plain=plain)
+            made = self._built("packed", self.narrow, need)
         if made is None and why_not_cudf() is None:
-            made = self._built("cudf", self.stored, need)
+            made = self._built("cudf", self.stored, self.need(self.stored))
         return made
 
     def _built(self, how: str, stored: Stored, need: Need) -> Feed[Any] | None:
@@ -206,7 +211,7 @@ class _Build:
         elif share.lanes:
             packed, plain = need.packed_lot
             lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
-            unpack = Unpacker(slabs, lanes)
+            unpack = Unpacker(slabs, lanes, kinds_of(reader))
         chunks = GpuChunkMaker(
             reader.layout, maker, slabs, streams[0], streams[1], unpack, stored.pieces
         )

@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from tabfeed.io.parquet import ParquetFile
@@ -30,6 +31,7 @@ from tabfeed.loader.helper_processes import Helpers
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import (
     Extent,
+    Kind,
     Pages,
     Search,
     UnfitError,
@@ -45,7 +47,7 @@ from tabfeed.loader.torch.nvcomp import why_not_nvcomp
 from tabfeed.loader.torch.unpack import PackedGroup, PackedLot
 from tabfeed.trace import span
 
-__all__ = ["PackedLotReader", "PackedRow", "packed_row", "why_not_unpacked"]
+__all__ = ["PackedLotReader", "PackedRow", "kinds_of", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
 _LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it would only be in the way
@@ -67,15 +69,15 @@ class _Known(NamedTuple):
     pages: Pages
 
 
-def why_not_unpacked(device: torch.device, widths: Sequence[int]) -> str | None:
+def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
     """Why a GPU cannot unpack pages; None if it can. Loads what is needed for that.
 
     Parameters
     ----------
     device
         The GPU.
-    widths
-        Bytes of a value, for each plane.
+    kinds
+        Those that values are of.
     """
     if (reason := why_not_nvcomp()) is not None:
         return reason
@@ -85,7 +87,7 @@ def why_not_unpacked(device: torch.device, widths: Sequence[int]) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later version of Triton will do
-            import_module("tabfeed.loader.torch.page_kernel").load(device, widths)
+            import_module("tabfeed.loader.torch.page_kernel").load(device, kinds)
     except Exception as e:  # a compiler that is not there, a driver that is too old
         return f"Triton cannot be used ({type(e).__name__}: {e})"
     return None
@@ -106,14 +108,25 @@ def packed_row(reader: LotReader) -> PackedRow:
     )
 
 
+def kinds_of(reader: LotReader) -> list[Kind]:
+    """What kinds of values there are; a kernel is launched for each."""
+    return list(dict.fromkeys(kind for _, kind in _columns(reader)))
+
+
 def _wanted(reader: LotReader) -> list[Wanted]:
     """The columns that lie in slabs, in their order."""
-    return [
-        Wanted(name, plane.width, number)
-        for number, plane in enumerate(planes_of(reader.layout.groups, reader.dtypes))
-        for group, _ in plane.groups
-        for name in group.columns
-    ]
+    kinds = kinds_of(reader)
+    return [Wanted(name, kind, kinds.index(kind)) for name, kind in _columns(reader)]
+
+
+def _columns(reader: LotReader) -> Iterator[tuple[str, Kind]]:
+    assert isinstance(reader.parts, PartReader)
+    schema = reader.parts.dataset.schema
+    for plane in planes_of(reader.layout.groups, reader.dtypes):
+        for name in (name for group, _ in plane.groups for name in group.columns):
+            dtype = schema[name].dtype
+            stored = np.dtype(dtype.to_pandas_dtype()).itemsize if dtype is not None else 0
+            yield name, Kind(max(4, stored), plane.width)
 
 
 @dataclass

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tabfeed.loader.packed_pages import NO_PLANE, ROWS
+from tabfeed.loader.packed_pages import NO_KIND, ROWS, Kind
 
 __all__ = ["decode", "load"]
 
@@ -24,18 +24,18 @@ _BLOCK = 512  # values unpacked at a time: what the usual writers put into a run
 _TYPES = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
-def load(device: torch.device, widths: Sequence[int]) -> None:
+def load(device: torch.device, kinds: Sequence[Kind]) -> None:
     """Have the kernel compiled, so that it need not be while somebody waits."""
     table = torch.zeros((len(ROWS), 1), dtype=torch.int64, device=device)
-    table[ROWS.index("plane")] = NO_PLANE  # nothing is done
+    table[ROWS.index("kind")] = NO_KIND  # nothing is done
     failed = torch.zeros(1, dtype=torch.int32, device=device)
     with torch.cuda.device_of(table):  # type: ignore[no-untyped-call]
         for compressed in (False, True):
-            decode(table, failed, widths, compressed)
+            decode(table, failed, kinds, compressed)
 
 
 def decode(
-    table: torch.Tensor, failed: torch.Tensor, widths: Sequence[int], compressed: bool
+    table: torch.Tensor, failed: torch.Tensor, kinds: Sequence[Kind], compressed: bool
 ) -> None:
     """Queue the decoding of pages on the current stream.
 
@@ -45,16 +45,17 @@ def decode(
         ``(len(ROWS), pages)``, int64; addresses in place of offsets.
     failed
         One int32, to which the number of pages that were not as promised is added.
-    widths
-        Bytes of a value, for each plane; in its pages it has four at least.
+    kinds
+        Those that pages may be of, in the order of their numbers. If a value becomes shorter, it
+        has to be one that fits; for those of eight bytes that is looked at.
     compressed
         Whether pages were, so that it is to be looked at what they became.
     """
     count = table.shape[1]
-    for plane, width in enumerate(widths):
-        options = {"STORED": max(4, width), "TYPE": _TYPES[width], "BLOCK": _BLOCK}
-        check = compressed and plane == 0
-        _decode[(count,)](table, count, failed, plane, CHECK=check, num_warps=4, **options)
+    for number, (stored, width) in enumerate(kinds):
+        options = {"STORED": stored, "TYPE": _TYPES[width], "BLOCK": _BLOCK}
+        options |= {"CHECK": compressed and number == 0, "NARROW": stored == 8 > width}
+        _decode[(count,)](table, count, failed, number, num_warps=4, **options)
 
 
 @triton.jit
@@ -73,15 +74,16 @@ def _one(at, size):
     return tl.sum(tl.load(at + byte, mask=byte < size, other=0).to(tl.int64) << (8 * byte))
 
 
-@triton.jit(do_not_specialize=["count", "plane"])  # one kernel for all, compiled beforehand
+@triton.jit(do_not_specialize=["count", "kind"])  # one kernel for all, compiled beforehand
 def _decode(
     table,
     count,
     failed,
-    plane,
+    kind,
     CHECK: tl.constexpr,
     STORED: tl.constexpr,
     TYPE: tl.constexpr,
+    NARROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     mine = table + tl.program_id(0)  # the rows of the table are in the order of `ROWS`
@@ -89,7 +91,7 @@ def _decode(
     if CHECK:  # noqa: SIM102 - known when it is compiled
         if (tl.load(mine + 10 * count) != end) | (tl.load(mine + 11 * count) != 0):
             tl.atomic_add(failed, 1)
-    if tl.load(mine + 9 * count) == plane:
+    if tl.load(mine + 9 * count) == kind:
         page = tl.load(mine + 2 * count).to(tl.pointer_type(tl.uint8))
         values = tl.load(mine + 4 * count).to(tl.int32)
         at = 0
@@ -100,10 +102,10 @@ def _decode(
         if (at < 0) | (at > end):
             good = 0
         elif entries == 0:
-            good = _plain(page, at, end, values, to, STORED, TYPE, BLOCK)
+            good = _plain(page, at, end, values, to, STORED, TYPE, NARROW, BLOCK)
         else:
             words = tl.load(mine + 7 * count).to(tl.pointer_type(tl.uint8))
-            good = _coded(page, at, end, values, to, words, entries, STORED, TYPE, BLOCK)
+            good = _coded(page, at, end, values, to, words, entries, STORED, TYPE, NARROW, BLOCK)
         if good == 0:
             tl.atomic_add(failed, 1)
 
@@ -117,15 +119,21 @@ def _plain(
     to,
     STORED: tl.constexpr,
     TYPE: tl.constexpr,
+    NARROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     good = ((end - at) // STORED >= values).to(tl.int32)
     if good == 1:
+        lost = tl.zeros([BLOCK], tl.int32)
         for first in range(0, values, BLOCK):
             i = first + tl.arange(0, BLOCK)
             mask = i < values
             value = _number(page + at + i.to(tl.int64) * STORED, mask, STORED)
             tl.store(to + i, value.to(TYPE), mask=mask)
+            if NARROW:
+                lost |= (value.to(TYPE).to(tl.int64) != value).to(tl.int32)
+        if NARROW:
+            good = (tl.max(lost) == 0).to(tl.int32)
     return good
 
 
@@ -140,6 +148,7 @@ def _coded(
     entries,
     STORED: tl.constexpr,
     TYPE: tl.constexpr,
+    NARROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     width = _one(page + at, tl.minimum(end - at, 1)).to(tl.int32)
@@ -165,6 +174,7 @@ def _coded(
             good = ((end - at >= taken) & (here > 0)).to(tl.int32)
             if good == 1:
                 most = tl.zeros([BLOCK], tl.int64)
+                lost = tl.zeros([BLOCK], tl.int32)
                 for first in range(0, here, BLOCK):
                     i = first + tl.arange(0, BLOCK)
                     mask = i < here
@@ -175,7 +185,11 @@ def _coded(
                     mask = mask & (code < entries)
                     value = _number(dictionary + code * STORED, mask, STORED)
                     tl.store(to + done + i, value.to(TYPE), mask=mask)
+                    if NARROW:
+                        lost |= (value.to(TYPE).to(tl.int64) != value).to(tl.int32)
                 good = (tl.max(most) < entries).to(tl.int32)
+                if NARROW:
+                    good *= (tl.max(lost) == 0).to(tl.int32)
         else:  # one code, so many times
             here = tl.minimum(here, values - done)
             taken = size
@@ -184,7 +198,10 @@ def _coded(
                 code = _one(page + at, size)
                 good = (code < entries).to(tl.int32)
                 if good == 1:
-                    value = _one(dictionary + code * STORED, STORED).to(TYPE)
+                    found = _one(dictionary + code * STORED, STORED)
+                    value = found.to(TYPE)
+                    if NARROW:
+                        good = (value.to(tl.int64) == found).to(tl.int32)
                     for first in range(0, here, BLOCK):
                         i = first + tl.arange(0, BLOCK)
                         tl.store(to + done + i, value, mask=i < here)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.packed_pages import ROWS, Pages
+from tabfeed.loader.packed_pages import ROWS, Kind, Pages
 from tabfeed.loader.torch import gpu_buffers
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot
@@ -134,13 +134,15 @@ class Unpacker:
         Where to.
     lanes
         How much at a time.
+    kinds
+        Those that values are of.
     """
 
-    def __init__(self, slabs: Slabs, lanes: Lanes) -> None:
-        self.slabs, self.lanes = slabs, lanes
+    def __init__(self, slabs: Slabs, lanes: Lanes, kinds: Sequence[Kind]) -> None:
+        self.slabs, self.lanes, self.kinds = slabs, lanes, kinds
         self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
-        self._plane_widths = [plane.width for plane in slabs.planes]
-        self._widths = np.repeat(self._plane_widths, [plane.columns for plane in slabs.planes])
+        planes = list(slabs.planes)
+        self._widths = np.repeat([p.width for p in planes], [p.columns for p in planes])
         self._asked: deque[_Asked] = deque()
 
     def __call__(self, lots: Sequence[GpuLot]) -> None:
@@ -190,7 +192,7 @@ class Unpacker:
             compressed = _packed(lots[0]).compressed
             if compressed:
                 decompress(table, lane.stream)
-            self._decode(table, lane.failed, self._plane_widths, compressed)
+            self._decode(table, lane.failed, self.kinds, compressed)
             told = lane.tell()
             event = lane.stream.record_event()
         for lot, slab in zip(lots, slabs, strict=True):
