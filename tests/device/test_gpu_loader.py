@@ -207,8 +207,9 @@ def test_columns_are_cast_on_the_gpu(tmp_path, reader, codec):
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table(table), file, row_group_size=9000, compression=codec)
     host, gpu = (
-        TorchAsyncItr(Dataset(str(file)), ["a", "b", "c"], ["x", "n", "z"], ["y", "t"], shuffle=True,
-                      batch_size=512, device=device, reader=reader, device_memory="100MB")
+        TorchAsyncItr(Dataset(str(file)), ["a", "b", "c"], ["x", "n", "z"], ["y", "t"],
+                      batch_size=512, shuffle=True, device=device, reader=reader,
+                      device_memory="100MB")
         for device in ("cpu", "cuda")
     )  # fmt: skip
     if reader == "cudf":

@@ -12,6 +12,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
 FOUND = json.loads((RESULTS / "gpu_h200.json").read_text())
 LARGE = json.loads((RESULTS / "gpu_h200_large_groups.json").read_text())
+SLOWER = json.loads((RESULTS / "gpu_h200_slower.json").read_text())
 
 LOAD = {
     '`reader="cudf", device_memory="6GB"`': "tabfeed, cudf, 6 GB",
@@ -86,6 +87,18 @@ def test_within_a_limit():
         f"process without that limit {free:.0f} and {free_cudf:.0f}."
     )
     assert said in PAGE.replace("\n", " ")
+
+
+def test_a_slower_machine():
+    load, train, page = SLOWER["load"], SLOWER["train"], PAGE.replace("\n", " ")
+    names = ("cudf, 6 GB", "cudf, 3 GB", "cudf, 1 GB", "arrow, 1 GB")
+    rates = [load[f"tabfeed, {name}"]["rate"] for name in names]
+    assert "loads {:.0f}, {:.0f}, {:.0f} and {:.0f} in the rows above".format(*rates) in page
+    alone, by_hand = (load[n]["rate"] for n in ("pylibcudf alone", "by hand, 8 workers"))
+    assert f"pylibcudf alone {alone:.0f}, by hand {by_hand:.1f})" in page
+    shares = [train[name]["arrow, share of the ceiling"] * 100 for name in TRAIN.values()]
+    said = "trains the four models at {:.0f}, {:.0f}, {:.0f} and {:.0f} %"
+    assert said.format(*shares) in page
 
 
 def test_large_row_groups():
