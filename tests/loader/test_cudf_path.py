@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -118,6 +120,34 @@ def test_a_state_in_mid_epoch(dataset):
     again.load_state_dict(loader.state_dict())
     rows = torch.cat([y for _, _, y in [*taken, *again]])
     assert torch.equal(rows.sort().values, torch.arange(ROWS * GROUPS, dtype=torch.float32))
+
+
+class Column:
+    """What pylibcudf says of a column with a null."""
+
+    def null_count(self):
+        return 1
+
+    def size(self):
+        return ROWS
+
+
+def test_lots_with_nulls_are_decoded_in_vain_once(dataset, monkeypatch):
+    asked = []
+
+    def table(self, partitions, stream):
+        asked.extend(partitions)
+        return SimpleNamespace(columns=lambda: [Column()])
+
+    monkeypatch.setattr(CudfLotReader, "_table", table)
+    monkeypatch.setattr(
+        CudfLotReader, "_pool", SimpleNamespace(stream=lambda: nullcontext((None, Stream())))
+    )
+    monkeypatch.setattr(gpu, "CudfLotReader", CudfLotReader)
+    loader = by_cudf(dataset)
+    for _ in range(3):
+        assert sum(len(y) for _, _, y in loader) == ROWS * GROUPS
+    assert sorted(asked) == list(range(GROUPS))
 
 
 def test_what_is_said_of_it(dataset):

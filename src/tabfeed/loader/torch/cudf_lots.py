@@ -111,6 +111,7 @@ class CudfLotReader:
     pool_bytes: int
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
+    _with_nulls: set[int] = field(default_factory=set)  # partitions, as far as they were read
 
     @property
     def parts(self) -> ReadsParts:
@@ -154,8 +155,10 @@ class CudfLotReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
-        lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
+        if not self._with_nulls.isdisjoint(partitions):
+            return self.arrow.read(epoch, numbers)
+        lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         with self._pool.stream() as (own, stream):
             if not self._fill(lots, partitions, own, stream):
                 return self.arrow.read(epoch, numbers)
@@ -184,6 +187,7 @@ class CudfLotReader:
         """Partitions as matrices; None if there are nulls."""
         columns: list[Any] = self._table(partitions, own).columns()
         if any(c.null_count() or c.size() != rows for c in columns):
+            self._with_nulls.update(partitions)  # not to be decoded twice again
             return None
         return self._matrices(columns, own)
 
