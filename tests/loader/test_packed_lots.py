@@ -328,7 +328,7 @@ def test_columns_are_cast_where_the_gpu_unpacks_them(tmp_path, seen, labels):
 
 
 def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
-    monkeypatch.setattr(packed_lots, "_SAMPLE", 1)  # it is in the second row group
+    monkeypatch.setattr(packed_lots, "_FEW_UNFIT", 4)  # there are four row groups
     dataset = mixed(tmp_path, null=True)
     one, other = kept(mixed_tuples(dataset)), kept(unpacked(mixed_tuples(dataset)))
     assert seen.count(False) == 1
@@ -374,6 +374,21 @@ def test_room_for_columns_that_are_joined_is_kept(tmp_path):
 def sizes_of(loader):
     reader = loader.feed.recipe.reader
     return packed_row(reader)
+
+
+@pytest.mark.parametrize("unfit", [1, 2])
+def test_one_row_group_in_eight_may_be_unfit(tmp_path, unfit):
+    values = pa.array(np.random.default_rng(0).permutation(80).astype(np.float32))
+    for number in range(8):
+        null = pa.nulls(1, pa.float32()) if number < unfit else values[:1]
+        column = pa.concat_arrays([null, values[1:]])
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    loader = TorchAsyncItr(Dataset(str(tmp_path)), conts=["x"], batch_size=40, buffer_size=1)
+    if unfit == 1:
+        assert sizes_of(loader).plain > 4
+        return
+    with pytest.raises(UnfitError, match="there are nulls"):
+        sizes_of(loader)
 
 
 def test_how_large_rows_are(tmp_path):

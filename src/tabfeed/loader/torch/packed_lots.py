@@ -50,6 +50,7 @@ from tabfeed.trace import span
 __all__ = ["PackedLotReader", "PackedRow", "kinds_of", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
+_FEW_UNFIT = 8  # one in so many may be unfit: if more are, another reader does better
 _LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it would only be in the way
 _MOST_THREADS = 8
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
@@ -94,14 +95,24 @@ def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
 
 
 def packed_row(reader: LotReader) -> PackedRow:
-    """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked."""
+    """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked.
+
+    A few row groups may be unfit, for a null say: Arrow reads those.
+    """
     parts, wanted = reader.parts, _wanted(reader)
     assert isinstance(parts, PartReader)
     numbers = range(0, len(parts.partitions), -(-len(parts.partitions) // _SAMPLE) or 1)
     pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
     if not pieces:
         raise UnfitError("there are no rows")
-    found = [(extent_of(_file(parts, p), p.unit, wanted), p.rows) for p in pieces]
+    found, unfit = [], []
+    for piece in pieces:
+        try:
+            found.append((extent_of(_file(parts, piece), piece.unit, wanted), piece.rows))
+        except UnfitError as e:
+            unfit.append(e)
+    if len(unfit) > len(pieces) // _FEW_UNFIT:
+        raise unfit[0]
     return PackedRow(
         max(extent.packed / (rows or 1) for extent, rows in found),
         max(extent.plain / (rows or 1) for extent, rows in found),
