@@ -471,6 +471,7 @@ def main() -> None:
         "wide": args.wide,
         "rounds": args.rounds,
         "rounds of training": args.train_rounds,
+        "rounds, item by item": FEW,
     }
     sections: dict[str, Callable[[], Any]] = {
         "load": lambda: load_section(args.data, args.rounds),

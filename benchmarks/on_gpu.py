@@ -1,7 +1,7 @@
 """All that needs a GPU, in one go: its tests, and the benchmarks whose results are kept.
 
 Tests run side by side, but for those that fill the GPU. Each benchmark writes JSON under the name
-it has in `benchmarks/results`; that of the GPU is part of it. Ends with 1 if a test fails.
+it has in `benchmarks/results`; that of the GPU is part of it. Ends with 1 if anything fails.
 
     python benchmarks/on_gpu.py --data DIR --out DIR [--only tests gpu large_groups wide keras]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.harness.gpu_about import gpu_about
 
-__all__ = ["ALONE", "TESTS", "Task", "benchmarks", "run"]
+__all__ = ["ALONE", "TESTS", "Task", "measurements", "run"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FILLS = "nearly_full"  # a test among others that takes most of the memory
@@ -77,7 +77,7 @@ TESTS = (
 ALONE = (tests("nearly_full", "test_gpu_ops", "-k", FILLS), tests("no_memory", "test_no_memory"))
 
 
-def benchmarks(data: Path, out: Path, gpu: str) -> Iterator[tuple[str, Task]]:
+def measurements(data: Path, out: Path, gpu: str) -> Iterator[tuple[str, Task]]:
     """Each with what `--only` calls it."""
 
     def task(name: str, script: str, *options: str, **env: str) -> Task:
@@ -129,7 +129,7 @@ def main() -> int:
         well = run(TESTS, args.out)
         for task in ALONE:
             well = run((task,), args.out) and well
-    for kind, task in benchmarks(args.data, args.out, name.split()[-1].lower()):
+    for kind, task in measurements(args.data, args.out, name.split()[-1].lower()):
         if kind in args.only:
             well = run((task,), args.out) and well
     return int(not well)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.on_gpu import ALONE, TESTS, Task, benchmarks, run
+from benchmarks.on_gpu import ALONE, TESTS, Task, measurements, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ def test_no_test_of_a_gpu_is_forgotten():
 
 
 def test_results_have_the_names_of_those_that_are_kept():
-    tasks = [task for _, task in benchmarks(Path("data"), Path("out"), "h200")]
+    tasks = [task for _, task in measurements(Path("data"), Path("out"), "h200")]
     written = {Path(task.arguments[-1]).name for task in tasks}
     kept = {file.name for file in (ROOT / "benchmarks/results").glob("*_h200*.json")}
     others = {"deepconn_h200.json", "gpu_h200_slower.json"}  # another day's, another machine's

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -122,32 +120,30 @@ def test_a_state_in_mid_epoch(dataset):
     assert torch.equal(rows.sort().values, torch.arange(ROWS * GROUPS, dtype=torch.float32))
 
 
-class Column:
-    """What pylibcudf says of a column with a null."""
+def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
+    """Footers say which have some, so that none is decoded in vain."""
+    values = np.random.default_rng(0).standard_normal(ROWS * 6).astype(np.float32)
+    x = pa.array(values, mask=np.isin(np.arange(len(values)) // ROWS, (1, 4)) & (values > 3))
+    pq.write_table(pa.table({"x": x, "y": values}), tmp_path / "rows.parquet", row_group_size=ROWS)
+    dataset, asked = Dataset(str(tmp_path), part_size=ROWS * 10), []
 
-    def null_count(self):
-        return 1
+    def decode(self, epoch, numbers):
+        asked.extend(p for n in numbers for p in epoch.partitions(n))
+        lots = self.arrow.read(epoch, numbers)
+        bring(lots, self.slabs, Stream())
+        return lots
 
-    def size(self):
-        return ROWS
-
-
-def test_lots_with_nulls_are_decoded_in_vain_once(dataset, monkeypatch):
-    asked = []
-
-    def table(self, partitions, stream):
-        asked.extend(partitions)
-        return SimpleNamespace(columns=lambda: [Column()])
-
-    monkeypatch.setattr(CudfLotReader, "_table", table)
-    monkeypatch.setattr(
-        CudfLotReader, "_pool", SimpleNamespace(stream=lambda: nullcontext((None, Stream())))
-    )
+    monkeypatch.setattr(CudfLotReader, "_read", decode)
     monkeypatch.setattr(gpu, "CudfLotReader", CudfLotReader)
-    loader = by_cudf(dataset)
-    for _ in range(3):
-        assert sum(len(y) for _, _, y in loader) == ROWS * GROUPS
-    assert sorted(asked) == list(range(GROUPS))
+    host, other = (
+        TorchAsyncItr(dataset, [], ["x"], ["y"], batch_size=2048, shuffle=True, device="cpu")
+        for _ in range(2)
+    )
+    other.feed = on_gpu(other.feed, torch.device("cpu"), GpuOptions("cudf"))
+    for _ in range(2):
+        for (_, a, y), (_, b, z) in zip(host, other, strict=True):
+            assert torch.equal(a.nan_to_num(9), b.nan_to_num(9)) and torch.equal(y, z)
+    assert sorted(asked) == sorted([0, 2, 3, 5] * 2)
 
 
 def test_what_is_said_of_it(dataset):

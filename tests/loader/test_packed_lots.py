@@ -28,10 +28,10 @@ from tabfeed.loader.torch import (
     Loader,
     TorchAsyncItr,
     desk_plan,
+    file_dtypes,
     gpu,
     gpu_memory,
     packed_lots,
-    stored,
     unpack,
 )
 from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
@@ -338,7 +338,7 @@ def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
 
 
 def test_a_footer_that_lies_about_its_numbers(tmp_path, monkeypatch, seen):
-    monkeypatch.setattr(stored, "_are_short", lambda dataset, name: True)
+    monkeypatch.setattr(file_dtypes, "_are_short", lambda dataset, name: True)
     dataset = mixed(tmp_path)
     with pytest.raises(LoaderError, match="column 'long' is int64 where the dataset says int32"):
         list(unpacked(mixed_tuples(dataset)))
@@ -360,7 +360,7 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     build = gpu._Build(mixed_tuples(mixed(tmp_path)).feed, CPU, GpuOps(), 10**8)
-    need, plain = build.need(build.stored), build.need(build.arrow)
+    need, plain = build.need(build.in_files), build.need(build.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.
     assert need.lot == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8

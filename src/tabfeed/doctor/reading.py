@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tabfeed.dtypes import is_list_type
 from tabfeed.errors import ArgumentError
 from tabfeed.io.dataset import Dataset
+from tabfeed.io.parquet import known_nulls
 from tabfeed.io.partition import Partition
 from tabfeed.loader.base import Feed
 from tabfeed.loader.columns import numpy_dtype
@@ -112,10 +113,8 @@ def _has_nulls(dataset: Dataset, name: str) -> bool:
         chunks = getattr(file, "chunks", None)
         if chunks is None:
             return True
-        for chunk in chunks(name):
-            known = chunk.statistics
-            if known is None or not known.has_null_count or known.null_count:
-                return True
+        if any(known_nulls(chunk) != 0 for chunk in chunks(name)):
+            return True
     return False
 
 

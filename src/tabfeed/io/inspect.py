@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tabfeed.dtypes import format_type
-from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.parquet import ParquetFile, known_nulls
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
     from tabfeed.io.dataset import Dataset
     from tabfeed.io.source import DataFile
     from tabfeed.schema import ColumnSchema
@@ -121,7 +119,7 @@ def _column(dataset: Dataset, column: ColumnSchema) -> ColumnFacts:
         tags=tuple(str(t) for t in column.tags),
         values=_values(column),
         embedding_size=column.embedding_size,
-        nulls=_total([_nulls(c) for c in chunks]) if parquet else None,
+        nulls=_total([known_nulls(c) for c in chunks]) if parquet else None,
         stored_bytes=sum(c.total_compressed_size for c in chunks) if parquet else None,
         memory_bytes=sum(source.nbytes(u, [column.name]) for u in source.units()),
         encodings=tuple(e for e, _ in encodings.most_common()),
@@ -138,10 +136,3 @@ def _values(column: ColumnSchema) -> str:
         return ""
     low_value = column.domain.min if column.domain.min is not None else ""
     return f"{low_value}..{column.domain.max:,}"
-
-
-def _nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_null_count:
-        return None
-    return int(statistics.null_count)

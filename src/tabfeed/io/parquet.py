@@ -31,7 +31,7 @@ from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
 from tabfeed.trace import span
 
-__all__ = ["HELD_BYTES", "ParquetFile", "chunk_range", "open_parquet"]
+__all__ = ["HELD_BYTES", "ParquetFile", "chunk_range", "known_nulls", "open_parquet"]
 
 _MAGIC = b"PAR1"
 HELD_BYTES = 64 * 2**20
@@ -68,6 +68,12 @@ def chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
     if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
         start = chunk.dictionary_page_offset
     return Range(start, start + chunk.total_compressed_size)
+
+
+def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
+    """How many nulls a column of a row group has; None if the footer does not say."""
+    facts = chunk.statistics
+    return None if facts is None or not facts.has_null_count else int(facts.null_count)
 
 
 def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:

@@ -24,6 +24,8 @@ __all__ = [
     "Layout",
     "Lists",
     "Part",
+    "casts",
+    "fits",
     "is_plain",
     "make_part",
     "numpy_dtype",
@@ -178,7 +180,30 @@ def is_plain(arrow: pa.DataType | None, wanted: np.dtype[Any]) -> bool:
     """
     if arrow is None or not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow)):
         return False
-    return wanted.kind == "f" or bool(np.can_cast(arrow.to_pandas_dtype(), wanted))
+    return casts(np.dtype(arrow.to_pandas_dtype()), wanted)
+
+
+def casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether numbers of a dtype may be cast to another, whatever they are.
+
+    Examples
+    --------
+    >>> casts(np.dtype(np.int64), np.dtype(np.float32)), casts(np.dtype("M8[s]"), np.dtype("f4"))
+    (True, False)
+    """
+    return dtype.kind in "iufb" and (wanted.kind == "f" or bool(np.can_cast(dtype, wanted)))
+
+
+def fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype of integers can hold all of some numbers.
+
+    Examples
+    --------
+    >>> fits(np.array([-128, 127]), np.dtype(np.int8)), fits(np.array([128]), np.dtype(np.int8))
+    (True, False)
+    """
+    limits = np.iinfo(dtype)
+    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
 
 
 def plain_array(column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]) -> Array:
@@ -234,12 +259,11 @@ def _check_range(array: Array, name: str, wanted: np.dtype[Any]) -> None:
             )
     elif np.can_cast(array.dtype, wanted):
         return
-    limits = np.iinfo(wanted)
-    low, high = array.min(), array.max()
-    if low < limits.min or high > limits.max:
+    if not fits(array, wanted):
+        limits = np.iinfo(wanted)
         raise LoaderError(
-            f"column {name!r} goes from {low} to {high}, and a tensor of {wanted} holds "
-            f"{limits.min} to {limits.max}"
+            f"column {name!r} goes from {array.min()} to {array.max()}, and a tensor of {wanted} "
+            f"holds {limits.min} to {limits.max}"
         )
 
 

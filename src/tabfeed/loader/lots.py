@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.buffers import BufferPool, Scratch
-from tabfeed.loader.columns import Group, Layout, Lists, Part, numpy_dtype
+from tabfeed.loader.columns import Group, Layout, Lists, Part, fits, numpy_dtype
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.ragged import gather_lists, join_lists
 from tabfeed.loader.readers import PartReader, ReadsParts
@@ -251,16 +251,9 @@ def _laid(arrays: Sequence[Array]) -> Array:
 def _check_dtype(arrays: Sequence[Array], out: Array, name: str) -> None:
     """A column must fit the dtype that its lot was made for, else a cast could lose something."""
     for array in arrays:
-        if array.dtype != out.dtype and not _fits(array, out.dtype):
+        whole = array.dtype.kind == out.dtype.kind == "i"
+        if array.dtype != out.dtype and not (whole and fits(array, out.dtype)):
             raise LoaderError(
                 f"column {name!r} is {array.dtype} where the dataset says {out.dtype}; the files "
                 "changed: open the dataset again"
             )
-
-
-def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether all are integers that a shorter dtype can hold."""
-    if array.dtype.kind != "i" or dtype.kind != "i":
-        return False
-    limits = np.iinfo(dtype)
-    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from tabfeed.io.page_headers import DATA, DICTIONARY, headers
-from tabfeed.io.parquet import ParquetFile, chunk_range
+from tabfeed.io.parquet import ParquetFile, chunk_range, known_nulls
 from tabfeed.io.ranges import Range
 
 __all__ = [
@@ -170,11 +170,8 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
 
 
 def may_have_nulls(chunk: pq.ColumnChunkMetaData, levels: bool) -> bool:
-    """Whether a column of a row group has nulls, as far as the footer says."""
-    if not levels:
-        return False
-    facts = chunk.statistics
-    return facts is None or not facts.has_null_count or facts.null_count > 0
+    """Whether a column of a row group has nulls, or the footer does not say that it has none."""
+    return levels and known_nulls(chunk) != 0
 
 
 def _end_to_end(ranges: Sequence[Range]) -> tuple[tuple[Range, ...], list[int]]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tabfeed.io.parquet import ParquetFile
-from tabfeed.loader.columns import Group
+from tabfeed.loader.columns import Group, casts
 from tabfeed.loader.readers import PartReader
 
 __all__ = ["quick_fill"]
@@ -62,15 +61,10 @@ def _laid(column: Any, out: Array) -> bool:
     if column.null_count():
         return False
     values = column.to_numpy()
-    if values.dtype != out.dtype and not _casts(values.dtype, out.dtype):
+    if values.dtype != out.dtype and not casts(values.dtype, out.dtype):
         return False
     out[:] = values
     return True
-
-
-def _casts(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether any number may be cast so: `tabfeed.loader.columns.is_plain` allows the same."""
-    return dtype.kind in "iufb" and (wanted.kind == "f" or np.can_cast(dtype, wanted))
 
 
 def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:

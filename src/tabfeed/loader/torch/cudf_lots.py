@@ -23,6 +23,7 @@ import torch
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import MissingExtraError
+from tabfeed.io.parquet import ParquetFile, known_nulls
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
@@ -111,7 +112,7 @@ class CudfLotReader:
     pool_bytes: int
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
-    _with_nulls: set[int] = field(default_factory=set)  # partitions, as far as they were read
+    _nulls: dict[int, bool] = field(default_factory=dict)  # whether a partition has any
 
     @property
     def parts(self) -> ReadsParts:
@@ -155,10 +156,16 @@ class CudfLotReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
-        partitions = [p for n in numbers for p in epoch.partitions(n)]
-        if not self._with_nulls.isdisjoint(partitions):
-            return self.arrow.read(epoch, numbers)
+        for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
+        rest = [n for n in numbers if n not in for_arrow]
+        lots = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
+        if rest:
+            lots |= zip(rest, self._read(epoch, rest), strict=True)
+        return [lots[n] for n in numbers]
+
+    def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
+        partitions = [p for n in numbers for p in epoch.partitions(n)]
         with self._pool.stream() as (own, stream):
             if not self._fill(lots, partitions, own, stream):
                 return self.arrow.read(epoch, numbers)
@@ -183,11 +190,30 @@ class CudfLotReader:
             self._lay(lots, rows, found, stream)
         return True
 
+    def _has_nulls(self, partition: int) -> bool:
+        """Whether footers say so: it would be decoded in vain."""
+        if partition not in self._nulls:
+            parts = self.parts
+            assert isinstance(parts, PartReader)
+            pieces = parts.partitions[partition].pieces
+            files = [(parts.dataset.fileset.files[piece.file], piece.unit) for piece in pieces]
+            self._nulls[partition] = any(
+                known_nulls(chunk)
+                for file, unit in files
+                if isinstance(file, ParquetFile)
+                for chunk, _ in file.chunks_in(unit, self._columns)
+            )
+        return self._nulls[partition]
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        """Those that lie in slabs, in their order."""
+        return [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
+
     def _decoded(self, partitions: Sequence[int], rows: int, own: Any) -> list[Tensor] | None:
         """Partitions as matrices; None if there are nulls."""
         columns: list[Any] = self._table(partitions, own).columns()
         if any(c.null_count() or c.size() != rows for c in columns):
-            self._with_nulls.update(partitions)  # not to be decoded twice again
             return None
         return self._matrices(columns, own)
 
@@ -228,9 +254,7 @@ class CudfLotReader:
         io = import_module("pylibcudf.io")
         paths, groups = self._row_groups(partitions)
         options = io.parquet.ParquetReaderOptions.builder(io.SourceInfo(paths)).build()
-        options.set_column_names(
-            [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
-        )
+        options.set_column_names(self._columns)
         options.set_row_groups(groups)
         footers = [self._footer(path) for path in paths]
         return io.parquet.read_parquet(options, stream=stream, parquet_metadatas=footers).tbl

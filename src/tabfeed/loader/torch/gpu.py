@@ -29,6 +29,7 @@ from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
 from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.devices import check_device, free_bytes
+from tabfeed.loader.torch.file_dtypes import Reading, as_in_files
 from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
 from tabfeed.loader.torch.gpu_feed import GpuFeed
@@ -37,7 +38,6 @@ from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, for_host
 from tabfeed.loader.torch.one_call import prepare
 from tabfeed.loader.torch.packed_lots import PackedRow, kinds_of, packed_row, why_not_unpacked
-from tabfeed.loader.torch.stored import Stored, as_stored
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
 __all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
@@ -125,29 +125,29 @@ class _Build:
     memory: int
 
     @property
-    def arrow(self) -> Stored:
+    def arrow(self) -> Reading:
         """Reads what Arrow decodes."""
-        return Stored(cast(LotReader, self.feed.recipe.reader), {})
+        return Reading(cast(LotReader, self.feed.recipe.reader))
 
     @cached_property
-    def stored(self) -> Stored | str:
+    def in_files(self) -> Reading | str:
         """Reads what the GPU decodes; or why it cannot."""
         try:
-            return as_stored(self.arrow.reader)
+            return as_in_files(self.arrow.reader)
         except UnfitError as e:
             return str(e)
 
     @cached_property
-    def narrow(self) -> Stored:
+    def narrow(self) -> Reading:
         """The same for a GPU that unpacks files by itself: ids that fit have 32 bits."""
-        return as_stored(self.arrow.reader, narrow=True)
+        return as_in_files(self.arrow.reader, narrow=True)
 
-    def need(self, stored: Stored) -> Need:
+    def need(self, reading: Reading) -> Need:
         """What memory is needed for."""
-        layout = stored.reader.layout
-        need = Need.of(self.feed.plan, layout, stored.reader.dtypes)
+        layout = reading.reader.layout
+        need = Need.of(self.feed.plan, layout, reading.reader.dtypes)
         here = not (layout.rest.columns or getattr(self.feed.recipe.finish, "asks", False))
-        batch, passing = need.batch + self.ops.row_bytes, need.passing + stored.joining
+        batch, passing = need.batch + self.ops.row_bytes, need.passing + reading.joining
         return replace(need, batch=batch, passing=passing, here=here)
 
     def on_host(self) -> Feed[Any]:
@@ -161,15 +161,15 @@ class _Build:
 
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
-        if isinstance(self.stored, str):
-            return self.stored
+        if isinstance(self.in_files, str):
+            return self.in_files
         return why_not_cudf() if isinstance(self.unpacking, str) else None
 
     @cached_property
     def unpacking(self) -> PackedRow | str:
         """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
-        if isinstance(self.stored, str):
-            return self.stored
+        if isinstance(self.in_files, str):
+            return self.in_files
         reader = self.narrow.reader
         if (reason := why_not_unpacked(self.device, kinds_of(reader))) is not None:
             return reason
@@ -182,7 +182,7 @@ class _Build:
         """One for which the GPU decodes, or Arrow does; None if memory is too small."""
         if not on_gpu:
             return self._built("arrow", self.arrow, self.need(self.arrow))
-        if isinstance(self.stored, str):
+        if isinstance(self.in_files, str):
             return None
         made = None
         if not isinstance(self.unpacking, str):
@@ -190,11 +190,11 @@ class _Build:
             need = replace(self.need(self.narrow), packed=packed, plain=plain)
             made = self._built("packed", self.narrow, need)
         if made is None and why_not_cudf() is None:
-            made = self._built("cudf", self.stored, self.need(self.stored))
+            made = self._built("cudf", self.in_files, self.need(self.in_files))
         return made
 
-    def _built(self, how: str, stored: Stored, need: Need) -> Feed[Any] | None:
-        feed, reader = self.feed, stored.reader
+    def _built(self, how: str, reading: Reading, need: Need) -> Feed[Any] | None:
+        feed, reader = self.feed, reading.reader
         maker = cast(ChunkMaker, feed.recipe.maker)
         share = divide(need, self.memory, how=how)
         if share is None:
@@ -213,7 +213,7 @@ class _Build:
             lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
             unpack = Unpacker(slabs, lanes, kinds_of(reader))
         chunks = GpuChunkMaker(
-            reader.layout, maker, slabs, streams[0], streams[1], unpack, stored.pieces
+            reader.layout, maker, slabs, streams[0], streams[1], unpack, reading.pieces
         )
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
@@ -239,7 +239,7 @@ def _auto(build: _Build) -> Feed[Any]:
     made = build(False)
     if made is None:
         return build.on_host()
-    reason = build.stored if isinstance(build.stored, str) else None
+    reason = build.in_files if isinstance(build.in_files, str) else None
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:

@@ -20,10 +20,10 @@ from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Group, Layout
 from tabfeed.loader.lots import Lot
 from tabfeed.loader.plan import ChunkPlan
+from tabfeed.loader.torch.file_dtypes import Piece
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs, torch_dtype
 from tabfeed.loader.torch.gpu_lots import GpuLot, bring
 from tabfeed.loader.torch.one_call import gather_all
-from tabfeed.loader.torch.stored import Piece
 from tabfeed.trace import span
 
 __all__ = ["GpuChunkMaker", "mark_used"]

@@ -10,7 +10,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tabfeed.loader.torch.stored import as_stored
+from tabfeed.loader.torch.file_dtypes import as_in_files
 
 ROWS = 64
 
@@ -36,35 +36,35 @@ def reader_of(dataset, cats=(), conts=(), labels=(), **options):
     return loader.feed.recipe.reader
 
 
-def dtypes_of(stored):
-    return {name: str(dtype) for name, dtype in stored.reader.dtypes.items()}
+def dtypes_of(reading):
+    return {name: str(dtype) for name, dtype in reading.reader.dtypes.items()}
 
 
 def test_groups_of_one_dtype_are_as_they_are_in_the_files(tmp_path):
     columns = {"a": column("i4"), "b": column("i4"), "x": column("f8"), "y": column("i8")}
-    stored = as_stored(reader_of(write(tmp_path, columns), ["a", "b"], ["x"], ["y"]))
-    assert dtypes_of(stored) == {"cats": "int32", "conts": "float64", "labels": "int64"}
-    assert not stored.pieces and stored.joining == 0
-    assert [str(g.dtype) for g in stored.reader.layout.groups] == ["int64", "float32", "float32"]
+    reading = as_in_files(reader_of(write(tmp_path, columns), ["a", "b"], ["x"], ["y"]))
+    assert dtypes_of(reading) == {"cats": "int32", "conts": "float64", "labels": "int64"}
+    assert not reading.pieces and reading.joining == 0
+    assert [str(g.dtype) for g in reading.reader.layout.groups] == ["int64", "float32", "float32"]
 
 
 def test_groups_of_several_dtypes_lie_in_pieces(tmp_path):
     columns = {"a": column("i8"), "b": column("i4"), "c": column("i8"), "y": column("f4")}
-    stored = as_stored(reader_of(write(tmp_path, columns), ["a", "b", "c"], labels=["y"]))
-    assert dtypes_of(stored) == {
+    reading = as_in_files(reader_of(write(tmp_path, columns), ["a", "b", "c"], labels=["y"]))
+    assert dtypes_of(reading) == {
         "cats, int64": "int64", "cats, int32": "int32", "labels": "float32",
     }  # fmt: skip
-    assert {name: tuple(piece) for name, piece in stored.pieces.items()} == {
+    assert {name: tuple(piece) for name, piece in reading.pieces.items()} == {
         "cats, int64": ("cats", (0, 2), 3), "cats, int32": ("cats", (1,), 3),
     }  # fmt: skip
-    assert stored.joining == 3 * 8
+    assert reading.joining == 3 * 8
 
 
 @pytest.mark.parametrize("nullable", [True, False])
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "i4", "i8"])
 def test_whole_numbers_without_nulls_become_floats_on_the_gpu(tmp_path, dtype, nullable):
     dataset = write(tmp_path, {"y": column(dtype)}, nullable=nullable)
-    assert dtypes_of(as_stored(reader_of(dataset, labels=["y"]))) == {
+    assert dtypes_of(as_in_files(reader_of(dataset, labels=["y"]))) == {
         "labels": str(np.dtype(dtype))
     }
 
@@ -72,34 +72,34 @@ def test_whole_numbers_without_nulls_become_floats_on_the_gpu(tmp_path, dtype, n
 def test_whole_numbers_with_a_null_are_for_arrow(tmp_path):
     values = pa.array([None, *column("i4")[1:]])
     with pytest.raises(UnfitError, match="column 'y' has integers and nulls, or footers"):
-        as_stored(reader_of(write(tmp_path, {"y": values}), labels=["y"]))
+        as_in_files(reader_of(write(tmp_path, {"y": values}), labels=["y"]))
 
 
 def test_whole_numbers_of_which_nothing_is_known_are_for_arrow(tmp_path):
     dataset = write(tmp_path, {"y": column("i4")}, write_statistics=False)
     with pytest.raises(UnfitError, match="or footers do not say that it has none"):
-        as_stored(reader_of(dataset, labels=["y"]))
+        as_in_files(reader_of(dataset, labels=["y"]))
 
 
 def test_a_null_among_fractions_is_not_asked_for(tmp_path):
     values = pa.array([None, *column("f8")[1:]])
-    stored = as_stored(reader_of(write(tmp_path, {"x": values}), conts=["x"]))
-    assert dtypes_of(stored) == {"conts": "float64"}
+    reading = as_in_files(reader_of(write(tmp_path, {"x": values}), conts=["x"]))
+    assert dtypes_of(reading) == {"conts": "float64"}
 
 
 # -- long numbers that are short ------------------------------------------------------------
 
 
 def narrow(dataset, *cats):
-    return as_stored(reader_of(dataset, cats), narrow=True)
+    return as_in_files(reader_of(dataset, cats), narrow=True)
 
 
 def test_long_ids_that_fit_are_short_in_lots(tmp_path):
     columns = {"a": column("i8"), "b": column("i4"), "c": column("i8") - 2**31, "d": column("i2")}
-    stored = narrow(write(tmp_path, columns), "a", "b", "c")
-    assert dtypes_of(stored) == {"cats": "int32"} and not stored.pieces
-    stored = narrow(write(tmp_path, columns), "a", "d")
-    assert dtypes_of(stored) == {"cats, int32": "int32", "cats, int16": "int16"}
+    reading = narrow(write(tmp_path, columns), "a", "b", "c")
+    assert dtypes_of(reading) == {"cats": "int32"} and not reading.pieces
+    reading = narrow(write(tmp_path, columns), "a", "d")
+    assert dtypes_of(reading) == {"cats, int32": "int32", "cats, int16": "int16"}
 
 
 @pytest.mark.parametrize("beyond", [2**31, -(2**31) - 1])
@@ -113,7 +113,7 @@ def test_long_ids_of_which_nothing_is_known_stay_long(tmp_path, monkeypatch):
     dataset = write(tmp_path, {"a": column("i8")}, write_statistics=False)
     assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
     dataset = write(tmp_path, {"a": column("i8")})
-    monkeypatch.setattr("tabfeed.loader.torch.stored._MOST_ASKED", 3)  # there are four
+    monkeypatch.setattr("tabfeed.loader.torch.file_dtypes._MOST_ASKED", 3)  # there are four
     assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
 
 
@@ -130,28 +130,36 @@ def test_long_ids_of_which_nothing_is_known_stay_long(tmp_path, monkeypatch):
 )
 def test_what_only_arrow_casts(tmp_path, values, why):
     with pytest.raises(UnfitError, match=why):
-        as_stored(reader_of(write(tmp_path, {"a": values}), ["a"]))
+        as_in_files(reader_of(write(tmp_path, {"a": values}), ["a"]))
 
 
 def test_decimals(tmp_path):
     values = pa.array(range(ROWS)).cast(pa.decimal128(30, 2))
     with pytest.raises(UnfitError, match="column 'x' is decimal"):
-        as_stored(reader_of(write(tmp_path, {"x": values}), conts=["x"]))
+        as_in_files(reader_of(write(tmp_path, {"x": values}), conts=["x"]))
 
 
 def test_other_reasons(tmp_path):
     dataset = write(tmp_path, {"a": column("i4"), "l": [[1]] * ROWS})
     with pytest.raises(UnfitError, match="the dataset is not local Parquet files"):
-        as_stored(reader_of(Dataset({"a": column("i4")}), ["a"]))
+        as_in_files(reader_of(Dataset({"a": column("i4")}), ["a"]))
     with pytest.raises(UnfitError, match="there are list or text columns"):
-        as_stored(reader_of(dataset, ["a", "l"]))
+        as_in_files(reader_of(dataset, ["a", "l"]))
     with pytest.raises(UnfitError, match="transforms= need Arrow tables"):
-        as_stored(reader_of(dataset, ["a"], transforms=lambda table: table))
+        as_in_files(reader_of(dataset, ["a"], transforms=lambda table: table))
     with pytest.raises(UnfitError, match="partitions are cached"):
-        as_stored(reader_of(dataset, ["a"], cache="memory"))
+        as_in_files(reader_of(dataset, ["a"], cache="memory"))
 
 
 def test_columns_by_name_keep_their_dtypes(tmp_path):
     dataset = write(tmp_path, {"a": column("u2"), "x": column("f8"), "b": column("bool")})
     reader = Loader(dataset, 8, True, device="cpu").feed.recipe.reader
-    assert dtypes_of(as_stored(reader)) == {d: d for d in ("uint16", "float64", "bool")}
+    assert dtypes_of(as_in_files(reader)) == {d: d for d in ("uint16", "float64", "bool")}
+
+
+def test_columns_by_name_are_not_joined(tmp_path):
+    dataset = write(tmp_path, {"a": column("i8"), "b": column("i8") + 2**40})
+    reader = Loader(dataset, 8, True, device="cpu").feed.recipe.reader
+    reading = as_in_files(reader, narrow=True)
+    assert dtypes_of(reading) == {"int64, int32": "int32", "int64, int64": "int64"}
+    assert not reading.pieces and reading.joining == 0

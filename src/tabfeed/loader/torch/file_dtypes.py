@@ -10,8 +10,9 @@ What a cast could spoil stays with Arrow, which looks at the values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from tabfeed.loader.packed_pages import UnfitError, may_have_nulls
 from tabfeed.loader.readers import PartReader
 from tabfeed.schema import ColumnSchema
 
-__all__ = ["Piece", "Stored", "as_stored"]
+__all__ = ["Piece", "Reading", "as_in_files"]
 
 _LONG, _SHORT = np.dtype(np.int64), np.dtype(np.int32)
 _MOST_ASKED = 4_000  # row groups: each of them takes 5 microseconds a column
@@ -41,19 +42,19 @@ class Piece(NamedTuple):
     of: int
 
 
-class Stored(NamedTuple):
-    """Reads lots in the dtypes of their files.
+class Reading(NamedTuple):
+    """Who reads lots for a GPU.
 
     Attributes
     ----------
     reader
-        Does so; its groups are of one dtype in all files.
+        Reads them; each of its groups has one dtype in them.
     pieces
-        Which of its groups are but pieces of those that a batch has, by name.
+        Which of its groups are but pieces of matrices that a batch has, by name.
     """
 
     reader: LotReader
-    pieces: dict[str, Piece]
+    pieces: Mapping[str, Piece] = MappingProxyType({})
 
     @property
     def joining(self) -> int:
@@ -62,7 +63,7 @@ class Stored(NamedTuple):
         return sum(len(group.columns) * group.dtype.itemsize for group in groups)
 
 
-def as_stored(reader: LotReader, *, narrow: bool = False) -> Stored:
+def as_in_files(reader: LotReader, *, narrow: bool = False) -> Reading:
     """The same rows in the dtypes of their files; `UnfitError` if a GPU cannot decode them.
 
     Parameters
@@ -86,9 +87,11 @@ def as_stored(reader: LotReader, *, narrow: bool = False) -> Stored:
         raise UnfitError("row groups are too large for the budget and are read in slices")
     groups = tuple(group for pieces in found for group, _, _ in pieces)
     dtypes = {group.name: dtype for pieces in found for group, dtype, _ in pieces}
+    made = replace(reader, layout=Layout(groups, matrices=layout.matrices), dtypes=dtypes)
+    if not layout.matrices:  # columns are delivered one by one: nothing is joined
+        return Reading(made)
     pieces = {g.name: piece for pieces in found for g, _, piece in pieces if piece is not None}
-    stored = replace(reader, layout=Layout(groups, matrices=layout.matrices), dtypes=dtypes)
-    return Stored(stored, pieces)
+    return Reading(made, pieces)
 
 
 def _parted(
@@ -122,7 +125,7 @@ def _dtypes(group: Group, dataset: Dataset, narrow: bool) -> list[np.dtype[Any]]
     """What the columns of a group are in their files."""
     found = []
     for name in group.columns:
-        dtype = _stored_dtype(dataset.schema[name], group.dtype)
+        dtype = _file_dtype(dataset.schema[name], group.dtype)
         if dtype.kind in "iu" and group.dtype.kind == "f" and _may_have_nulls(dataset, name):
             raise UnfitError(
                 f"column {name!r} has integers and nulls, or footers do not say that it has none"
@@ -133,7 +136,7 @@ def _dtypes(group: Group, dataset: Dataset, narrow: bool) -> list[np.dtype[Any]]
     return found
 
 
-def _stored_dtype(column: ColumnSchema, wanted: np.dtype[Any]) -> np.dtype[Any]:
+def _file_dtype(column: ColumnSchema, wanted: np.dtype[Any]) -> np.dtype[Any]:
     arrow = column.dtype
     if arrow is None or not (pa.types.is_primitive(arrow) and _is_number(arrow)):
         raise UnfitError(f"column {column.name!r} is {arrow and format_type(arrow)}")
