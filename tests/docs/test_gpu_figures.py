@@ -12,6 +12,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
 FOUND = json.loads((RESULTS / "gpu_h200.json").read_text())
 LARGE = json.loads((RESULTS / "gpu_h200_large_groups.json").read_text())
+WIDE = json.loads((RESULTS / "gpu_h200_wide.json").read_text())
 SLOWER = json.loads((RESULTS / "gpu_h200_slower.json").read_text())
 
 LOAD = {
@@ -107,6 +108,12 @@ def test_large_row_groups():
     said = f'`"arrow"` loads {arrow:.0f}, `"cudf"` {cudf:.0f}, and {roomy:.0f} in 3 GB'
     assert said in PAGE.replace("\n", " ")
     assert LARGE["rows of a row group"] == 1_000_000
+
+
+def test_wide_columns():
+    names = ("tabfeed, arrow, 1 GB", "pyarrow alone", "tabfeed, cudf, 1 GB", "tabfeed, cudf, 3 GB")
+    said = '`"arrow"` loads {:.0f} (pyarrow alone {:.0f}), `"cudf"` {:.0f}, and {:.0f} in 3 GB'
+    assert said.format(*(WIDE["load"][name]["rate"] for name in names)) in PAGE.replace("\n", " ")
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
