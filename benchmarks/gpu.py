@@ -8,7 +8,8 @@ what ``tabfeed[gpu]`` brings.
   alone, a loader written by hand with 8 worker processes, and torch's own, item by item.
 - train: two models over an epoch, against the same steps over many different batches that already
   lie on the GPU (the ceiling), and fed by the other loaders.
-- bounded: the same rate within a limit on the process's memory below the data's size.
+- bounded: the same rate within a limit on the process's memory below the data's size; and what it
+  and the processes that decode for it have together.
 
     python benchmarks/gpu.py --data DIR --json OUT [--rows 64000000] [--sections load train bounded]
 
@@ -53,6 +54,7 @@ from benchmarks.harness.busy import Busy
 from benchmarks.harness.cores import Cores
 from benchmarks.harness.gpu_about import gpu_about
 from benchmarks.harness.medians import medians
+from benchmarks.harness.usage import Watch, own_memory
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
@@ -60,6 +62,7 @@ FILE_ROWS = 1_000_000
 GROUP = 250_000
 CEILING_BYTES = 8 * 10**9
 SOME = 2.5  # seconds: of what is slow not the whole epoch
+READERS = {"arrow": 60.0, "cudf": SOME, "auto": SOME}  # and at most so many seconds of an epoch
 BY_HAND, STOCK = "by hand, 8 workers", "stock, item by item"
 FEW = 2  # rounds: of what is a thousand times slower they tell enough
 PACKAGES = [
@@ -259,6 +262,14 @@ def held_on_gpu(loader: TorchAsyncItr) -> float:
     return (nbytes + pool) / 1e6
 
 
+def settle(loader: TorchAsyncItr, limit: float = 20.0) -> None:
+    """With ``reader="auto"``: epochs until it has chosen."""
+    choice = getattr(loader.feed, "choice", None)
+    end = time.perf_counter() + limit
+    while choice is not None and not choice.settled and time.perf_counter() < end:
+        drain(loader)
+
+
 def load_section(folder: Path, rounds: int) -> dict[str, Any]:
     """Batches of 65,536 on the GPU."""
     settings: dict[str, dict[str, Any]] = {
@@ -274,11 +285,12 @@ def load_section(folder: Path, rounds: int) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
         loader = ours(folder, 65_536, **options)
         begin = drain(loader)["rate"]
+        settle(loader)
         runs = [drain(loader) for _ in range(rounds)]
         out[name] = medians(runs) | {
             "rate of the first epoch": begin,
             "MB on the GPU": held_on_gpu(loader),
-            "reader": type(loader.feed.recipe.reader).__name__,
+            "reader": loader.reader_choice,
         }
         del loader
         say(name, out[name])
@@ -385,7 +397,7 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
         torch.cuda.empty_cache()
         step = stepper(*make())
         still = many_batches(folder, batch)
-        loaders = {r: ours(folder, batch, reader=r, drop_last=True) for r in ("arrow", "cudf")}
+        loaders = {r: ours(folder, batch, reader=r, drop_last=True) for r in READERS}
         others: dict[str, Callable[[], Iterable[Any]]] = {BY_HAND: partial(by_hand, folder, batch)}
         if graph:
             step = captured(step, still[0])
@@ -395,8 +407,8 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
         train(still[:20], step, 5)
         for number in range(rounds):
             figures["ceiling"].append(train(itertools.cycle(still), step, SOME))
-            figures["arrow"].append(train(loaders["arrow"], step, 60))  # the whole epoch
-            figures["cudf"].append(train(loaders["cudf"], step, SOME))
+            for reader, limit in READERS.items():
+                figures[reader].append(train(loaders[reader], step, limit))
             for other, begin in others.items():
                 if other != STOCK or number < FEW:
                     figures[other].append(train(begin(), step, SOME))
@@ -406,6 +418,7 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
             shares = [got["rate"] / best["rate"] for got, best in pairs]
             found[f"{reader}, share of the ceiling"] = statistics.median(shares)
             found[f"{reader}, round by round"] = shares
+            found[f"{reader}, choice"] = loaders[reader].reader_choice
         del loaders, still
         out[name] = found
         say(name, found)
@@ -428,7 +441,7 @@ def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any
 
 
 def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
-    """Runs within the limit, and then without it."""
+    """Runs within the limit, and then without it; memory is looked at in epochs of their own."""
     torch.cuda.init()
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), before[1]))
@@ -438,11 +451,13 @@ def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
             loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
             out["decoded data, GB"] = loader.feed.plan.rows * 160 / 1e9
             drain(loader)
-            out[reader + when] = medians([drain(loader) for _ in range(rounds)])
+            found = medians([drain(loader) for _ in range(rounds)])
+            with Watch(os.getpid(), own_memory) as watch:
+                for _ in range(rounds):
+                    drain(loader)
+            out[reader + when] = found | {"GB of all processes": watch.most / 1e9}
             loader.close()
             del loader
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        out[f"most resident{when}, GB"] = resident * 1024 / 1e9
         resource.setrlimit(resource.RLIMIT_DATA, before)
     print(json.dumps(out))
 

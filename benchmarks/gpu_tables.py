@@ -50,9 +50,13 @@ def _train(section: Found) -> str:
 def _bounded(section: Found) -> str:
     if "failed" in section:
         return f"within the limit: {section['failed']}\n"
-    rows = [[name, digits(f["rate"])] for name, f in section.items() if isinstance(f, dict)]
+    rows = [
+        [name, digits(f["rate"]), _digits(f.get("GB of all processes"))]
+        for name, f in section.items()
+        if isinstance(f, dict)
+    ]
     limit = f"own memory {section['limit, GB']:g} GB, data {section['decoded data, GB']:.1f} GB"
-    return table([limit, "million rows/s"], rows)
+    return table([limit, "million rows/s", "GB of all processes"], rows)
 
 
 def _whole(figure: float | None) -> str:

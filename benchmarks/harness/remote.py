@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import psutil
 
 from .contender import Contender
-from .usage import tree, tree_memory
+from .usage import Watch, tree
 
 __all__ = ["ContenderFailed", "Remote", "python_of"]
 
@@ -90,7 +89,7 @@ class Remote:
 
     def watched(self, do: str, *, limit: float, **arguments: Any) -> tuple[dict[str, Any], int]:
         """The same, and the most memory the process and its children had meanwhile, in bytes."""
-        with _Watch(self.process.pid) as watch:
+        with Watch(self.process.pid) as watch:
             found = self.ask(do, limit=limit, **arguments)
         return found, watch.most
 
@@ -123,25 +122,3 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": "",
     }
     return {**os.environ, **quiet}
-
-
-class _Watch:
-    """Looks at a process tree's memory ten times a second."""
-
-    def __init__(self, pid: int) -> None:
-        self.most = 0
-        self._pid = pid
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        while not self._end.wait(0.1):
-            self.most = max(self.most, tree_memory(self._pid))
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self._thread.join()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-__all__ = ["peak_memory", "processor_seconds", "spent", "tree", "tree_memory"]
+__all__ = [
+    "Watch",
+    "own_memory",
+    "peak_memory",
+    "processor_seconds",
+    "spent",
+    "tree",
+    "tree_memory",
+]
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -51,18 +61,75 @@ def peak_memory(pid: int) -> int:
 
 def tree_memory(pid: int) -> int:
     """What all of them have now, in bytes; memory they share counts once."""
-    total = 0
     processes = tree(pid)
-    for process in processes:
-        with suppress(psutil.Error):
-            alone = len(processes) == 1
-            total += process.memory_info().rss if alone else _proportional(process)
-    return total
+    if len(processes) > 1:
+        return sum(_of(process, "Pss") for process in processes)
+    return sum(_resident(process) for process in processes)
 
 
-def _proportional(process: psutil.Process) -> int:
-    with suppress(OSError, IndexError):
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return int(process.memory_info().rss)
+def own_memory(pid: int) -> int:
+    """The same without what is in files, which the system can take back: libraries, data."""
+    return sum(_of(process, "Pss_Anon", "Pss_Shmem") for process in tree(pid))
+
+
+class Watch:
+    """Looks at a process and all it started ten times a second.
+
+    Parameters
+    ----------
+    pid
+        The process.
+    look
+        `tree_memory` or `own_memory`.
+
+    Attributes
+    ----------
+    most
+        The most memory found, in bytes.
+
+    Examples
+    --------
+    >>> import os
+    >>> with Watch(os.getpid()) as watch:
+    ...     held = bytes(10)
+    >>> watch.most > 0
+    True
+    """
+
+    def __init__(self, pid: int, look: Callable[[int], int] = tree_memory) -> None:
+        self.most = 0
+        self._pid, self._look_at = pid, look
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        ended = False
+        while not ended:
+            self.most = max(self.most, self._look_at(self._pid))
+            ended = self._end.wait(0.1)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def _of(process: psutil.Process, *kinds: str) -> int:
+    """A process's share of memory of these kinds; all it has, where the system does not say."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        found = {
+            name: int(rest.split()[0]) for name, _, rest in (li.partition(":") for li in lines[1:])
+        }
+        if found.keys() >= set(kinds):
+            return sum(found[kind] for kind in kinds) * 1024
+    return _resident(process)
+
+
+def _resident(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0

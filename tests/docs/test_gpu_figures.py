@@ -13,7 +13,15 @@ PAGE = (ROOT / "docs" / "gpu.md").read_text()
 FOUND = json.loads((RESULTS / "gpu_h200.json").read_text())
 LARGE = json.loads((RESULTS / "gpu_h200_large_groups.json").read_text())
 WIDE = json.loads((RESULTS / "gpu_h200_wide.json").read_text())
-SLOWER = json.loads((RESULTS / "gpu_h200_slower.json").read_text())
+MACHINES = {
+    "the one above": FOUND,
+    "a quieter one (`gpu_h200_quieter.json`)": json.loads(
+        (RESULTS / "gpu_h200_quieter.json").read_text()
+    ),
+    "one a quarter slower, with an earlier version (`gpu_h200_slower.json`)": json.loads(
+        (RESULTS / "gpu_h200_slower.json").read_text()
+    ),
+}
 
 LOAD = {
     '`reader="cudf", device_memory="6GB"`': "tabfeed, cudf, 6 GB",
@@ -88,18 +96,34 @@ def test_within_a_limit():
         f"process without that limit {free:.0f} and {free_cudf:.0f}."
     )
     assert said in PAGE.replace("\n", " ")
+    both = [FOUND["bounded"][reader]["GB of all processes"] for reader in ("arrow", "cudf")]
+    said = "have {:.1f} GB together, {:.1f} GB where the GPU decodes".format(*both)
+    assert said in PAGE.replace("\n", " ")
 
 
-def test_a_slower_machine():
-    load, train, page = SLOWER["load"], SLOWER["train"], PAGE.replace("\n", " ")
-    names = ("cudf, 6 GB", "cudf, 3 GB", "cudf, 1 GB", "arrow, 1 GB")
-    rates = [load[f"tabfeed, {name}"]["rate"] for name in names]
-    assert "loads {:.0f}, {:.0f}, {:.0f} and {:.0f} in the rows above".format(*rates) in page
-    alone, by_hand = (load[n]["rate"] for n in ("pylibcudf alone", "by hand, 8 workers"))
-    assert f"pylibcudf alone {alone:.0f}, by hand {by_hand:.1f})" in page
-    shares = [train[name]["arrow, share of the ceiling"] * 100 for name in TRAIN.values()]
-    said = "trains the four models at {:.0f}, {:.0f}, {:.0f} and {:.0f} %"
+def test_auto():
+    page = PAGE.replace("\n", " ")
+    loading = FOUND["load"]["tabfeed, auto, 1 GB"]
+    assert f"goes over to the GPU, and loads {loading['rate']:.0f} then" in page
+    assert loading["reader"].startswith("the GPU: steps came")
+    training = [FOUND["train"][name] for name in TRAIN.values()]
+    assert all(found["auto, choice"].startswith("Arrow: training waits") for found in training)
+    shares = [found["auto, share of the ceiling"] * 100 for found in training]
+    said = "stays with Arrow for all four, and trains them at {:.0f}, {:.0f}, {:.0f} and {:.0f} %"
     assert said.format(*shares) in page
+
+
+@pytest.mark.parametrize("label", MACHINES)
+def test_machines(label):
+    load, train = MACHINES[label]["load"], MACHINES[label]["train"]
+    cudf, arrow, pylibcudf, by_hand, shares = cells(label)
+    rates = [load[f"tabfeed, cudf, {gb} GB"]["rate"] for gb in (6, 3, 1)]
+    assert cudf == ", ".join(f"{rate:.0f}" for rate in rates)
+    assert arrow == f"{load['tabfeed, arrow, 1 GB']['rate']:.0f}"
+    assert pylibcudf == f"{load['pylibcudf alone']['rate']:.0f}"
+    assert by_hand == f"{load['by hand, 8 workers']['rate']:.1f}"
+    found = [train[name]["arrow, share of the ceiling"] for name in TRAIN.values()]
+    assert shares == ", ".join(f"{share * 100:.0f}" for share in found)
 
 
 def test_large_row_groups():

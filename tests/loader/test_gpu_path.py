@@ -149,6 +149,24 @@ def test_memory_is_divided_within_its_bounds(how, memory):
     assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
 
 
+@pytest.mark.parametrize("how", ["cudf", "packed"])
+@pytest.mark.parametrize("memory", range(150_000_000, 10**9, 50_000_000))
+def test_there_is_room_for_a_larger_chunk_from_before(how, memory):
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
+    need = replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
+    before = divide(need, memory).steps
+    share = divide(need, memory, how=how, before=before)
+    if share is None:
+        assert memory < 4 * 10**8
+        return
+    chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
+    larger = max(0, before - share.steps) * 65_536 * 64
+    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
+    used = share.lots * share.rows * 32 + chunks + share.decoding + unpacking
+    assert used + larger <= memory
+
+
 def test_too_little_memory_for_anything_is_none():
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)

@@ -146,12 +146,13 @@ class Ways(NamedTuple):
     Attributes
     ----------
     build
-        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
+        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small beside
+        a chunk of so many batches, which the program still has from the other.
     why_not
         Why the GPU cannot decode, None if it can; may take seconds, to load what does.
     """
 
-    build: Callable[[bool], Feed[Any] | None]
+    build: Callable[[bool, int], Feed[Any] | None]
     why_not: Callable[[], str | None]
 
 
@@ -235,14 +236,14 @@ class AutoFeed(GpuFeed[B]):
         self.let_go()
         if self.choice.wanted == GPU:
             try:
-                made = self._ways.build(True)
+                made = self._ways.build(True, self.plan.chunk)
                 reason = "device_memory is too small for it"
             except (TabfeedError, MemoryError, torch.OutOfMemoryError) as e:
                 reason = f"it cannot begin: {e}"
             if made is None:
                 self.choice.refuse(reason)
         if made is None:
-            made = self._ways.build(False)
+            made = self._ways.build(False, 0)  # its chunks are not the smaller ones
             assert made is not None, "it was there before"
         self.choice.went_over()
         self.take_over(made.finishing(finish))

@@ -178,25 +178,28 @@ class _Build:
         except UnfitError as e:
             return str(e)
 
-    def __call__(self, on_gpu: bool) -> Feed[Any] | None:
-        """One for which the GPU decodes, or Arrow does; None if memory is too small."""
+    def __call__(self, on_gpu: bool, before: int = 0) -> Feed[Any] | None:
+        """One for which the GPU decodes, or Arrow does; None if memory is too small.
+
+        `before`, as in `divide`, if there was another before it.
+        """
         if not on_gpu:
-            return self._built("arrow", self.arrow, self.need(self.arrow))
+            return self._built("arrow", self.arrow, self.need(self.arrow), before)
         if isinstance(self.in_files, str):
             return None
         made = None
         if not isinstance(self.unpacking, str):
             packed, plain = self.unpacking
             need = replace(self.need(self.narrow), packed=packed, plain=plain)
-            made = self._built("packed", self.narrow, need)
+            made = self._built("packed", self.narrow, need, before)
         if made is None and why_not_cudf() is None:
-            made = self._built("cudf", self.in_files, self.need(self.in_files))
+            made = self._built("cudf", self.in_files, self.need(self.in_files), before)
         return made
 
-    def _built(self, how: str, reading: Reading, need: Need) -> Feed[Any] | None:
+    def _built(self, how: str, reading: Reading, need: Need, before: int) -> Feed[Any] | None:
         feed, reader = self.feed, reading.reader
         maker = cast(ChunkMaker, feed.recipe.maker)
-        share = divide(need, self.memory, how=how)
+        share = divide(need, self.memory, how=how, before=before)
         if share is None:
             return None
         prepare()

@@ -85,10 +85,14 @@ class Need:
             int(self.lot_rows * nbytes * _MORE) + 1 for nbytes in (self.packed, self.plain)
         )  # type: ignore[return-value]
 
+    def chunk(self, steps: int) -> int:
+        """Bytes of a chunk of so many batches."""
+        return steps * self.batch_rows * self.batch
+
     def chunk_bytes(self, steps: int, depth: int) -> int:
         """Chunks that are ready, in use and not yet given back, and those in the making."""
         held, making = (3, 1) if self.here else (depth + 2, 2)
-        return steps * self.batch_rows * (held * self.batch + making * self.passing)
+        return held * self.chunk(steps) + making * steps * self.batch_rows * self.passing
 
     def open_lots(self, steps: int, depth: int) -> int:
         """Most lots that the chunks in the making need at a time."""
@@ -132,7 +136,7 @@ class Share:
     lanes: int = 0
 
 
-def divide(need: Need, memory: int, *, how: str = "arrow") -> Share | None:
+def divide(need: Need, memory: int, *, how: str = "arrow", before: int = 0) -> Share | None:
     """How to divide so many bytes; None if not even the least fits.
 
     Parameters
@@ -143,11 +147,15 @@ def divide(need: Need, memory: int, *, how: str = "arrow") -> Share | None:
         How many.
     how
         Who decodes: "arrow", "cudf", or the GPU itself, which unpacks files: "packed".
+    before
+        Batches of a chunk that was made in another way. It is in use when the first of these is
+        made, in the place of one of them, and may be larger.
     """
     ways = {"arrow": _for_arrow, "cudf": _for_cudf, "packed": _for_packed}
     for share, nbytes in ways[how](need):
-        if nbytes <= memory:
-            return _with_more(share, (memory - nbytes) // max(1, need.lot_rows * need.lot))
+        left = memory - nbytes - max(0, need.chunk(before) - need.chunk(share.steps))
+        if left >= 0:
+            return _with_more(share, left // max(1, need.lot_rows * need.lot))
     return None
 
 
