@@ -129,20 +129,30 @@ def test_a_program_far_ahead_of_its_gpu_waits(dataset, monkeypatch):
     assert all(latest >= number - 2 for number, latest in enumerate(come_to) if number > 1)
 
 
+def eight_columns():
+    """What eight columns of ids need memory for."""
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
+    return replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
+
+
+def used(share):
+    """Bytes that they take, divided so."""
+    chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
+    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
+    return share.lots * share.rows * 32 + chunks + share.decoding + unpacking
+
+
 @pytest.mark.parametrize("how", ["arrow", "cudf", "packed"])
 @pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
 def test_memory_is_divided_within_its_bounds(how, memory):
-    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
-    layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    need = replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
+    need = eight_columns()
     assert (need.lot, need.batch, need.passing) == (32, 64, 36)
     share = divide(need, memory, how=how)
     if share is None:
         assert memory == 60_000_000
         return
-    chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
-    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
-    assert share.lots * share.rows * 32 + chunks + share.decoding + unpacking <= memory
+    assert used(share) <= memory
     assert bool(share.lanes) == (how == "packed") and bool(share.readings) == (how == "cudf")
     assert share.rows == 250_000
     # Two lots a stream may be open at once; more, if the chunks ahead reach over several.
@@ -152,19 +162,14 @@ def test_memory_is_divided_within_its_bounds(how, memory):
 @pytest.mark.parametrize("how", ["cudf", "packed"])
 @pytest.mark.parametrize("memory", range(150_000_000, 10**9, 50_000_000))
 def test_there_is_room_for_a_larger_chunk_from_before(how, memory):
-    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
-    layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    need = replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
+    need = eight_columns()
     before = divide(need, memory).steps
     share = divide(need, memory, how=how, before=before)
     if share is None:
         assert memory < 4 * 10**8
         return
-    chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
     larger = max(0, before - share.steps) * 65_536 * 64
-    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
-    used = share.lots * share.rows * 32 + chunks + share.decoding + unpacking
-    assert used + larger <= memory
+    assert used(share) + larger <= memory
 
 
 def test_too_little_memory_for_anything_is_none():
