@@ -177,3 +177,13 @@ def test_every_cause_has_words() -> None:
 def test_parts_too_quick_to_time_decide_nothing() -> None:
     run = make_run(wait=3.0, parts=(r.Part("the source", "read", 0.0),))
     assert judge(run).cause == "input"
+
+
+@pytest.mark.parametrize(
+    ("copying", "other", "cause"),
+    [(3, 0, "copy"), (2, 0, "compute"), (3, 1, "compute"), (4, 1, "copy"), (1, 29, "compute")],
+)
+def test_few_looks_are_enough_if_all_found_the_same(copying: int, other: int, cause: str) -> None:
+    looks = (("copy", copying), ("model", other))
+    seen = tuple(r.Seen("compute", kind, "x", n) for kind, n in looks if n)
+    assert judge(replace(make_run(wait=0.01, compute=1.0), seen=seen)).cause == cause

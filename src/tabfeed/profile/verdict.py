@@ -122,20 +122,22 @@ def _largest(run: Run) -> Verdict | None:
 
 
 def _held(found: Interpreter) -> float:
-    """How much of the loop's computing took the interpreter; 0 if that is little, or unsure.
-
-    A crowded machine leaves few looks: three are enough if they all found the same.
-    """
+    """How much of the loop's computing took the interpreter; 0 if that is little, or unsure."""
     share = found.compute_share
-    unsure = found.compute_looks < (_FEWEST_LOOKS if share < 1 else _FEWEST_LOOKS - 2)
-    return 0.0 if unsure or share < _HELD else share
+    return share if share >= _HELD and _sure(share, found.compute_looks) else 0.0
 
 
 def _seen_copying(run: Run) -> float:
     looks = [s for s in run.seen if s.phase == "compute"]
     total = sum(s.count for s in looks)
     copies = sum(s.count for s in looks if s.kind == "copy")
-    return copies / total if total >= _FEWEST_LOOKS else 0.0
+    share = copies / max(1, total)
+    return share if _sure(share, total) else 0.0
+
+
+def _sure(share: float, looks: int) -> bool:
+    """A crowded machine leaves few looks: three are enough if they all found the same."""
+    return looks >= (_FEWEST_LOOKS if share < 1 else _FEWEST_LOOKS - 2)
 
 
 def _copying(run: Run, share: float) -> Verdict:
