@@ -63,13 +63,13 @@ def tree_memory(pid: int) -> int:
     """What all of them have now, in bytes; memory they share counts once."""
     processes = tree(pid)
     if len(processes) > 1:
-        return sum(_of(process, "Pss") for process in processes)
+        return sum(_share(process, "Pss") for process in processes)
     return sum(_resident(process) for process in processes)
 
 
 def own_memory(pid: int) -> int:
     """The same without what is in files, which the system can take back: libraries, data."""
-    return sum(_of(process, "Pss_Anon", "Pss_Shmem") for process in tree(pid))
+    return sum(_share(process, "Pss_Anon", "Pss_Shmem") for process in tree(pid))
 
 
 class Watch:
@@ -117,15 +117,13 @@ class Watch:
         self._thread.join()
 
 
-def _of(process: psutil.Process, *kinds: str) -> int:
+def _share(process: psutil.Process, *kinds: str) -> int:
     """A process's share of memory of these kinds; all it has, where the system does not say."""
     with suppress(OSError):
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-        found = {
-            name: int(rest.split()[0]) for name, _, rest in (li.partition(":") for li in lines[1:])
-        }
-        if found.keys() >= set(kinds):
-            return sum(found[kind] for kind in kinds) * 1024
+        _, *lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        kilobytes = {name.rstrip(":"): int(size) for name, size, *_ in map(str.split, lines)}
+        if kilobytes.keys() >= set(kinds):
+            return sum(kilobytes[kind] for kind in kinds) * 1024
     return _resident(process)
 
 

@@ -20,6 +20,7 @@ def test_results_have_the_names_of_those_that_are_kept():
     tasks = [task for _, task in measurements(Path("data"), Path("out"), "h200")]
     written = {Path(task.arguments[-1]).name for task in tasks}
     kept = {file.name for file in (ROOT / "benchmarks/results").glob("*_h200*.json")}
+    # Of another day, or another machine.
     others = {"deepconn_h200.json", "gpu_h200_slower.json", "gpu_h200_quieter.json"}
     assert kept - others <= written
     assert all((ROOT / task.arguments[0]).exists() for task in tasks)

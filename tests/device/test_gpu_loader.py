@@ -12,7 +12,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedError
-from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tabfeed.loader.torch import Loader, TorchAsyncItr, auto_choice
 from tabfeed.loader.torch.gpu_buffers import Slabs
 from tabfeed.loader.torch.packed_lots import PackedLotReader
 from tabfeed.testing.loader import check_loader
@@ -148,6 +148,28 @@ def long_dataset(tmp_path_factory):
     table["y"] = random.integers(0, 2, rows).astype(np.float32)
     pq.write_table(pa.table(table), folder / "rows.parquet", row_group_size=33_000)
     return Dataset(str(folder), part_size=33_000 * 50)
+
+
+@pytest.mark.parametrize("megabytes", [120, 130, 150])
+def test_the_budget_is_kept_while_another_reader_takes_over(long_dataset, monkeypatch, megabytes):
+    """The program has a batch of the first one's last chunk, which is larger than the second's."""
+    needs_cudf("cudf")
+    for name, value in {"_WARM": 0, "_SECONDS": 0, "_CHUNKS": 1, "_WAITS": -1, "_GAIN": 0}.items():
+        monkeypatch.setattr(auto_choice, name, value)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loader = batches(long_dataset, "cuda", reader="auto", device_memory=f"{megabytes}MB")
+    chunk = loader.feed.plan.chunk
+    for _ in range(100):
+        for _batch in loader:
+            pass
+        if loader.feed.choice.settled:
+            break
+    assert loader.reader_choice.startswith("the GPU: steps came") and loader.feed.plan.chunk < chunk
+    held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+    assert held <= megabytes * 1e6
 
 
 def test_files_are_unpacked_within_their_memory(long_dataset):

@@ -243,7 +243,7 @@ class AutoFeed(GpuFeed[B]):
             if made is None:
                 self.choice.refuse(reason)
         if made is None:
-            made = self._ways.build(False, 0)  # its chunks are not the smaller ones
+            made = self._ways.build(False, 0)  # its chunks are the larger ones
             assert made is not None, "it was there before"
         self.choice.went_over()
         self.take_over(made.finishing(finish))

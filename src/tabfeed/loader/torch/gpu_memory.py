@@ -85,14 +85,14 @@ class Need:
             int(self.lot_rows * nbytes * _MORE) + 1 for nbytes in (self.packed, self.plain)
         )  # type: ignore[return-value]
 
-    def chunk(self, steps: int) -> int:
+    def chunk_bytes(self, steps: int) -> int:
         """Bytes of a chunk of so many batches."""
         return steps * self.batch_rows * self.batch
 
-    def chunk_bytes(self, steps: int, depth: int) -> int:
+    def chunks_bytes(self, steps: int, depth: int) -> int:
         """Chunks that are ready, in use and not yet given back, and those in the making."""
         held, making = (3, 1) if self.here else (depth + 2, 2)
-        return held * self.chunk(steps) + making * steps * self.batch_rows * self.passing
+        return held * self.chunk_bytes(steps) + making * steps * self.batch_rows * self.passing
 
     def open_lots(self, steps: int, depth: int) -> int:
         """Most lots that the chunks in the making need at a time."""
@@ -153,7 +153,8 @@ def divide(need: Need, memory: int, *, how: str = "arrow", before: int = 0) -> S
     """
     ways = {"arrow": _for_arrow, "cudf": _for_cudf, "packed": _for_packed}
     for share, nbytes in ways[how](need):
-        left = memory - nbytes - max(0, need.chunk(before) - need.chunk(share.steps))
+        larger = max(0, need.chunk_bytes(before) - need.chunk_bytes(share.steps))
+        left = memory - nbytes - larger
         if left >= 0:
             return _with_more(share, left // max(1, need.lot_rows * need.lot))
     return None
@@ -183,7 +184,7 @@ def _sizes(need: Need) -> Iterator[tuple[int, int]]:
 def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
     for steps, depth in _sizes(need):
         lots = need.open_lots(steps, depth)
-        nbytes = lots * need.lot_rows * need.lot + need.chunk_bytes(steps, depth)
+        nbytes = lots * need.lot_rows * need.lot + need.chunks_bytes(steps, depth)
         yield Share(steps, depth, need.lot_rows, lots), nbytes
 
 
@@ -195,7 +196,7 @@ def _for_packed(need: Need) -> Iterator[tuple[Share, int]]:
             if steps * need.batch_rows < 2 * _LEAST_ROWS and (together, lanes) != _LANES[-1]:
                 break
             lots = need.open_lots(steps, depth)
-            nbytes = lots * block + unpacking + need.chunk_bytes(steps, depth)
+            nbytes = lots * block + unpacking + need.chunks_bytes(steps, depth)
             yield Share(steps, depth, need.lot_rows, lots, together, lanes=lanes), nbytes
 
 
@@ -207,6 +208,6 @@ def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
             if steps * need.batch_rows < _LEAST_ROWS and (together, readings) != _WAYS[-1]:
                 break
             lots = need.open_lots(steps, depth) + together * readings
-            nbytes = lots * block + decoding + need.chunk_bytes(steps, depth)
+            nbytes = lots * block + decoding + need.chunks_bytes(steps, depth)
             share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding)
             yield share, nbytes

@@ -289,9 +289,9 @@ def _fitting(plan: Plan, reader: LotReader, ops: GpuOps, allowed: int) -> tuple[
     need = replace(need, batch=need.batch + ops.row_bytes)
     known = _without_chunks(plan, layout, need.lot) + ops.table_bytes
     steps = max(plan.chunk, _CHUNK_ROWS // need.batch_rows)
-    while steps > 1 and known + need.chunk_bytes(steps, _DEPTH) > allowed:
+    while steps > 1 and known + need.chunks_bytes(steps, _DEPTH) > allowed:
         steps = steps * 3 // 4
-    known += need.chunk_bytes(steps, _DEPTH)
+    known += need.chunks_bytes(steps, _DEPTH)
     if known > allowed:
         raise too_large(known, allowed, plan.rows)
     return replace(plan, whole=True, chunk=steps), Size(known, allowed)
