@@ -8,8 +8,8 @@ what ``tabfeed[gpu]`` brings.
   alone, a loader written by hand with 8 worker processes, and torch's own, item by item.
 - train: two models over an epoch, against the same steps over many different batches that already
   lie on the GPU (the ceiling), and fed by the other loaders.
-- bounded: the same rate within a limit on the process's memory below the data's size; and what it
-  and the processes that decode for it have together.
+- bounded: the same rate within a limit on the process's memory below the data's size, turn by turn
+  with a process without one; and what it and the processes that decode for it have together.
 
     python benchmarks/gpu.py --data DIR --json OUT [--rows 64000000] [--sections load train bounded]
 
@@ -324,38 +324,88 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
 # -- bounded -----------------------------------------------------------------------------------
 
 
-def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
-    """The same loader in a process that may not hold the data, in `limit_gb` of its own memory."""
-    asked = ["--data", str(folder), "--bounded-child", str(limit_gb), "--rounds", str(rounds)]
-    code = [sys.executable, __file__, *asked]
-    done = subprocess.run(code, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"failed": done.stderr[-2000:]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    say("bounded", found)
-    return found
+class Child:
+    """The same loaders in another process; it has so many GB of its own memory at most, 0 for any.
+
+    Parameters
+    ----------
+    folder
+        The data.
+    limit_gb
+        Less than the data have.
+    """
+
+    def __init__(self, folder: Path, limit_gb: float) -> None:
+        asked = ["--data", str(folder), "--bounded-child", str(limit_gb)]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *asked],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, reader: str, what: str) -> Any:
+        """What `bounded_child` answers."""
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None and back is not None
+        print(reader, what, file=to, flush=True)
+        line = back.readline()
+        if not line:
+            raise RuntimeError(f"the process that loads within a limit ended: {reader}, {what}")
+        return json.loads(line)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # which ends what it reads
 
 
-def bounded_child(folder: Path, limit_gb: float, rounds: int) -> None:
-    """Runs within the limit, and then without it; memory is looked at in epochs of their own."""
+def bounded_child(folder: Path, limit_gb: float) -> None:
+    """Load when told to, an epoch at a time, within the limit."""
     torch.cuda.init()
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), before[1]))
-    out: dict[str, Any] = {"limit, GB": limit_gb, "decoded data, GB": 0.0}
-    for when in ("", ", no limit"):
-        for reader in ("arrow", "cudf"):
-            loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
-            out["decoded data, GB"] = loader.feed.plan.rows * 160 / 1e9
+    if limit_gb:
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), most))
+    now, loader = "", None
+    for line in sys.stdin:
+        reader, what = line.split()
+        if loader is None or reader != now:
+            if loader is not None:
+                loader.close()
+            now, loader = reader, ours(folder, 65_536, reader=reader, device_memory="1GB")
             drain(loader)
-            found = medians([drain(loader) for _ in range(rounds)])
+        found: Any = loader.feed.plan.rows * 160 / 1e9
+        if what == "epoch":
+            found = drain(loader)
+        elif what == "memory":  # which takes time to look at
             with Watch(os.getpid(), own_memory) as watch:
-                for _ in range(rounds):
-                    drain(loader)
-            out[reader + when] = found | {"GB of all processes": watch.most / 1e9}
-            loader.close()
-            del loader
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-    print(json.dumps(out))
+                drain(loader)
+                drain(loader)
+            found = watch.most / 1e9
+        print(json.dumps(found), flush=True)
+
+
+def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
+    """A process that may not hold the data, and one that may, turn by turn."""
+    out: dict[str, Any] = {"limit, GB": limit_gb}
+    with Child(folder, limit_gb) as bounded, Child(folder, 0) as free:
+        for reader in ("arrow", "cudf"):
+            children = {reader: bounded, f"{reader}, no limit": free}
+            for child in children.values():
+                out["decoded data, GB"] = child.ask(reader, "size")
+            runs: dict[str, list[Any]] = {name: [] for name in children}
+            for _ in range(rounds):
+                for name, child in children.items():
+                    runs[name].append(child.ask(reader, "epoch"))
+            rates = ([run["rate"] for run in got] for got in runs.values())
+            shares = [within / without for within, without in zip(*rates, strict=True)]
+            out[f"{reader}, share of the rate without a limit"] = statistics.median(shares)
+            for name, child in children.items():
+                memory = {"GB of all processes": child.ask(reader, "memory")}
+                out[name] = medians(runs[name]) | memory
+    say("bounded", out)
+    return out
 
 
 def main() -> None:
@@ -371,8 +421,8 @@ def main() -> None:
     parser.add_argument("--sections", nargs="*", default=["load", "train", "bounded"])
     parser.add_argument("--bounded-child", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.bounded_child:
-        bounded_child(args.data, args.bounded_child, args.rounds)
+    if args.bounded_child is not None:
+        bounded_child(args.data, args.bounded_child)
         return
     make_data(args.data, args.rows, args.group_rows, wide=args.wide)
     result: dict[str, Any] = {

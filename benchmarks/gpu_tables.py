@@ -48,15 +48,14 @@ def _train(section: Found) -> str:
 
 
 def _bounded(section: Found) -> str:
-    if "failed" in section:
-        return f"within the limit: {section['failed']}\n"
-    rows = [
-        [name, digits(f["rate"]), _digits(f.get("GB of all processes"))]
-        for name, f in section.items()
-        if isinstance(f, dict)
-    ]
+    rows = []
+    for name, f in section.items():
+        if isinstance(f, dict):
+            share = _digits(section.get(f"{name}, share of the rate without a limit"))
+            rows.append([name, digits(f["rate"]), share, _digits(f.get("GB of all processes"))])
     limit = f"own memory {section['limit, GB']:g} GB, data {section['decoded data, GB']:.1f} GB"
-    return table([limit, "million rows/s", "GB of all processes"], rows)
+    heads = [limit, "million rows/s", "of the rate without it", "GB of all processes"]
+    return table(heads, rows)
 
 
 def _whole(figure: float | None) -> str:
