@@ -159,14 +159,17 @@ def test_memory_is_divided_within_its_bounds(how, memory):
     assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
 
 
-@pytest.mark.parametrize("memory", range(50_000_000, 10**9, 50_000_000))
-def test_there_is_room_for_the_copy_of_a_batch(memory):
+@pytest.mark.parametrize("how", ["cudf", "packed"])
+@pytest.mark.parametrize("memory", range(150_000_000, 10**9, 50_000_000))
+def test_there_is_room_for_a_larger_chunk_from_before(how, memory):
     need = eight_columns()
-    share = divide(need, memory, copies=1)
+    before = divide(need, memory).steps
+    share = divide(need, memory, how=how, before=before)
     if share is None:
-        assert memory < 10**8
-    elif share.steps > 1:  # else the batch is the chunk
-        assert used(share) + 65_536 * 64 <= memory
+        assert memory < 4 * 10**8
+        return
+    larger = max(0, before - share.steps) * 65_536 * 64
+    assert used(share) + larger <= memory
 
 
 def test_too_little_memory_for_anything_is_none():
