@@ -25,9 +25,7 @@ import itertools
 import json
 import os
 import platform
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -39,10 +37,12 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import torch
+from gpu_bounded import bounded_section
 from gpu_models import Step, captured, make_adam, make_sgd, stepper
+from gpu_ours import drain, of_cores, ours
 from gpu_peers import by_hand, cudf_alone, pyarrow_alone, stock
 from gpu_tables import tables
-from loader import CARDINALITIES, CATS, CONTS, make_file
+from loader import CARDINALITIES, CATS, make_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -52,8 +52,6 @@ from benchmarks.harness.busy import Busy
 from benchmarks.harness.cores import Cores
 from benchmarks.harness.gpu_about import gpu_about
 from benchmarks.harness.medians import medians
-from benchmarks.harness.usage import Watch, own_memory
-from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
 FILE_ROWS = 1_000_000
@@ -62,6 +60,7 @@ CEILING_BYTES = 8 * 10**9
 SOME = 2.5  # seconds: of what is slow not the whole epoch
 READERS = {"arrow": 60.0, "cudf": SOME, "auto": SOME}  # and at most so many seconds of an epoch
 BY_HAND, STOCK = "by hand, 8 workers", "stock, item by item"
+LIMIT_GB = 6.0  # of memory, in which the data may not be
 FEW = 2  # rounds: of what is a thousand times slower they tell enough
 PACKAGES = [
     "torch",
@@ -103,34 +102,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def ours(folder: Path, batch: int, **options: Any) -> TorchAsyncItr:
-    """Shuffled batches on the GPU."""
-    return TorchAsyncItr(
-        Dataset(str(folder)), CATS, CONTS, ["label"], batch_size=batch, shuffle=True,
-        device="cuda", **options,
-    )  # fmt: skip
-
-
 # -- load --------------------------------------------------------------------------------------
-
-
-def drain(batches: Iterable[Any]) -> dict[str, Any]:
-    """Take every batch; rows a second, seconds to the first, cores at work and stolen."""
-    torch.cuda.synchronize()
-    start, first, rows = time.perf_counter(), 0.0, 0
-    with Cores() as cores:
-        for batch in batches:
-            rows += len(batch[2])
-            if not first:
-                torch.cuda.synchronize()
-                first = time.perf_counter() - start
-        torch.cuda.synchronize()
-        rate = rows / (time.perf_counter() - start) / 1e6
-    return {"rate": rate, "first": first, "rows": rows, **_of(cores)}
-
-
-def _of(cores: Cores) -> dict[str, Any]:
-    return {"cores": cores.used, "stolen": cores.stolen}
 
 
 def some(batches: Iterable[Any], limit: float = SOME) -> dict[str, float]:
@@ -242,7 +214,13 @@ def train(batches: Iterable[Any], step: Step, limit: float) -> dict[str, Any]:
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     rate = rows / seconds / 1e6
-    return {"rate": rate, "first": first, "busy": busy.percent, "seconds": seconds, **_of(cores)}
+    return {
+        "rate": rate,
+        "first": first,
+        "busy": busy.percent,
+        "seconds": seconds,
+        **of_cores(cores),
+    }
 
 
 class Model(NamedTuple):
@@ -321,93 +299,6 @@ def train_section(folder: Path, rounds: int) -> dict[str, Any]:
     return out
 
 
-# -- bounded -----------------------------------------------------------------------------------
-
-
-class Child:
-    """The same loaders in another process; it has so many GB of its own memory at most, 0 for any.
-
-    Parameters
-    ----------
-    folder
-        The data.
-    limit_gb
-        Less than the data have.
-    """
-
-    def __init__(self, folder: Path, limit_gb: float) -> None:
-        asked = ["--data", str(folder), "--bounded-child", str(limit_gb)]
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *asked],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, reader: str, what: str) -> Any:
-        """What `bounded_child` answers."""
-        to, back = self._process.stdin, self._process.stdout
-        assert to is not None and back is not None
-        print(reader, what, file=to, flush=True)
-        line = back.readline()
-        if not line:
-            raise RuntimeError(f"the process that loads within a limit ended: {reader}, {what}")
-        return json.loads(line)
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # which ends what it reads
-
-
-def bounded_child(folder: Path, limit_gb: float) -> None:
-    """Load when told to, an epoch at a time, within the limit."""
-    torch.cuda.init()
-    if limit_gb:
-        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), most))
-    now, loader = "", None
-    for line in sys.stdin:
-        reader, what = line.split()
-        if loader is None or reader != now:
-            if loader is not None:
-                loader.close()
-            now, loader = reader, ours(folder, 65_536, reader=reader, device_memory="1GB")
-            drain(loader)
-        found: Any = loader.feed.plan.rows * 160 / 1e9
-        if what == "epoch":
-            found = drain(loader)
-        elif what == "memory":  # which takes time to look at
-            with Watch(os.getpid(), own_memory) as watch:
-                drain(loader)
-                drain(loader)
-            found = watch.most / 1e9
-        print(json.dumps(found), flush=True)
-
-
-def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
-    """A process that may not hold the data, and one that may, turn by turn."""
-    out: dict[str, Any] = {"limit, GB": limit_gb}
-    with Child(folder, limit_gb) as bounded, Child(folder, 0) as free:
-        for reader in ("arrow", "cudf"):
-            children = {reader: bounded, f"{reader}, no limit": free}
-            for child in children.values():
-                out["decoded data, GB"] = child.ask(reader, "size")
-            runs: dict[str, list[Any]] = {name: [] for name in children}
-            for _ in range(rounds):
-                for name, child in children.items():
-                    runs[name].append(child.ask(reader, "epoch"))
-            rates = ([run["rate"] for run in got] for got in runs.values())
-            shares = [within / without for within, without in zip(*rates, strict=True)]
-            out[f"{reader}, share of the rate without a limit"] = statistics.median(shares)
-            for name, child in children.items():
-                memory = {"GB of all processes": child.ask(reader, "memory")}
-                out[name] = medians(runs[name]) | memory
-    say("bounded", out)
-    return out
-
-
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -419,11 +310,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--sections", nargs="*", default=["load", "train", "bounded"])
-    parser.add_argument("--bounded-child", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.bounded_child is not None:
-        bounded_child(args.data, args.bounded_child)
-        return
     make_data(args.data, args.rows, args.group_rows, wide=args.wide)
     result: dict[str, Any] = {
         "hardware": hardware(),
@@ -437,7 +324,7 @@ def main() -> None:
     sections: dict[str, Callable[[], Any]] = {
         "load": lambda: load_section(args.data, args.rounds),
         "train": lambda: train_section(args.data, args.train_rounds),
-        "bounded": lambda: bounded_section(args.data, 6.0, args.rounds),
+        "bounded": lambda: bounded_section(args.data, LIMIT_GB, args.rounds),
     }
     for name in args.sections:
         result[name] = sections[name]()
