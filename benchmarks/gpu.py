@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 import torch
 from gpu_bounded import bounded_section
 from gpu_models import Step, captured, make_adam, make_sgd, stepper
-from gpu_ours import drain, of_cores, ours
+from gpu_ours import drain, ours
 from gpu_peers import by_hand, cudf_alone, pyarrow_alone, stock
 from gpu_tables import tables
 from loader import CARDINALITIES, CATS, make_file
@@ -214,13 +214,8 @@ def train(batches: Iterable[Any], step: Step, limit: float) -> dict[str, Any]:
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     rate = rows / seconds / 1e6
-    return {
-        "rate": rate,
-        "first": first,
-        "busy": busy.percent,
-        "seconds": seconds,
-        **of_cores(cores),
-    }
+    took = {"first": first, "busy": busy.percent, "seconds": seconds}
+    return {"rate": rate, **took, **cores.figures}
 
 
 class Model(NamedTuple):

@@ -1,16 +1,13 @@
-"""A process that may not hold the data in its memory, and one that may, loading turn by turn.
-
-Run by itself it is such a process, which loads when its input says so.
-"""
+"""A process that may not hold the data in its memory, and one that may, loading turn by turn."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import resource
 import statistics
-import subprocess
 import sys
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,88 +21,71 @@ from benchmarks.harness.usage import Watch, own_memory
 
 __all__ = ["bounded_section"]
 
+_loader: Any = None  # of a process
 
-class Child:
-    """The same loaders in another process; it has so many GB of its own memory at most, 0 for any.
+
+def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
+    """What each loads, in rows a second; and the most memory it has with those that decode for it.
 
     Parameters
     ----------
     folder
         The data.
     limit_gb
-        Less than the data have.
+        Memory of its own that one of them may have; less than the data need.
+    rounds
+        Epochs of each.
     """
-
-    def __init__(self, folder: Path, limit_gb: float) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(limit_gb)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, reader: str, what: str) -> Any:
-        """What `load_when_told` answers."""
-        to, back = self._process.stdin, self._process.stdout
-        assert to is not None and back is not None
-        print(reader, what, file=to, flush=True)
-        line = back.readline()
-        if not line:
-            raise RuntimeError(f"the process that loads within a limit ended: {reader}, {what}")
-        return json.loads(line)
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # which ends what it reads
-
-
-def load_when_told(folder: Path, limit_gb: float) -> None:
-    """Load when told to, an epoch at a time, within the limit."""
-    torch.cuda.init()
-    if limit_gb:
-        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), most))
-    now, loader = "", None
-    for line in sys.stdin:
-        reader, what = line.split()
-        if loader is None or reader != now:
-            if loader is not None:
-                loader.close()
-            now, loader = reader, ours(folder, 65_536, reader=reader, device_memory="1GB")
-            drain(loader)
-        found: Any = loader.feed.plan.rows * 160 / 1e9
-        if what == "epoch":
-            found = drain(loader)
-        elif what == "memory":  # which takes time to look at
-            with Watch(os.getpid(), own_memory) as watch:
-                drain(loader)
-                drain(loader)
-            found = watch.most / 1e9
-        print(json.dumps(found), flush=True)
-
-
-def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any]:
-    """A process that may not hold the data, and one that may, turn by turn."""
     out: dict[str, Any] = {"limit, GB": limit_gb}
-    with Child(folder, limit_gb) as bounded, Child(folder, 0) as free:
+    with _process(limit_gb) as bounded, _process(None) as free:
         for reader in ("arrow", "cudf"):
-            children = {reader: bounded, f"{reader}, no limit": free}
-            for child in children.values():
-                out["decoded data, GB"] = child.ask(reader, "size")
-            runs: dict[str, list[Any]] = {name: [] for name in children}
+            processes = {reader: bounded, f"{reader}, no limit": free}
+            for process in processes.values():
+                out["decoded data, GB"] = process.submit(_begin, folder, reader).result()
+            runs: dict[str, list[Any]] = {name: [] for name in processes}
             for _ in range(rounds):
-                for name, child in children.items():
-                    runs[name].append(child.ask(reader, "epoch"))
+                for name, process in processes.items():
+                    runs[name].append(process.submit(_epoch).result())
             rates = ([run["rate"] for run in got] for got in runs.values())
             shares = [within / without for within, without in zip(*rates, strict=True)]
             out[f"{reader}, share of the rate without a limit"] = statistics.median(shares)
-            for name, child in children.items():
-                memory = {"GB of all processes": child.ask(reader, "memory")}
+            for name, process in processes.items():
+                memory = {"GB of all processes": process.submit(_memory).result()}
                 out[name] = medians(runs[name]) | memory
     return out
 
 
-if __name__ == "__main__":
-    load_when_told(Path(sys.argv[1]), float(sys.argv[2]))
+def _process(limit_gb: float | None) -> Executor:
+    return ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn"), initializer=_limit, initargs=(limit_gb,)
+    )
+
+
+def _limit(gigabytes: float | None) -> None:
+    """What the GPU's own library takes is not the loader's."""
+    torch.cuda.init()
+    if gigabytes is not None:
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9), most))
+
+
+def _begin(folder: Path, reader: str) -> float:
+    """Make a loader and let it come up; GB of the data, decoded."""
+    global _loader
+    if _loader is not None:
+        _loader.close()
+    _loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
+    drain(_loader)
+    return float(_loader.feed.plan.rows * 160 / 1e9)
+
+
+def _epoch() -> dict[str, Any]:
+    return drain(_loader)
+
+
+def _memory() -> float:
+    """The most GB in two epochs; apart from the others, since looking takes time."""
+    with Watch(os.getpid(), own_memory) as watch:
+        for _ in range(2):
+            drain(_loader)
+    return watch.most / 1e9

@@ -17,7 +17,7 @@ from benchmarks.harness.cores import Cores
 from tabfeed import Dataset
 from tabfeed.loader.torch import TorchAsyncItr
 
-__all__ = ["drain", "of_cores", "ours"]
+__all__ = ["drain", "ours"]
 
 
 def ours(folder: Path, batch: int, **options: Any) -> TorchAsyncItr:
@@ -40,9 +40,4 @@ def drain(batches: Iterable[Any]) -> dict[str, Any]:
                 first = time.perf_counter() - start
         torch.cuda.synchronize()
         rate = rows / (time.perf_counter() - start) / 1e6
-    return {"rate": rate, "first": first, "rows": rows, **of_cores(cores)}
-
-
-def of_cores(cores: Cores) -> dict[str, float]:
-    """How many were at work, and how many were stolen."""
-    return {"cores": cores.used, "stolen": cores.stolen}
+    return {"rate": rate, "first": first, "rows": rows, **cores.figures}

@@ -24,6 +24,8 @@ class Cores:
     ...     pass
     >>> cores.used is None or cores.used >= 0
     True
+    >>> list(cores.figures)
+    ['cores', 'stolen']
     """
 
     used: float | None = None
@@ -39,6 +41,11 @@ class Cores:
         if spent:
             self.stolen = spent[_STOLEN] / seconds
             self.used = (sum(spent) - spent[_IDLE] - spent[_WAITING]) / seconds - self.stolen
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Both, as results name them."""
+        return {"cores": self.used, "stolen": self.stolen}
 
 
 def _ticks() -> list[int]:

@@ -82,10 +82,10 @@ def script(monkeypatch):
     monkeypatch.setattr(auto_choice, "_WARM", 1.0)
     build = gpu._Build.__call__
 
-    def building(self, cudf, before=0):
+    def building(self, cudf, copies=0):
         SCRIPT.built.append(GPU if cudf else ARROW)
         monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 64 * (7 if cudf else 5))
-        return build(self, cudf, before)
+        return build(self, cudf, copies)
 
     monkeypatch.setattr(gpu._Build, "__call__", building)
     monkeypatch.setattr(auto_reader, "timed_event", lambda stream: Timed(SCRIPT))
@@ -207,22 +207,25 @@ def test_the_first_memory_is_gone_before_the_second_comes(script, dataset, monke
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
     slabs = weakref.ref(loader.feed.recipe.maker.slabs)
-    alive = []
-
+    taken, held = [], []
     build = gpu._Build.__call__
 
-    def building(self, cudf, before=0):
+    def building(self, cudf, copies=0):
         if cudf:
-            alive.append((slabs() is not None, before))
-        return build(self, cudf, before)
+            inputs, target = taken[-1]
+            tensors = [*inputs.values(), target]
+            held.append((slabs(), sum(t.untyped_storage().nbytes() - t.nbytes for t in tensors)))
+        return build(self, cudf, copies)
 
     monkeypatch.setattr(gpu._Build, "__call__", building)
     gc.disable()  # it must not depend on that
     try:
-        take(iter(loader), 313)
+        batches = iter(loader)
+        for _ in range(313):
+            taken[:] = take(batches, 1)
     finally:
         gc.enable()
-    assert alive == [(False, 5)]  # but for a chunk, whose last batch the program still has
+    assert held == [(None, 0)]  # what the program has is a batch, not a chunk
 
 
 def test_nothing_changes_while_others_use_the_memory(script, dataset):
@@ -258,7 +261,7 @@ def test_an_early_end_on_trial(script, dataset):
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
     batches = iter(loader)
-    take(batches, 35)
+    take(batches, 45)
     assert loader.feed.choice.trying
     loader.close()
     assert list(batches) == []
@@ -292,11 +295,18 @@ def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypa
 
 def test_too_short_to_conclude():
     choice = Choice()
-    for _ in range(9):  # two seconds to warm up, and seven chunks
+    for _ in range(17):  # two seconds to warm up, and fifteen chunks
         choice.add(1.0, waited=0.9, steps=1)
     assert choice.wanted == ARROW
     choice.add(1.0, waited=0.9, steps=1)
     assert choice.wanted == GPU
+
+
+def test_it_waited_only_at_first():
+    choice = Choice()
+    for waited in [0.5] * 10 + [0.0] * 8 + [0.5] * 8 + [0.0] * 8:
+        choice.add(1.0, waited=waited, steps=1)
+    assert choice.wanted == ARROW and choice.why.startswith("Arrow: training waits 0%")
 
 
 def test_a_pause_is_neither_work_nor_waiting():

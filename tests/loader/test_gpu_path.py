@@ -159,17 +159,14 @@ def test_memory_is_divided_within_its_bounds(how, memory):
     assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
 
 
-@pytest.mark.parametrize("how", ["cudf", "packed"])
-@pytest.mark.parametrize("memory", range(150_000_000, 10**9, 50_000_000))
-def test_there_is_room_for_a_larger_chunk_from_before(how, memory):
+@pytest.mark.parametrize("memory", range(50_000_000, 10**9, 50_000_000))
+def test_there_is_room_for_the_copy_of_a_batch(memory):
     need = eight_columns()
-    before = divide(need, memory).steps
-    share = divide(need, memory, how=how, before=before)
+    share = divide(need, memory, copies=1)
     if share is None:
-        assert memory < 4 * 10**8
-        return
-    larger = max(0, before - share.steps) * 65_536 * 64
-    assert used(share) + larger <= memory
+        assert memory < 10**8
+    elif share.steps > 1:  # else the batch is the chunk
+        assert used(share) + 65_536 * 64 <= memory
 
 
 def test_too_little_memory_for_anything_is_none():

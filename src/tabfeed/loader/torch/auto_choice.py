@@ -126,10 +126,12 @@ class Choice:
     def _look(self, now: Stretch) -> None:
         """Whether it is worth a trial."""
         waits = f"training waits {now.waits:.0%} of its time for batches"
-        if now.waits <= _WAITS:
+        again = self._before is not None  # the first time it may be processes that come up
+        self._before = now if now.waits > _WAITS else None
+        if self._before is None or not again:
             self.why = f"{ARROW}: {waits}{self._reads(ARROW)}"
             return
-        self._before, self.wanted = now, GPU
+        self.wanted = GPU
         self.why = f"{ARROW}: {waits}{self._reads(ARROW)}; {GPU} will be tried"
 
     def _judge(self, now: Stretch) -> None:

@@ -7,7 +7,9 @@ they have happened; nobody waits for them.
 
 It goes over as `tabfeed.loader.torch.gpu_feed` says, which makes that one step slow; it happens
 twice at most. It does not happen as long as others (a second iterator, a loader made by `map`) use
-the same memory.
+the same memory. The program still has the last batch then, and a batch is a piece of its chunk: so
+that Arrow's chunk, the larger one, is gone before the GPU's memory is asked for, the last batch of
+a chunk is a copy from when the GPU is wanted.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from tabfeed.loader.state import Position
 from tabfeed.loader.torch.auto_choice import GPU, Choice
 from tabfeed.loader.torch.gpu_feed import GpuFeed, GpuIterator
 from tabfeed.loader.torch.gpu_recipe import timed_event
+from tabfeed.loader.torch.nest import copied
 
 __all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
 
@@ -146,13 +149,12 @@ class Ways(NamedTuple):
     Attributes
     ----------
     build
-        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small beside
-        a chunk of so many batches, which the program still has from the other.
+        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
     why_not
         Why the GPU cannot decode, None if it can; may take seconds, to load what does.
     """
 
-    build: Callable[[bool, int], Feed[Any] | None]
+    build: Callable[[bool], Feed[Any] | None]
     why_not: Callable[[], str | None]
 
 
@@ -236,14 +238,14 @@ class AutoFeed(GpuFeed[B]):
         self.let_go()
         if self.choice.wanted == GPU:
             try:
-                made = self._ways.build(True, self.plan.chunk)
+                made = self._ways.build(True)
                 reason = "device_memory is too small for it"
             except (TabfeedError, MemoryError, torch.OutOfMemoryError) as e:
                 reason = f"it cannot begin: {e}"
             if made is None:
                 self.choice.refuse(reason)
         if made is None:
-            made = self._ways.build(False, 0)  # its chunks are the larger ones
+            made = self._ways.build(False)
             assert made is not None, "it was there before"
         self.choice.went_over()
         self.take_over(made.finishing(finish))
@@ -271,6 +273,7 @@ class AutoIterator(GpuIterator[B]):
 
     def _start(self) -> None:
         self._timeline = _Timeline()
+        self._own_batch = False  # whether the program's last batch holds no other memory
         super()._start()
 
     def _take_now(self) -> list[B]:
@@ -279,12 +282,21 @@ class AutoIterator(GpuIterator[B]):
             return super()._take_now()
         meter: Meter = self._recipe.reader.meter  # type: ignore[attr-defined]
         self._timeline.tell(feed.choice, meter.rate)
-        if self._step < self._plan.steps and feed.may_change():
+        if self._step < self._plan.steps and feed.may_change() and self._can_let_go():
             self._go_over(feed.change)
         asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
-        return self._recipe.arrive(made)
+        batches = self._recipe.arrive(made)
+        if feed.choice.wanted == GPU != feed.choice.reader:
+            self._own_batch = True
+            if self._plan.chunk > 1:
+                batches[-1] = copied(batches[-1])
+        return batches
+
+    def _can_let_go(self) -> bool:
+        """Whether the program's last batch holds no chunk that is larger than those to come."""
+        return self._own_batch or self._feed.choice.reader == GPU
 
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if the GPU fails while it is on trial."""

@@ -178,28 +178,28 @@ class _Build:
         except UnfitError as e:
             return str(e)
 
-    def __call__(self, on_gpu: bool, before: int = 0) -> Feed[Any] | None:
+    def __call__(self, on_gpu: bool, copies: int = 0) -> Feed[Any] | None:
         """One for which the GPU decodes, or Arrow does; None if memory is too small.
 
-        `before`, as in `divide`, if there was another before it.
+        So many `copies` as `divide` is to leave room for.
         """
         if not on_gpu:
-            return self._built("arrow", self.arrow, self.need(self.arrow), before)
+            return self._built("arrow", self.arrow, self.need(self.arrow), copies)
         if isinstance(self.in_files, str):
             return None
         made = None
         if not isinstance(self.unpacking, str):
             packed, plain = self.unpacking
             need = replace(self.need(self.narrow), packed=packed, plain=plain)
-            made = self._built("packed", self.narrow, need, before)
+            made = self._built("packed", self.narrow, need, copies)
         if made is None and why_not_cudf() is None:
-            made = self._built("cudf", self.in_files, self.need(self.in_files), before)
+            made = self._built("cudf", self.in_files, self.need(self.in_files), copies)
         return made
 
-    def _built(self, how: str, reading: Reading, need: Need, before: int) -> Feed[Any] | None:
+    def _built(self, how: str, reading: Reading, need: Need, copies: int) -> Feed[Any] | None:
         feed, reader = self.feed, reading.reader
         maker = cast(ChunkMaker, feed.recipe.maker)
-        share = divide(need, self.memory, how=how, before=before)
+        share = divide(need, self.memory, how=how, copies=copies)
         if share is None:
             return None
         prepare()
@@ -239,7 +239,7 @@ class _Build:
 
 def _auto(build: _Build) -> Feed[Any]:
     """Arrow, with the GPU in reserve where it could decode the same."""
-    made = build(False)
+    made = build(False, copies=1)
     if made is None:
         return build.on_host()
     reason = build.in_files if isinstance(build.in_files, str) else None

@@ -136,7 +136,7 @@ class Share:
     lanes: int = 0
 
 
-def divide(need: Need, memory: int, *, how: str = "arrow", before: int = 0) -> Share | None:
+def divide(need: Need, memory: int, *, how: str = "arrow", copies: int = 0) -> Share | None:
     """How to divide so many bytes; None if not even the least fits.
 
     Parameters
@@ -147,14 +147,12 @@ def divide(need: Need, memory: int, *, how: str = "arrow", before: int = 0) -> S
         How many.
     how
         Who decodes: "arrow", "cudf", or the GPU itself, which unpacks files: "packed".
-    before
-        Batches of a chunk that was made in another way. It is in use when the first of these is
-        made, in the place of one of them, and may be larger.
+    copies
+        Batches of a chunk that may have memory of their own, beside the chunk's.
     """
     ways = {"arrow": _for_arrow, "cudf": _for_cudf, "packed": _for_packed}
     for share, nbytes in ways[how](need):
-        larger = max(0, need.chunk_bytes(before) - need.chunk_bytes(share.steps))
-        left = memory - nbytes - larger
+        left = memory - nbytes - need.chunk_bytes(min(copies, share.steps - 1))
         if left >= 0:
             return _with_more(share, left // max(1, need.lot_rows * need.lot))
     return None

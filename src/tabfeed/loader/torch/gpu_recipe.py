@@ -13,7 +13,7 @@ every one the training thread would wait. Where columns are put together in the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +26,7 @@ from tabfeed.loader.ranks import Place
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.loader.torch.gpu_chunks import mark_used
+from tabfeed.loader.torch.nest import tensors_in
 from tabfeed.trace import span
 
 __all__ = ["GpuRecipe", "Parts", "Ready", "for_host", "timed_event"]
@@ -183,7 +184,7 @@ def _same(recipe: Recipe[B]) -> Recipe[B]:
 def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
     """One tensor for each piece of memory that batches use."""
     seen = set()
-    for tensor in _tensors(batches):
+    for tensor in (part for whole in tensors_in(batches) for part in _plain(whole)):
         if tensor.is_cuda:
             place = tensor.untyped_storage().data_ptr()
             if place not in seen:
@@ -191,18 +192,8 @@ def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
                 yield tensor
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.is_sparse:
-            yield from (value._indices(), value._values())
-        elif value.is_nested:
-            nested: Any = value
-            yield from (nested.values(), nested.offsets())
-        else:
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
+def _plain(tensor: Any) -> tuple[torch.Tensor, ...]:
+    """What a tensor consists of."""
+    if tensor.is_sparse:
+        return tensor._indices(), tensor._values()
+    return (tensor.values(), tensor.offsets()) if tensor.is_nested else (tensor,)

@@ -26,6 +26,7 @@ from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import Steps
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.torch.nest import tensors_in, with_tensors
 
 __all__ = ["StaticBatch", "StaticIterator", "check_full", "ragged_after"]
 
@@ -87,7 +88,7 @@ class StaticBatch:
 
     def take(self, batch: Any) -> Any:
         """The same batch in these tensors; whatever is no tensor stays as it is."""
-        found = list(_tensors(batch))
+        found = list(tensors_in(batch))
         if not self._held:
             self._held = [_like(tensor) for tensor in found]
         shapes = [tuple(t.shape) for t in found]
@@ -102,7 +103,7 @@ class StaticBatch:
             torch._foreach_copy_(
                 [self._held[i] for i in places], [found[i] for i in places], non_blocking=True
             )
-        return _rebuilt(batch, iter(self._held))
+        return with_tensors(batch, iter(self._held))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StaticBatch, ()  # a copy has tensors of its own
@@ -133,30 +134,6 @@ class StaticIterator(Iterator[Any]):
     def close(self) -> None:
         """End the threads."""
         self._batches.close()
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same containers around other tensors."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return {name: _rebuilt(item, tensors) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_rebuilt(item, tensors) for item in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_rebuilt(item, tensors) for item in value)
-    return value
 
 
 def _like(tensor: Tensor) -> Tensor:
