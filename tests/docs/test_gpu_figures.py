@@ -86,6 +86,9 @@ def test_the_first_epochs_of_training():
         f"at {adam} % for the first model, at {dense} % for the second, and at {sparse} and {graph}"
     )
     assert said in PAGE.replace("\n", " ")
+    auto = [FOUND["train"][name]["auto, round by round"][0] * 100 for name in TRAIN.values()]
+    said = 'With `"auto"` it is at {:.0f}, {:.0f}, {:.0f} and {:.0f} %'
+    assert said.format(*auto) in PAGE.replace("\n", " ")
 
 
 def test_within_a_limit():
