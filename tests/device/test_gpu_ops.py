@@ -16,7 +16,7 @@ from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.torch import Loader, gpu
 from tabfeed.loader.torch.devices import free_bytes
-from tabfeed.loader.torch.gpu import GpuRecipe
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tabfeed.testing.loader import check_loader
 
 pytestmark = [

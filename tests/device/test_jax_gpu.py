@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -79,6 +80,44 @@ def test_steps_that_are_queued_see_their_own_batch() -> None:
         idle = slow(idle, inputs["x"].reshape(-1, 1) / ROWS)
         total = count(total, inputs["c"])
     assert int(total) == int((np.arange(ROWS) % 1000).sum())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: Any) -> Dataset:
+    """Files that a GPU can decode."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    folder, n = tmp_path_factory.mktemp("files"), np.arange(ROWS, dtype=np.int32)
+    table = pa.table({"c": n, "x": (n * 0.5).astype(np.float32), "y": n % 2})
+    pq.write_table(table, folder / "0.parquet", row_group_size=40_000)
+    return Dataset(str(folder))
+
+
+def test_the_reader_that_is_asked_for_reads_the_same(files: Dataset) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("pylibcudf")
+    asked = Loader(files, 4096, True, targets=["y"], reader="cudf")
+    plain = Loader(files, 4096, True, targets=["y"], device="cpu")
+    assert asked.reader_choice == "the GPU: as asked for"
+    for _ in range(3):
+        for left, right in zip(asked, plain, strict=True):
+            one, other = arrays(left), arrays(right)
+            for name, array in one.items():
+                np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.parametrize("limit", [{"device_memory": "30MB"}, {"buffer_size": "30MB"}])
+def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU here")
+    torch.cuda.init()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
+    made = Loader(files, 4096, True, targets=["y"], **limit)
+    assert sum(len(y) for _ in range(2) for _, y in made) == 2 * ROWS
+    assert made.reader_choice.startswith("Arrow: how long")
+    held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+    assert 10**6 < held <= 30 * 10**6
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -15,8 +15,9 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from tabfeed import Dataset  # noqa: E402
-from tabfeed.errors import LoaderError  # noqa: E402
+from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
+from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.keras import (  # noqa: E402
     KerasSequenceLoader,
     KerasSequenceValidater,
@@ -102,9 +103,9 @@ def as_numpy(batches: Any) -> list[dict[str, Any]]:
     ]
 
 
-def whole_buffers(device: str | None) -> backends.Tensors:
+def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
     """What is done where tensors lie on a GPU, tried here."""
-    found = backends.find_tensors(device)
+    found = backends.find_tensors(device, options)
     if keras.backend.backend() == "jax":
         from tabfeed.loader.jax.carry import Carrier as JaxCarrier
         from tabfeed.loader.jax.carry import in_whole_chunks
@@ -131,14 +132,36 @@ class OnTorch:
         return chunks
 
 
-def placed(device: str | None) -> backends.Tensors:
+def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
     """The same, with a feed that makes chunks elsewhere."""
 
     def place(feed: Any) -> Any:
         recipe = replace(feed.recipe, maker=OnTorch(feed.recipe.maker))
         return type(feed)(recipe, feed.plan, feed.options)
 
-    return replace(whole_buffers(device), place=place)
+    return replace(whole_buffers(device, options), place=place)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
+def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tabfeed.loader.torch import gpu
+    from tabfeed.loader.torch.carry import Carrier
+
+    heard = []
+    monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
+    monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
+    monkeypatch.setattr(gpu, "on_gpu", lambda feed, *said: heard.append(said) or feed)
+    loader(reader="cudf", device_memory="300MB")
+    ((device, options),) = heard
+    assert str(device) == "cuda:0" and options == GpuOptions("cudf", "300MB")
+
+
+def test_what_is_said_of_a_gpu_is_looked_at_without_one() -> None:
+    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto, arrow"):
+        loader(reader="duck")
+    with pytest.raises(ArgumentError, match="device_memory is 'much'"):
+        loader(device_memory="much")
+    assert loader(reader="cudf").reader_choice.startswith("Arrow: ")
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it copies to a GPU itself")

@@ -18,10 +18,11 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import MissingExtraError
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, auto_choice, auto_reader, gpu, gpu_memory, gpu_recipe
 from tabfeed.loader.torch.auto_choice import ARROW, GPU, Choice, Stretch
 from tabfeed.loader.torch.auto_reader import AutoFeed
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tests.loader.pretend import Event, pretend_gpu
 
 COLUMNS = [f"c{i}" for i in range(4)]

@@ -13,9 +13,11 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr, devices, gpu
 from tabfeed.loader.torch.devices import check_device, choose_device, free_bytes
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import memory_for, on_gpu
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tests.loader.pretend import pretend_gpu
 
 
@@ -58,12 +60,32 @@ def test_what_torch_keeps_unused_is_free(monkeypatch):
 def test_a_quarter_of_what_is_free_stays_so(monkeypatch):
     cuda = torch.device("cuda")
     gpu_with(monkeypatch, 5 * 10**10)
-    assert GpuOptions().memory(cuda) == 10**9
-    assert GpuOptions(device_memory="2GB").memory(cuda) == 2 * 10**9
-    assert GpuOptions(device_memory=0.25).memory(cuda) == 25 * 10**9
+    assert memory_for(GpuOptions(), cuda) == 10**9
+    assert memory_for(GpuOptions(device_memory="2GB"), cuda) == 2 * 10**9
+    assert memory_for(GpuOptions(device_memory=0.25), cuda) == 25 * 10**9
     gpu_with(monkeypatch, 10**8)
     for given in (None, "2GB", 0.25):
-        assert GpuOptions(device_memory=given).memory(cuda) == 75 * 10**6
+        assert memory_for(GpuOptions(device_memory=given), cuda) == 75 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("device_memory", "buffer_size", "allowed"),
+    [
+        (None, 0.06, 6 * 10**9),
+        (None, "200MB", 2 * 10**8),
+        ("3GB", "200MB", 3 * 10**9),
+        (0.01, 0.06, 10**9),
+    ],
+)
+def test_a_size_of_buffers_is_an_older_name(monkeypatch, device_memory, buffer_size, allowed):
+    gpu_with(monkeypatch, 5 * 10**10)
+    options = GpuOptions(device_memory=device_memory)
+    assert memory_for(options, torch.device("cuda"), buffer_size) == allowed
+
+
+def test_a_size_that_is_none_is_refused_without_a_gpu():
+    with pytest.raises(ArgumentError, match="device_memory is 'much'"):
+        GpuOptions(device_memory="much")
 
 
 @pytest.fixture

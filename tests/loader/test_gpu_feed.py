@@ -16,10 +16,12 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_chunks, gpu_memory
 from tabfeed.loader.torch.auto_reader import AutoFeed
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_feed import GpuFeed
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tests.loader.pretend import Event, pretend_gpu
 
 ERRORS = {

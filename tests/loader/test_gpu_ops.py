@@ -13,9 +13,11 @@ from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Group, Layout, Lists
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, gpu_ops
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_ops import GpuOps
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tests.loader.pretend import pretend_gpu
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from tabfeed import Dataset  # noqa: E402
-from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
+from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning  # noqa: E402
 from tabfeed.loader import Padding  # noqa: E402
 from tabfeed.loader.jax import Loader, carry  # noqa: E402
 from tabfeed.loader.jax.carry import Carrier, WholeChunks, find_device  # noqa: E402
@@ -79,12 +79,21 @@ def torch_makes_chunks(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: None) -> No
     monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, here, how))
 
 
+def narrow() -> Dataset:
+    """Columns as JAX has them."""
+    return Dataset(table().select(["d", "x"]), npartitions=5)
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(np.array_equal(a[name], b[name]) for (a, _), (b, _) in pairs for name in a)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle: bool) -> None:
     from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 
-    data = {n: c for n, c in zip(table().column_names, table().columns, strict=True) if n in "dx"}
-    files = Dataset(pa.table(data), npartitions=5)
+    files = narrow()
     plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     loader = Loader(files, 64, shuffle, targets=["x"])
     assert isinstance(loader.feed.recipe, GpuRecipe)
@@ -96,6 +105,49 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
     again = pickle.loads(pickle.dumps(loader.feed))
     assert not isinstance(again.recipe, GpuRecipe)
     assert len(list(again)) == len(loader)
+
+
+def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
+    from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+
+    files = narrow()
+    plain = Loader(files, 64, True, device_memory=1)
+    assert isinstance(plain.feed.recipe.maker, WholeChunks)
+    assert 'give device_memory="' in plain.reader_choice
+    auto = Loader(files, 64, True)
+    assert auto.reader_choice.startswith("Arrow: how long steps wait")
+    with pytest.warns(TabfeedWarning, match="reading with Arrow: "):
+        asked = Loader(files, 64, True, reader="cudf")
+    assert isinstance(asked.feed.recipe, GpuRecipe) and same(plain, asked)
+    with pytest.raises(ArgumentError, match="reader is 'duck'"):
+        Loader(files, 64, reader="duck")
+
+
+def test_memory_is_given_up_if_there_is_none_left(
+    torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from tabfeed.loader.torch import gpu_chunks, gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    files = narrow()
+    small = {"shuffle": True, "buffer_size": 1}  # chunks
+    plain, loader = Loader(files, 64, device_memory=1, **small), Loader(files, 64, **small)
+    real, calls = gpu_chunks.gather_all, []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(None)
+        if len(calls) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return real(*arguments)
+
+    monkeypatch.setattr(gpu_chunks, "gather_all", failing)
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
+        assert same(plain, loader)
+    assert isinstance(loader.feed.recipe.maker, WholeChunks)
+    assert "given up its own" in loader.reader_choice
+    assert len(calls) == 4 and same(plain, loader)
 
 
 def test_what_torch_cannot_make_for_jax_is_made_before(torch_makes_chunks: None) -> None:

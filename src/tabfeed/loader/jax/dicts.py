@@ -20,6 +20,7 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Group
 from tabfeed.loader.dicts import DictColumns, split_targets
 from tabfeed.loader.door import Door
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.jax.carry import Carrier, find_device
 from tabfeed.loader.jax.place import on_device
 from tabfeed.loader.options import LoaderOptions
@@ -173,6 +174,9 @@ class Loader(Door):
         ``name__offsets``.
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
+    reader, device_memory
+        See `tabfeed.loader.gpu_options.GpuOptions`; they have a meaning where PyTorch sees the GPU
+        as well, and makes chunks there. ``"auto"`` is ``"arrow"`` here.
 
     Examples
     --------
@@ -207,10 +211,12 @@ class Loader(Door):
         cache: str | None = None,
         threads: int | None = None,
         depth: int | None = None,
+        reader: str = "auto",
+        device_memory: int | float | str | None = None,
     ) -> None:
         if global_size is None and global_rank is None and jax.process_count() > 1:
             global_size, global_rank = jax.process_count(), jax.process_index()
-        options = LoaderOptions.among(locals())
+        options, on_gpu = LoaderOptions.among(locals()), GpuOptions(reader, device_memory)
         if device is not None and sharding is not None:
             raise ArgumentError("device and sharding both say where arrays lie; give one of them")
         chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
@@ -223,7 +229,9 @@ class Loader(Door):
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
         feed = build_feed(dataset, layout, options, finish, chosen.steps)
-        self.feed = on_device(feed, finish.carry, finish.groups) if finish.groups else feed
+        if finish.groups:
+            feed = on_device(feed, finish.carry, finish.groups, on_gpu)
+        self.feed = feed
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def __iter__(self) -> EpochIterator[Any]:

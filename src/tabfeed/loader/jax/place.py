@@ -10,12 +10,15 @@ import jax
 
 from tabfeed.loader.base import Feed
 from tabfeed.loader.columns import Group
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.jax.carry import Carrier, in_whole_chunks
 
 __all__ = ["on_device"]
 
 
-def on_device(feed: Feed[Any], carry: Carrier, groups: Sequence[Group]) -> Feed[Any]:
+def on_device(
+    feed: Feed[Any], carry: Carrier, groups: Sequence[Group], options: GpuOptions
+) -> Feed[Any]:
     """The same batches, cut on the device from chunks that come there whole.
 
     Parameters
@@ -26,13 +29,15 @@ def on_device(feed: Feed[Any], carry: Carrier, groups: Sequence[Group]) -> Feed[
         Takes arrays to the device.
     groups
         The columns that are cut there.
+    options
+        Reader and memory.
     """
-    made = None
+    made, plain = None, in_whole_chunks(feed)
     if find_spec("torch") is not None and _all_known(groups):
         from tabfeed.loader.torch.for_jax import made_by_torch
 
-        made = made_by_torch(feed, carry.hardware_number)
-    return made or in_whole_chunks(feed)
+        made = made_by_torch(feed, carry.hardware_number, options, plain)
+    return made or plain
 
 
 def _all_known(groups: Sequence[Group]) -> bool:

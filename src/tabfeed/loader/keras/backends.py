@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras_fields import Array, Field
 
 __all__ = ["Tensors", "device_scope", "find_tensors"]
@@ -68,19 +69,19 @@ def on_cpu(device: str | None) -> bool:
     return "cpu" in _lies_in(device)
 
 
-def find_tensors(device: str | None) -> Tensors:
-    """How tensors are made on Keras's backend."""
-    return _KINDS.get(keras.backend.backend(), _any)(device)
+def find_tensors(device: str | None, options: GpuOptions) -> Tensors:
+    """How tensors are made on Keras's backend, and on a GPU as `options` say."""
+    return _KINDS.get(keras.backend.backend(), _any)(device, options)
 
 
-def _tensorflow(device: str | None) -> Tensors:
+def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
     """TensorFlow copies to a GPU what a step needs itself."""
     from tabfeed.loader.tensorflow.tensors import build_entry, put, put_on_device
 
     return Tensors(put if device is None else put_on_device, build_entry)
 
 
-def _torch(device: str | None) -> Tensors:
+def _torch(device: str | None, options: GpuOptions) -> Tensors:
     from tabfeed.loader.torch.carry import Carrier
 
     carry = Carrier(_lies_in(device))
@@ -89,9 +90,9 @@ def _torch(device: str | None) -> Tensors:
         return [carry(array) for array in arrays]
 
     def place(feed: Feed[Any]) -> Feed[Any]:
-        from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+        from tabfeed.loader.torch.gpu import on_gpu
 
-        return on_gpu(feed, carry.device, GpuOptions())
+        return on_gpu(feed, carry.device, options)
 
     if carry.device.type == "cpu":
         return Tensors(put)
@@ -100,7 +101,7 @@ def _torch(device: str | None) -> Tensors:
     return Tensors(put, columns=carry.columns, place=place)
 
 
-def _jax(device: str | None) -> Tensors:
+def _jax(device: str | None, options: GpuOptions) -> Tensors:
     from tabfeed.loader.jax.carry import Carrier
     from tabfeed.loader.jax.place import on_device
 
@@ -108,14 +109,15 @@ def _jax(device: str | None) -> Tensors:
 
     def place(feed: Feed[Any]) -> Feed[Any]:
         with device_scope(device):
-            return on_device(feed, carry, feed.recipe.finish.cutter.groups)  # type: ignore[attr-defined]
+            groups = feed.recipe.finish.cutter.groups  # type: ignore[attr-defined]
+            return on_device(feed, carry, groups, options)
 
     if on_cpu(device):
         return Tensors(carry)
     return Tensors(carry, columns=carry.columns, place=place)
 
 
-def _any(device: str | None) -> Tensors:
+def _any(device: str | None, _: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [keras.ops.convert_to_tensor(array) for array in arrays]
 

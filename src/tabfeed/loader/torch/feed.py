@@ -11,7 +11,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.resident import resident
 from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
@@ -47,11 +48,6 @@ class TorchFeed(Door, IterableDataset[Any]):
         """Give batches in the same tensors from now on, unless some column is ragged."""
         check_full(self.feed, ragged)
         self.static = StaticBatch()
-
-    @property
-    def reader_choice(self) -> str:
-        """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()

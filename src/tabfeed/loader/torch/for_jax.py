@@ -6,24 +6,28 @@ one line. torch has streams. So where torch sees the same GPU, chunks are made a
 lie (DLPack), without a copy. Only the cut into columns is JAX's own: one compiled call a batch,
 made by the training thread when it comes to the chunk.
 
-What was given up: a choice of reader. Arrow decodes, since the time that a step waits, which the
-choice goes by, is not to be had from JAX.
+What was given up: a reader that is chosen while training. The choice goes by how long steps wait
+for batches, which is not to be had from JAX; so Arrow decodes, unless the GPU is asked to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.torch.gpu import on_gpu
+from tabfeed.loader.torch.gpu_feed import GpuFeed
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tabfeed.trace import span
 
 __all__ = ["made_by_torch"]
+
+_UNKNOWN = "Arrow: how long steps wait for batches is not to be had from JAX"
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class _JaxRecipe(GpuRecipe[Any]):
             return [batch for chunk in made.batches for batch in self.finish(chunk)]
 
 
-def made_by_torch(feed: Feed[Any], number: int) -> Feed[Any] | None:
+def made_by_torch(
+    feed: Feed[Any], number: int, options: GpuOptions, spare: Feed[Any]
+) -> Feed[Any] | None:
     """The same batches from chunks which torch makes; None if it cannot.
 
     Parameters
@@ -53,12 +59,20 @@ def made_by_torch(feed: Feed[Any], number: int) -> Feed[Any] | None:
         Makes them of chunks in the computer's memory.
     number
         Of the GPU.
+    options
+        Reader and memory.
+    spare
+        What goes on if there is no memory left on the GPU.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         return None
-    made = on_gpu(feed, torch.device("cuda", number), GpuOptions(reader="arrow"))
+    reader = "arrow" if options.reader == "auto" else options.reader
+    made = on_gpu(feed, torch.device("cuda", number), replace(options, reader=reader))
     recipe: Any = made.recipe
     if not isinstance(recipe, GpuRecipe) or not recipe.here:
+        spare.reader_choice = made.reader_choice
         return None
     parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    return Feed(_JaxRecipe(**parts), made.plan, made.options)
+    ours = GpuFeed(Feed(_JaxRecipe(**parts), made.plan, made.options), spare)
+    ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
+    return ours

@@ -18,10 +18,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from tabfeed.budget import parse_bytes
-from tabfeed.errors import ArgumentError, TabfeedWarning
+from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.shared_lots import Ahead
@@ -40,43 +40,15 @@ from tabfeed.loader.torch.one_call import prepare
 from tabfeed.loader.torch.packed_lots import PackedRow, kinds_of, packed_row, why_not_unpacked
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
-__all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
+__all__ = ["memory_for", "on_gpu"]
 
 B = TypeVar("B")
-READERS = ("auto", "arrow", "cudf")
-_DEFAULT_MEMORY = 10**9
 
 
-@dataclass(frozen=True)
-class GpuOptions:
-    """What a user may say about loading onto a GPU.
-
-    Parameters
-    ----------
-    reader
-        "arrow": decoded by threads of the CPU; "cudf": by the GPU itself, faster, but in time that
-        the model would have; "auto": begins with Arrow, tries the other if training waits for
-        batches, and keeps it if steps come faster. A loader's `reader_choice` says which and why.
-    device_memory
-        Most memory to hold on the GPU: bytes, "500MB", or a share of the GPU's; 1 GB by default.
-    """
-
-    reader: str = "auto"
-    device_memory: int | float | str | None = None
-
-    def __post_init__(self) -> None:
-        if self.reader not in READERS:
-            raise ArgumentError(
-                f"reader is {self.reader!r}; it must be one of {', '.join(READERS)}"
-            )
-
-    def memory(self, device: torch.device) -> int:
-        """Bytes that may be held on the GPU: of those that are free never the last quarter."""
-        total = torch.cuda.get_device_properties(device).total_memory
-        most = min(_DEFAULT_MEMORY, total // 4)
-        if self.device_memory is not None:
-            most = parse_bytes(self.device_memory, name="device_memory", of=total)
-        return min(most, free_bytes(device) * 3 // 4)
+def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = None) -> int:
+    """Bytes that a loader may hold on a GPU."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return options.memory(total=total, free=free_bytes(device), buffer_size=buffer_size)
 
 
 def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
@@ -99,7 +71,8 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     ops = GpuOps.of(recipe.ops, reader.layout, device)
     if ops is None:
         return feed
-    build = _Build(feed, device, ops, options.memory(device) - ops.table_bytes)
+    memory = memory_for(options, device, feed.options.buffer_size)
+    build = _Build(feed, device, ops, memory - ops.table_bytes)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)

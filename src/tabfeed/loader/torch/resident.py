@@ -25,6 +25,7 @@ from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch, Plan
@@ -32,7 +33,7 @@ from tabfeed.loader.ranks import Place
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.shared_lots import Ahead, SharedLots
 from tabfeed.loader.torch.devices import check_device, free_bytes
-from tabfeed.loader.torch.gpu import GpuOptions
+from tabfeed.loader.torch.gpu import memory_for
 from tabfeed.loader.torch.gpu_buffers import planes_of, torch_dtype
 from tabfeed.loader.torch.gpu_memory import Need
 from tabfeed.loader.torch.gpu_ops import GpuOps
@@ -278,7 +279,7 @@ def _with(options: LoaderOptions, threads: int) -> LoaderOptions:
 def _allowed(options: GpuOptions, device: torch.device) -> int:
     """Bytes that may be used: as given, else half of what is free."""
     if options.device_memory is not None:
-        return options.memory(device)
+        return memory_for(options, device)
     return free_bytes(device) // 2
 
 
