@@ -68,8 +68,12 @@ def tests(name: str, *arguments: str, **env: str) -> Task:
 
 
 TESTS = (
-    tests("loader", "test_gpu_loader"),
-    tests("ops", "test_gpu_ops", "test_resident", "test_static", "-k", f"not {FILLS}"),
+    tests("loader", "test_gpu_loader", "test_gpu_passes"),
+    tests(
+        "ops",
+        *("test_gpu_ops", "test_resident", "test_static", "test_dataloader_gpu"),
+        *("test_examples_gpu", "-k", f"not {FILLS}"),
+    ),
     tests("jax", "test_jax_gpu"),
     tests("keras_on_jax", "test_keras_gpu", KERAS_BACKEND="jax"),
     tests("keras_on_torch", "test_keras_gpu", KERAS_BACKEND="torch"),

@@ -175,19 +175,124 @@ def test_a_loader_made_by_map_gives_up_its_own(dataset, monkeypatch):
         assert all(torch.equal(y, e) for (_, y), e in zip(mapped, expected, strict=True))
 
 
+def both(one, other):
+    """What two iterators give, batch by batch in turns."""
+    found = [], []
+    for batches in zip(one, other, strict=True):
+        for passed, batch in zip(found, batches, strict=True):
+            passed.append(tuple(t.clone() for t in batch))
+    return found
+
+
 def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
     plain, loader = list(tuples(dataset)), walked(tuples(dataset))
     fail_in(monkeypatch, TRAINING, after=6)
     one, other = iter(loader), iter(loader)
-    found = [], []
     with pytest.warns(TabfeedWarning, match="no memory left") as told:
-        for batches in zip(one, other, strict=True):
-            for passed, batch in zip(found, batches, strict=True):
-                passed.append(batch)
+        found = both(one, other)
     assert len([w for w in told if w.category is TabfeedWarning]) == 1
     assert same(plain, found[0]) and same(plain, found[1])
+    assert other._recipe is loader.feed.recipe
     for batches in (one, other):
-        assert batches._recipe is loader.feed.recipe
+        assert not isinstance(batches._recipe, GpuRecipe)
+
+
+# -- several passes at a time: the memory is enough for one ---------------------------------
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """Rows of which few are on the GPU at a time; who waits for memory there fails soon."""
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 2.0)
+    return written(tmp_path, 8, 30_000)
+
+
+MANY = {"batch_size": 1000, "streams": 2, "buffer_size": 1}
+
+
+@pytest.mark.parametrize("reader", ["arrow", "auto"])
+@pytest.mark.parametrize("begun", [0, 1, 50])
+def test_a_pass_that_lies_open_goes_on_in_the_computers_memory(many, reader, begun):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY), reader)
+    loader.set_epoch(0)
+    old = iter(loader)
+    before = [next(old) for _ in range(begun)]
+    loader.set_epoch(0)
+    assert same(plain, loader), "the new one has the memory"
+    assert same(plain, before + list(old)), "and the old one goes on"
+    assert not isinstance(old._recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuRecipe)
+
+
+def test_passes_in_turns(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    one = iter(loader)
+    loader.set_epoch(0)
+    for found in both(one, iter(loader)):
+        assert same(plain, found)
+
+
+def test_a_loader_made_by_map_and_its_own_share_the_memory(many):
+    def load():
+        return Loader(many, 1000, shuffle=True, streams=2, buffer_size=1, targets=["y"])
+
+    plain, loader = list(load()), walked(load())
+    twice = loader.map(lambda inputs, y: ({"a": inputs["a"] * 2}, y))
+    for (x, y), (one, _), (two, other) in zip(plain, loader, twice, strict=True):
+        assert torch.equal(x["a"], one["a"]) and torch.equal(x["a"] * 2, two["a"])
+        assert torch.equal(y, other)
+
+
+def test_single_batches_do_not_take_memory_from_a_pass(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    loader.set_epoch(0)
+    found = []
+    for number, batch in enumerate(loader):
+        found.append(batch)
+        if number % 40 == 7:
+            loader.peek()
+            loader.feed.set_epoch(0)
+            assert same([plain[number]], [next(loader.feed.seek(number))])
+    assert same(plain, found)
+    loader.feed.set_epoch(0)
+    walk = loader.feed.seek(3)
+    assert isinstance(walk._recipe, GpuRecipe), "without a pass they may have it"
+    assert same(plain[3:5], [next(walk), next(walk)])
+    loader.feed.set_epoch(0)
+    assert same(plain, loader)
+
+
+def test_a_pass_that_steps_aside_for_another_thread(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    found, begun = [], threading.Event()
+
+    def walk():
+        for batch in loader:
+            found.append(batch)
+            if len(found) == 5:
+                begun.set()
+
+    loader.set_epoch(0)
+    thread = threading.Thread(target=walk)
+    thread.start()
+    assert begun.wait(60)
+    loader.set_epoch(0)
+    assert same(plain, loader)
+    thread.join(60)
+    assert same(plain, found)
+
+
+def test_a_state_is_loaded_into_a_pass_that_stepped_aside(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    old = iter(loader)
+    for _ in range(9):
+        next(old)
+    state = old.state_dict()
+    loader.set_epoch(0)
+    new = iter(loader)
+    assert same(plain[:3], [next(new) for _ in range(3)])
+    old.load_state_dict(state)
+    assert same(plain[9:], old) and same(plain[3:], new)
 
 
 def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):

@@ -16,7 +16,7 @@ from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed, output_schema, split_steps
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras.adapter import KerasFeed
-from tabfeed.loader.keras.backends import find_tensors
+from tabfeed.loader.keras.backends import find_device, find_tensors
 from tabfeed.loader.keras.finish import Finish
 from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras_roles import find_roles
@@ -140,7 +140,7 @@ class KerasSequenceLoader(KerasFeed):
         if class_weight is not None and len(self.roles.labels) != 1:
             raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
         self.class_weight = None if class_weight is None else dict(class_weight)
-        where = _device(device)
+        where = find_device(device)
         tensors = find_tensors(where, GpuOptions(reader, device_memory))
         cutter = raw = Cutter(self.fields, self.roles.limits)
         if tensors.columns is not None:
@@ -195,12 +195,6 @@ def _list_forms(
             'lists="pair", or sparse_names with sparse_as_dense=True'
         )
     return ListForms(chosen, tuple(names or ()), dict(widths or {}), matrix)
-
-
-def _device(device: int | str | None) -> str | None:
-    if device is None or isinstance(device, str):
-        return device
-    return f"gpu:{device}"
 
 
 def _buffer_bytes(size: int | float | str | None) -> int | None:

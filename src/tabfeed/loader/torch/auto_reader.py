@@ -211,7 +211,7 @@ class AutoFeed(GpuFeed[B]):
         return new
 
     def _begin_at(self, begin: Position) -> AutoIterator[B]:
-        return AutoIterator(self, begin)
+        return AutoIterator(self, begin, self._on_batch)
 
     def may_change(self) -> bool:
         """Whether another reader is wanted and can be had at this moment."""
@@ -305,7 +305,7 @@ class AutoIterator(GpuIterator[B]):
         except StopIteration:
             raise
         except Exception as e:  # whatever it is: Arrow will say if the data are to blame
-            if self._closed or not self._feed.choice.trying:
+            if self._closed or self._sent_aside or not self._feed.choice.trying:
                 raise
             self._feed.choice.refuse(f"it failed: {e!r}")
         self._go_over(self._feed.change)

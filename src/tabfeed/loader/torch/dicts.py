@@ -176,9 +176,12 @@ class Loader(TorchFeed):
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
-        """A loader whose batches go through ``fn(inputs, targets)``, in the background.
+        """A loader whose batches go through ``fn(inputs, targets)``.
 
-        `fn` is called from several threads and must depend on nothing but its arguments.
+        `fn` is called ahead of the loop, from several threads, and must depend on nothing but its
+        arguments. On a GPU the training thread itself calls it where all columns are plain (no
+        lists, no `extras`) and nothing is cached there: for all batches of a chunk, one after the
+        other. What it asks of the GPU is queued beside the model; the loop waits for the rest.
         """
         new = copy.copy(self)
         new.static = StaticBatch() if self.static is not None else None

@@ -10,6 +10,7 @@ The order of rows is that of the CPU, since both follow the same plan.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,14 +22,16 @@ import torch
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.columns import Layout
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
+from tabfeed.loader.torch.copied import check_room, copied_feed
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
 from tabfeed.loader.torch.desk_plan import DeskPlan
-from tabfeed.loader.torch.devices import check_device, free_bytes
+from tabfeed.loader.torch.devices import check_device, free_bytes, on_device
 from tabfeed.loader.torch.file_dtypes import Reading, as_in_files
 from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
@@ -43,6 +46,7 @@ from tabfeed.loader.torch.unpack import Lanes, Unpacker
 __all__ = ["memory_for", "on_gpu"]
 
 B = TypeVar("B")
+_log = logging.getLogger("tabfeed")
 
 
 def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = None) -> int:
@@ -68,11 +72,24 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     reader, maker = recipe.reader, recipe.maker
     if not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
         return feed
-    ops = GpuOps.of(recipe.ops, reader.layout, device)
-    if ops is None:
-        return feed
+    with on_device(device):
+        made = _made(feed, reader.layout, device, options)
+    if not isinstance(made, AutoFeed):  # which will say so by itself
+        _log.info("reader: %s", made.reader_choice)
+    return made
+
+
+def _made(feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions) -> Feed[Any]:
+    ops = GpuOps.of(feed.recipe.ops, layout, device)
+    row_bytes = layout.row_bytes + (0 if ops is None else ops.row_bytes)
+    check_room(feed, memory_for(options, device), row_bytes)
     memory = memory_for(options, device, feed.options.buffer_size)
-    build = _Build(feed, device, ops, memory - ops.table_bytes)
+    spare = copied_feed(feed, device, memory, row_bytes)
+    if ops is None or not layout.groups:
+        what = "columns of lists are put together" if ops is not None else "an operator works"
+        spare.reader_choice = _not_there(f"{what} in the computer's memory", options)
+        return spare
+    build = _Build(feed, spare, device, ops, memory - ops.table_bytes)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)
@@ -93,6 +110,7 @@ class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
     feed: Feed[Any]
+    spare: Feed[Any]
     device: torch.device
     ops: GpuOps
     memory: int
@@ -124,13 +142,13 @@ class _Build:
         return replace(need, batch=batch, passing=passing, here=here)
 
     def on_host(self) -> Feed[Any]:
-        """The feed as it is: chunks are made in the computer's memory, and copied."""
+        """One whose chunks are made in the computer's memory, and copied."""
         enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
-        self.feed.reader_choice = (
+        self.spare.reader_choice = (
             "Arrow: batches are made in the computer's memory, and copied; to make them on the "
             f'GPU, give device_memory="{enough}MB" or more'
         )
-        return self.feed
+        return self.spare
 
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
@@ -156,6 +174,12 @@ class _Build:
 
         So many `copies` as `divide` is to leave room for.
         """
+        try:
+            return self._found(on_gpu, copies)
+        except torch.OutOfMemoryError:  # less is free than the driver says
+            return None
+
+    def _found(self, on_gpu: bool, copies: int) -> Feed[Any] | None:
         if not on_gpu:
             return self._built("arrow", self.arrow, self.need(self.arrow), copies)
         if isinstance(self.in_files, str):
@@ -180,7 +204,7 @@ class _Build:
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
         desks = DeskPlan.of(need, share, feed.options, reader)
-        lots: Any = desks.reader(reader, planes)
+        lots: Any = desks.reader(reader, planes, self.device)
         unpack = None
         if share.readings:
             lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
@@ -193,8 +217,10 @@ class _Build:
         )
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
-        options = replace(feed.options, threads=threads, depth=share.depth)
-        return GpuFeed(Feed(made, replace(feed.plan, chunk=share.steps), options), feed)
+        depth = min(share.depth, feed.options.depth or share.depth)
+        options = replace(feed.options, threads=threads, depth=depth)
+        plan = replace(feed.plan, chunk=share.steps)
+        return GpuFeed(Feed(made, plan, options), self.spare)
 
     def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
         recipe = self.feed.recipe
@@ -219,7 +245,7 @@ def _auto(build: _Build) -> Feed[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, build.feed, Ways(build, build.why_not))
+        return AutoFeed(made, build.spare, Ways(build, build.why_not))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
@@ -239,5 +265,11 @@ def _as_asked(options: GpuOptions, build: _Build) -> tuple[bool, str]:
     reason = build.why_not()
     if reason is None:
         return True, "the GPU: as asked for"
-    warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=5)
-    return False, f"Arrow: {reason}"
+    return False, _not_there(reason, options)
+
+
+def _not_there(reason: str, options: GpuOptions) -> str:
+    """Why Arrow decodes, as a choice; a warning too if the user has asked for the GPU."""
+    if options.reader == "cudf":
+        warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=7)
+    return f"Arrow: {reason}"
