@@ -11,6 +11,7 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PATH = os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 pytestmark = [
@@ -25,7 +26,7 @@ def run(*command: str | Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *map(str, command)],
         cwd=EXAMPLES,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         timeout=280,
@@ -43,7 +44,6 @@ def run(*command: str | Path) -> str:
     ],
 )
 def test_it_trains(name: str, small: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     assert told in run(f"{name}.py", *small, "--folder", tmp_path / "out")
 
 

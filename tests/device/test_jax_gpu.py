@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -206,6 +207,8 @@ def test_what_does_not_fit_is_refused_where_the_gpu_decodes(tmp_path: Any) -> No
 def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> None:
     torch = torch_on_gpu()
     torch.cuda.init()
+    gc.collect()
+    torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
     made = Loader(files, 4096, True, targets=["y"], **limit)

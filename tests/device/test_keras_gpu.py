@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def test_readers_and_memory_are_as_asked_for(tmp_path: Path) -> None:
         held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
         assert 10**6 < held <= 40 * 10**6
         asked.close()
+        del asked, right, a, b
+        gc.collect()
 
 
 def test_fit_takes_the_batches_as_they_are() -> None:

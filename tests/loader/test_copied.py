@@ -109,6 +109,14 @@ def test_lists_take_the_memory_that_they_take(tmp_path, length, in_files):
     assert sum(len(inputs["words__values"]) for inputs, _ in made) == rows * length
 
 
+def test_lists_of_row_groups_that_are_cut(tmp_path):
+    lists = pa.ListArray.from_arrays(np.arange(2_001) * 300, np.arange(600_000))
+    pq.write_table(pa.table({"words": lists, "x": np.zeros(2_000)}), tmp_path / "0.parquet")
+    loader = Loader(Dataset(str(tmp_path), part_size="1MB"), 10)
+    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
+    assert "lengths" not in repr(loader.feed.recipe.maker.layout), "names in a cache are of it"
+
+
 @pytest.mark.parametrize("ops", [[], [Padding(2)]])
 def test_columns_of_lists_alone_are_copied(ops):
     data = Dataset({"words": [[1], [2, 3]] * 50})

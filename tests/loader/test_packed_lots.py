@@ -384,7 +384,7 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     feed = mixed_tuples(mixed(tmp_path)).feed
-    build = gpu._Build(feed, feed, CPU, GpuOps(), 10**8)
+    build = gpu._Build(feed, lambda memory: feed, CPU, GpuOps(), 10**8)
     need, plain = build.need(build.in_files), build.need(build.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.

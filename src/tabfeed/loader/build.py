@@ -234,13 +234,22 @@ def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
     """How many values a row of each ragged column has, by the sizes of some row groups."""
     parts = dataset.partitions if layout.lists else []
     some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _LOOKED_AT)])
-    pieces = [piece for piece in some if piece.whole and piece.rows]
-    rows = sum(piece.rows or 0 for piece in pieces)
+    pieces = [piece for piece in some if piece.whole or _is_parquet(dataset, piece)]
+    rows = sum(_unit_rows(dataset, piece) for piece in pieces)
     for name, _ in layout.lists:
         leaf = dataset.schema[name].leaf_dtype if name in dataset.schema else None
         if rows and leaf is not None:
             nbytes = sum(dataset.fileset.nbytes(piece, [name]) for piece in pieces)
             yield name, max(1, round(nbytes / rows / max(1, leaf.bit_width // 8)))
+
+
+def _is_parquet(dataset: Dataset, piece: Piece) -> bool:
+    return isinstance(dataset.fileset.files[piece.file], ParquetFile)
+
+
+def _unit_rows(dataset: Dataset, piece: Piece) -> int:
+    """Rows of the row group that a piece is all or some of."""
+    return (piece.rows or 0) if piece.whole else dataset.fileset.files[piece.file].count(piece.unit)
 
 
 def _width(column: ColumnSchema, layout: Layout) -> int:

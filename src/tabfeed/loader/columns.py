@@ -81,7 +81,7 @@ class Layout:
     fixed: tuple[tuple[str, int, np.dtype[Any]], ...] = ()
     extras: tuple[str, ...] = ()
     matrices: bool = False
-    lengths: tuple[tuple[str, int], ...] = ()
+    lengths: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # no key depends on it
 
     @property
     def columns(self) -> list[str]:

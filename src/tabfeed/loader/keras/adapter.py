@@ -63,7 +63,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         self._before = 0
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
-        self._asked = 0  # batches asked for by number, since a pass began or an epoch ended
+        self._asked: set[int] = set()  # by number, since a pass began or an epoch ended
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
         self._fit_dataset: Any = None
@@ -78,7 +78,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         self._end_early()
         with self._walk_lock:
             self._end_walk()  # it holds threads, and memory on a GPU, which the pass needs
-            self._asked = 0
+            self._asked = set()
         self._before = self.feed.rows_given
         return self.feed.iterate(recipe=recipe)
 
@@ -97,7 +97,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
                 self._walk = (index, self.feed.seek(index))
             iterator = self._walk[1]
             self._walk = (index + 1, iterator)
-            self._asked += 1
+            self._asked.add(index)
             return next(iterator)
 
     def _end_walk(self) -> None:
@@ -160,8 +160,8 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
             raise failure
         with self._walk_lock:
             self._end_walk()
-            asked, self._asked = self._asked, 0
-        if asked >= (len(self) if TAKES_PASSES else 1):
+            asked, self._asked = self._asked, set()
+        if len(asked) >= (len(self) if TAKES_PASSES else 1):
             self.feed.skip_epoch()
 
     def get_numpy_iterator(self) -> Iterator[Any]:

@@ -98,12 +98,23 @@ class _Pool:
         number = next(self._numbers)
         self._granted[number] = nbytes
         weakref.finalize(whose, self._take_back, number).atexit = False
-        with self._lock:
+        with self._held():
             self._fit()
 
     def _take_back(self, number: int) -> None:
         """A loader is gone; this may be called in the midst of anything."""
         self._granted.pop(number, None)
+        self._end()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Have the lock; the last loader may go meanwhile, and cannot wait for it."""
+        with self._lock:
+            yield
+        self._end()
+
+    def _end(self) -> None:
+        """Let the pool go with the last loader, unless somebody has the lock, who will."""
         while self._bound and not self._granted and self._lock.acquire(blocking=False):
             try:
                 self._fit()
@@ -113,7 +124,7 @@ class _Pool:
     @contextmanager
     def reading(self) -> Iterator[Reading]:
         """What one reading needs, as long as it lasts."""
-        with self._lock:
+        with self._held():
             self._fit()
             memory = self._now
             assert memory is not None, "whoever reads was granted some"
@@ -122,8 +133,9 @@ class _Pool:
             with self._lent_stream() as (own, stream):
                 yield Reading(own, stream, memory.resource)
         finally:
-            with self._lock:
+            with self._held():
                 memory.readings -= 1
+                self._fit()  # a loader may have gone meanwhile
                 self._forget()
 
     def _fit(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from tabfeed.errors import LoaderError
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.gpu_options import GpuOptions
@@ -91,7 +92,8 @@ def _shorten(matrices: dict[str, Any]) -> list[_Range]:
         if short is None:
             continue
         if not short.is_floating_point:
-            ranges.append(_range(name, matrix))
+            if matrix.shape[1]:
+                ranges.append(_range(name, matrix))
             matrix = matrix.view(torch.int64).to(torch.int32).view(short)
         matrices[name] = matrix.to(short)
     return ranges
@@ -162,7 +164,10 @@ def made_by_torch(
     if getattr(recipe.finish, "asks", False):
         return "ids are compared with the sizes of their feature columns"
     reader = "arrow" if options.reader == "auto" else options.reader
-    made = on_gpu(feed, torch.device("cuda", number), replace(options, reader=reader))
+    try:
+        made = on_gpu(feed, torch.device("cuda", number), replace(options, reader=reader))
+    except LoaderError as e:  # JAX itself may have the memory
+        return str(e)
     recipe = made.recipe
     if not isinstance(recipe, GpuRecipe) or not recipe.here:
         spare.reader_choice = made.reader_choice

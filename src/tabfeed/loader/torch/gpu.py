@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
@@ -46,6 +47,7 @@ from tabfeed.loader.torch.unpack import Lanes, Unpacker
 __all__ = ["memory_for", "on_gpu"]
 
 B = TypeVar("B")
+_ASIDE = 8  # of the memory so much is for batches that are copied beside others
 _log = logging.getLogger("tabfeed")
 
 
@@ -84,12 +86,13 @@ def _made(feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOpt
     row_bytes = layout.row_bytes + (0 if ops is None else ops.row_bytes)
     check_room(feed, memory_for(options, device), row_bytes)
     memory = memory_for(options, device, feed.options.buffer_size)
-    spare = copied_feed(feed, device, memory, row_bytes)
+    copied = partial(copied_feed, feed, device, row_bytes=row_bytes)
     if ops is None or not layout.groups:
         what = "columns of lists are put together" if ops is not None else "an operator works"
-        spare.reader_choice = _not_there(f"{what} in the computer's memory", options)
-        return spare
-    build = _Build(feed, spare, device, ops, memory - ops.table_bytes)
+        plain = copied(memory)
+        plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
+        return plain
+    build = _Build(feed, copied, device, ops, memory - ops.table_bytes)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)
@@ -110,7 +113,7 @@ class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
     feed: Feed[Any]
-    spare: Feed[Any]
+    copied: Callable[[int], Feed[Any]]
     device: torch.device
     ops: GpuOps
     memory: int
@@ -144,17 +147,24 @@ class _Build:
     def on_host(self) -> Feed[Any]:
         """One whose chunks are made in the computer's memory, and copied."""
         enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
-        self.spare.reader_choice = (
+        made = self.copied(self.memory + self.ops.table_bytes)
+        made.reader_choice = (
             "Arrow: batches are made in the computer's memory, and copied; to make them on the "
             f'GPU, give device_memory="{enough}MB" or more'
         )
-        return self.spare
+        return made
+
+    @cached_property
+    def spare(self) -> Feed[Any]:
+        """The same beside one that is made on the GPU, or after it: with little memory."""
+        return self.copied(self.memory // _ASIDE)
 
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
         if isinstance(self.in_files, str):
             return self.in_files
-        return why_not_cudf() if isinstance(self.unpacking, str) else None
+        with on_device(self.device):
+            return why_not_cudf() if isinstance(self.unpacking, str) else None
 
     @cached_property
     def unpacking(self) -> PackedRow | str:
@@ -175,7 +185,8 @@ class _Build:
         So many `copies` as `divide` is to leave room for.
         """
         try:
-            return self._found(on_gpu, copies)
+            with on_device(self.device):
+                return self._found(on_gpu, copies)
         except torch.OutOfMemoryError:  # less is free than the driver says
             return None
 

@@ -31,7 +31,7 @@ from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe, Turn
 
 __all__ = ["GpuFeed", "GpuIterator"]
 
@@ -125,7 +125,7 @@ class GpuFeed(Feed[B]):
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
         if isinstance(self.recipe, GpuRecipe):
-            self.recipe = self.recipe.host
+            self.recipe = self.spare(self.recipe.finish).recipe
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
@@ -162,63 +162,83 @@ class GpuIterator(EpochIterator[B]):
     ) -> None:
         self._feed, self._closed, self._sent_aside = feed, False, False
         self._user = threading.get_ident()
-        options = feed.options
-        if isinstance(feed.recipe, GpuRecipe):
-            feed.recipe.turn.take(self)
-        super().__init__(feed.recipe, position, options.place, options, on_batch)
+        recipe, options = feed.recipe, feed.options
+        self._recipe, self._finish = recipe, recipe.finish
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.take(self)
+        super().__init__(recipe, position, options.place, options, on_batch)
         if self._sent_aside:  # by another thread, meanwhile
             self._prefetch.close()
 
     def _take(self) -> list[B]:
-        if not isinstance(self._recipe, GpuRecipe):
-            return super()._take()
         self._user = threading.get_ident()
-        try:
-            if not self._sent_aside:
+        while not self._closed:
+            if self._sent_aside:
+                self._go_on_aside()
+            if not isinstance(self._recipe, GpuRecipe):
+                break
+            try:
                 return self._take_now()
-        except Exception as e:  # StopIteration too: another thread may have begun a pass just now
-            if self._closed or not (self._sent_aside or _no_memory(e)):
-                raise
-        if self._sent_aside and not self._closed:
-            self._go_on_aside()
-        else:
+            except Exception as e:  # StopIteration too: another thread may have sent it aside
+                if self._sent_aside:
+                    continue
+                if self._closed or not _no_memory(e):
+                    raise
             self._go_over(self._feed.give_up)
-        return self._take()
+        return super()._take()
 
     def _take_now(self) -> list[B]:
         return super()._take()
 
-    def step_aside(self) -> None:
+    @property
+    def there(self) -> bool:
+        """Whether what it needs lies on the GPU."""
+        return isinstance(self._recipe, GpuRecipe)
+
+    def step_aside(self, turn: Turn) -> None:
         """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
 
-        May be called from another thread. This one goes on in the computer's memory.
+        May be called from another thread. This one goes on in the computer's memory, when it is
+        asked for the next chunk.
         """
+        recipe = self._recipe
+        if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
+            return
         self._sent_aside = True
-        if self._closed or not hasattr(self, "_prefetch"):
+        if not hasattr(self, "_prefetch"):  # it will see that by itself
             return
         self._prefetch.close()
-        if self._user == threading.get_ident():  # another thread may just be taking from it
-            self._queued.clear()
+        if self._user == threading.get_ident():  # else that thread may just be taking from it
+            self._empty()
+            self._recipe = recipe.host
+
+    def _empty(self) -> None:
+        """Keep nothing of what was made ready."""
+        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
+        self._queued.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
-        if self._sent_aside and isinstance(self._recipe, GpuRecipe):
+        if self._sent_aside:
             self._go_on_aside()
         super().load_state_dict(state)
 
     def _go_on_aside(self) -> None:
         """Begin again where this stands, in the computer's memory."""
-        spare = self._feed.spare(self._recipe.finish)
+        spare = self._feed.spare(self._finish)
         self._begin_again(spare.recipe, spare.options, spare.plan.chunk)
+        self._sent_aside = False
 
     def _go_over(self, change: Callable[[], None]) -> None:
         """Begin again where this stands, after the feed has changed its way."""
-        feed = self._feed
+        feed, recipe = self._feed, self._recipe
         self._prefetch.close()
-        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
-        self._queued.clear()
-        if feed.recipe is self._recipe:  # else it has changed before, for another iterator
-            self._recipe = self._recipe.host  # type: ignore[attr-defined]
+        self._empty()
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.give_back(self)
+            self._recipe = recipe.host
+        if feed.recipe is recipe:  # else it has changed before, for another iterator
+            del recipe
             change()
         if isinstance(feed.recipe, GpuRecipe):
             feed.recipe.turn.take(self)

@@ -71,7 +71,7 @@ class Turn:
     """Whose the memory of lots is: it is enough for one pass, and goes to the one begun last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end another pass while it is held
         self._whose: Callable[[], Any] = _nobody
 
     @property
@@ -83,8 +83,8 @@ class Turn:
         """Have it; whoever had it steps aside first."""
         with self._lock:
             before, self._whose = self._whose(), weakref.ref(whose)
-        if before is not None:
-            before.step_aside()
+        if before is not None and before is not whose:
+            before.step_aside(self)
 
     def give_back(self, whose: Any) -> None:
         """Leave it to the next one."""
