@@ -29,8 +29,7 @@ class Module(lightning.LightningModule):
 
     def train_dataloader(self) -> Loader:
         """The share of the rows that is this rank's."""
-        data = Dataset(self.data)
-        return Loader(data, self.batch, shuffle=True, targets=["click"], device=self.device)
+        return Loader(Dataset(self.data), self.batch, shuffle=True, targets=["click"])
 
     def training_step(self, batch: tuple[dict[str, torch.Tensor], torch.Tensor], _: int) -> object:
         """One step."""
@@ -43,7 +42,7 @@ class Module(lightning.LightningModule):
 
     def on_train_end(self) -> None:
         """Say what happened."""
-        rows = torch.tensor([self.rows], device=self.device)
+        rows = torch.tensor([self.rows])
         torch.distributed.all_reduce(rows)
         if self.global_rank == 0:
             first, last = self.losses[0], self.losses[-1]
