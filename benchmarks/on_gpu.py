@@ -74,7 +74,10 @@ TESTS = (
     tests("keras_on_jax", "test_keras_gpu", KERAS_BACKEND="jax"),
     tests("keras_on_torch", "test_keras_gpu", KERAS_BACKEND="torch"),
 )
-ALONE = (tests("nearly_full", "test_gpu_ops", "-k", FILLS), tests("no_memory", "test_no_memory"))
+ALONE = (
+    tests("nearly_full", "test_gpu_ops", "test_resident", "-k", FILLS),
+    tests("no_memory", "test_no_memory"),
+)
 
 
 def measurements(data: Path, out: Path, gpu: str) -> Iterator[tuple[str, Task]]:

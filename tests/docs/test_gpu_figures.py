@@ -79,6 +79,13 @@ def test_training(label):
     assert by_hand_busy == f"{found['by hand, 8 workers']['busy']:.0f} %"
 
 
+def test_training_item_by_item():
+    found = [FOUND["train"][name] for name in list(TRAIN.values())[:3]]
+    shares = [f["stock, item by item"]["rate"] / f["ceiling"]["rate"] * 100 for f in found]
+    said = "feeds the first three models at {:.1f}, {:.1f} and {:.1f} % of their ceilings"
+    assert said.format(*shares) in PAGE.replace("\n", " ")
+
+
 def test_the_first_epochs_of_training():
     first = [FOUND["train"][name]["arrow, round by round"][0] for name in TRAIN.values()]
     adam, dense, sparse, graph = (f"{share * 100:.0f}" for share in first)
