@@ -126,7 +126,8 @@ def held_on_gpu(loader: TorchAsyncItr) -> float:
     What was given back counts as long as the GPU has not come by the last use of it.
     """
     nbytes = torch.cuda.memory_stats()["active_bytes.all.peak"]
-    pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
+    reader = loader.feed.recipe.reader
+    pool = getattr(getattr(reader, "reader", reader), "pool_bytes", 0)  # "auto" has it measured
     return (nbytes + pool) / 1e6
 
 

@@ -51,7 +51,8 @@ def bounded_section(folder: Path, limit_gb: float, rounds: int) -> dict[str, Any
             out[f"{reader}, share of the rate without a limit"] = statistics.median(shares)
             for name, process in processes.items():
                 memory = {"GB of all processes": process.submit(_memory).result()}
-                out[name] = medians(runs[name]) | memory
+                told = {"reader": process.submit(_reader).result()}
+                out[name] = medians(runs[name]) | memory | told
     return out
 
 
@@ -81,6 +82,10 @@ def _begin(folder: Path, reader: str) -> float:
 
 def _epoch() -> dict[str, Any]:
     return drain(_loader)
+
+
+def _reader() -> str:
+    return str(_loader.reader_choice)
 
 
 def _memory() -> float:

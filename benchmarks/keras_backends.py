@@ -170,6 +170,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "very first batch, seconds": first["KerasSequenceLoader"],
         **{name: medians(found) for name, found in runs.items()},
         "loader alone, million rows a second": drain(loader),
+        "reader": loader.reader_choice,
     }
 
 

@@ -4,6 +4,7 @@ Tests run side by side, but for those that fill the GPU. Each benchmark writes J
 it has in `benchmarks/results`; that of the GPU is part of it. Ends with 1 if anything fails.
 
     python benchmarks/on_gpu.py --data DIR --out DIR [--only tests gpu large_groups wide keras]
+    python benchmarks/on_gpu.py --out DIR --only tests
 
 `DIR` for data should have 20 GB free, and be on a disk: files come from the page cache. What needs
 a package that is missing (pylibcudf, JAX, Keras) is skipped, or fails, and says so.
@@ -27,7 +28,7 @@ from benchmarks.harness.gpu_about import gpu_about
 __all__ = ["ALONE", "TESTS", "Task", "measurements", "run"]
 
 ROOT = Path(__file__).resolve().parents[1]
-FILLS = "nearly_full"  # a test among others that takes most of the memory
+FILLS = "nearly_full or mid_training"  # tests among others that take most of the memory
 BESIDE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # JAX would take most of it as well
 
 
@@ -68,8 +69,9 @@ def tests(name: str, *arguments: str, **env: str) -> Task:
 
 
 TESTS = (
-    tests("loader", "test_gpu_loader"),
-    tests("ops", "test_gpu_ops", "test_resident", "test_static", "-k", f"not {FILLS}"),
+    tests("loader", "test_gpu_loader", "test_gpu_passes"),
+    tests("ops", "test_gpu_ops", "test_resident", "test_static", "-k", f"not ({FILLS})"),
+    tests("programs", "test_dataloader_gpu", "test_examples_gpu"),
     tests("jax", "test_jax_gpu"),
     tests("keras_on_jax", "test_keras_gpu", KERAS_BACKEND="jax"),
     tests("keras_on_torch", "test_keras_gpu", KERAS_BACKEND="torch"),
@@ -95,7 +97,8 @@ def measurements(data: Path, out: Path, gpu: str) -> Iterator[tuple[str, Task]]:
     ):
         yield name, task(f"gpu_{gpu}_{name}", "gpu", "--data", f"{data}/{name}", *few, *options)
     for backend in ("torch", "jax"):
-        options = ("--rows", "8000000", "--most-ids", "10000000", "--data", f"{data}/keras")
+        options = ("--rows", "8000000", "--most-ids", "10000000", "--rounds", "5")
+        options += ("--data", f"{data}/keras")
         name = f"keras_{backend}_{gpu}"
         yield "keras", task(name, "keras_backends", *options, KERAS_BACKEND=backend)
 
@@ -119,10 +122,12 @@ def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = ["tests", "gpu", "large_groups", "wide", "keras"]
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="where data are made; tests need none")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=kinds, default=kinds)
     args = parser.parse_args()
+    if args.data is None and args.only != ["tests"]:
+        parser.error("--data is needed for all but tests")
     args.out.mkdir(parents=True, exist_ok=True)
     name = gpu_about()["GPU"]
     if name is None:
@@ -132,7 +137,7 @@ def main() -> int:
         well = run(TESTS, args.out)
         for task in ALONE:
             well = run((task,), args.out) and well
-    for kind, task in measurements(args.data, args.out, name.split()[-1].lower()):
+    for kind, task in measurements(args.data or args.out, args.out, name.split()[-1].lower()):
         if kind in args.only:
             well = run((task,), args.out) and well
     return int(not well)

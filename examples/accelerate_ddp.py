@@ -3,10 +3,11 @@
     data=$(python examples/small_clicks.py)
     torchrun --nproc-per-node 2 examples/accelerate_ddp.py --data $data
 
-or ``accelerate launch`` on GPUs; on CPUs that would want MPI.
+These ranks are on CPUs. For GPUs leave ``cpu=True`` out, and use ``accelerate launch``, which would
+want MPI on CPUs.
 
 The loader is not given to ``prepare``: it already gives each rank its own rows, and
-Accelerate would deal them out a second time.
+Accelerate would deal them out a second time. It is told the device instead.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from tabfeed.loader.torch import Loader
 def train(accelerator: Accelerator, data: str, batch: int, epochs: int) -> None:
     """Train, and let the main process say how it went."""
     torch.manual_seed(0)
-    loader = Loader(Dataset(data), batch, shuffle=True, targets=["click"])
+    device = accelerator.device
+    loader = Loader(Dataset(data), batch, shuffle=True, targets=["click"], device=device)
     model = Clicks()
     model, optimiser = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.05))
-    losses, rows = [], torch.zeros(1, dtype=torch.int64)
+    losses, rows = [], torch.zeros(1, dtype=torch.int64, device=device)
     for _ in range(epochs):
         for x, click in loader:
             logits = model(x["item"], x["price"])

@@ -107,11 +107,21 @@ def work(args: argparse.Namespace, device: str) -> None:
         tell_speed(seconds, sum(rows) * args.epochs, args.epochs)
 
 
+def own_device() -> str:
+    """A GPU of its own for each rank of this machine, or the CPU for all of them."""
+    enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    return f"cuda:{os.environ['LOCAL_RANK']}" if enough else "cpu"
+
+
 def be_a_rank(args: argparse.Namespace) -> None:
     """Join the others, work, and leave."""
-    has_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if has_gpu else "gloo")
-    work(args, f"cuda:{os.environ['LOCAL_RANK']}" if has_gpu else "cpu")
+    device = own_device()
+    if device == "cpu":
+        dist.init_process_group("gloo")
+    else:
+        torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl")  # counts are added up on the CPU
+    work(args, device)
     gc.collect()  # whatever still refers to the group's threads: let them end now
     dist.destroy_process_group()
 

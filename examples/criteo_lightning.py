@@ -76,8 +76,9 @@ def make_loader(data: Dataset, batch_size: int, *, shuffle: bool) -> Loader:
 
 
 def make_trainer(args: Any, **more: Any) -> lightning.Trainer:
-    """A trainer that says little but what we print."""
+    """A trainer on one device, whose rows are all; it says little but what we print."""
     return lightning.Trainer(
+        devices=1,
         max_epochs=args.epochs,
         default_root_dir=args.folder,
         logger=False,

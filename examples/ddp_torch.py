@@ -5,7 +5,7 @@
 
 The loader finds rank and world size in what torchrun sets. Every rank gets the same number of
 batches, so no rank waits for another at the end of an epoch; over all ranks each row comes once.
-On machines with GPUs say ``device=`` to the loader and use the ``nccl`` back end; the rest stays.
+These ranks are on CPUs, and so are their batches; `criteo_ddp.py` takes GPUs where there are some.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def spread(model: torch.nn.Module, kind: str) -> torch.nn.Module:
 def train(kind: str, data: str, batch: int, epochs: int) -> None:
     """Train, and let rank 0 say how it went."""
     torch.manual_seed(0)
-    loader = Loader(Dataset(data), batch, shuffle=True, targets=["click"])
+    loader = Loader(Dataset(data), batch, shuffle=True, targets=["click"], device="cpu")
     model = spread(Clicks(), kind)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     losses, rows = [], torch.zeros(1, dtype=torch.int64)

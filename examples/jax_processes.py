@@ -1,6 +1,7 @@
 """JAX on several processes: each gives its rows, the arrays are those of all together.
 
     job="examples/jax_processes.py --data $(python examples/small_clicks.py)"
+    export JAX_PLATFORMS=cpu  # on one machine; two processes cannot share a GPU
     python $job --address localhost:9876 --processes 2 --number 0 &
     python $job --address localhost:9876 --processes 2 --number 1
 

@@ -34,6 +34,7 @@ def on_jax(given: Any) -> tuple[Any, Any, int]:
     """The model and its data over JAX's devices."""
     import jax
 
+    jax.config.update("jax_platforms", "cpu")  # on a machine with GPUs too
     jax.config.update("jax_num_cpu_devices", given.devices)
     import keras
 

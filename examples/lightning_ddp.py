@@ -29,7 +29,8 @@ class Module(lightning.LightningModule):
 
     def train_dataloader(self) -> Loader:
         """The share of the rows that is this rank's."""
-        return Loader(Dataset(self.data), self.batch, shuffle=True, targets=["click"])
+        data = Dataset(self.data)
+        return Loader(data, self.batch, shuffle=True, targets=["click"], device=self.device)
 
     def training_step(self, batch: tuple[dict[str, torch.Tensor], torch.Tensor], _: int) -> object:
         """One step."""
@@ -42,7 +43,7 @@ class Module(lightning.LightningModule):
 
     def on_train_end(self) -> None:
         """Say what happened."""
-        rows = torch.tensor([self.rows])
+        rows = torch.tensor([self.rows], device=self.device)
         torch.distributed.all_reduce(rows)
         if self.global_rank == 0:
             first, last = self.losses[0], self.losses[-1]

@@ -117,7 +117,7 @@ def main() -> None:
     found = {}
     for name, genres in (("without genres", False), ("with genres", True)):
         torch.manual_seed(0)
-        model = Ratings(workflow, float(ratings.mean()), genres=genres)
+        model = Ratings(workflow, float(ratings.mean()), genres=genres).to(loader.device)
         seen = rows * args.epochs
         clock.time(name, seen, lambda m=model, n=name: train(m, loader, args.epochs, n))
         found[name] = errors(model, valid)

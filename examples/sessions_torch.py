@@ -112,8 +112,8 @@ def by_model(model: nn.Module, before: list[torch.Tensor], k: int) -> torch.Tens
     for start in range(0, len(before), 256):
         part = before[start : start + 256]
         padded = nn.utils.rnn.pad_sequence(part, batch_first=True)
-        ends = torch.tensor([len(row) - 1 for row in part])
-        scores = model(padded)[torch.arange(len(part)), ends]
+        ends = torch.tensor([len(row) - 1 for row in part], device=padded.device)
+        scores = model(padded)[torch.arange(len(part), device=padded.device), ends]
         scores[:, :FIRST_ITEM] = -torch.inf
         found.append(scores.topk(k).indices)
     return torch.cat(found)
@@ -121,11 +121,11 @@ def by_model(model: nn.Module, before: list[torch.Tensor], k: int) -> torch.Tens
 
 def by_last_click(train: Loader, before: list[torch.Tensor], items: int, k: int) -> torch.Tensor:
     """What followed each session's last item most often; popular items where that is unknown."""
-    followed = torch.zeros(items, items)
+    followed = torch.zeros(items, items, device=train.device)
     for x, _ in train:
         pairs = torch.stack([x[ITEMS][:, :-1], x[ITEMS][:, 1:]])[:, x[f"{ITEMS}__mask"][:, 1:]]
-        followed.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1]), accumulate=True)
-    followed -= torch.arange(items) / items  # the more popular one of two
+        followed.index_put_((pairs[0], pairs[1]), followed.new_ones(()), accumulate=True)
+    followed -= torch.arange(items, device=train.device) / items  # the more popular one of two
     followed[:, :FIRST_ITEM] = -torch.inf
     return followed[torch.stack([row[-1] for row in before])].topk(k).indices
 
@@ -133,7 +133,7 @@ def by_last_click(train: Loader, before: list[torch.Tensor], items: int, k: int)
 def hit_rates(found: torch.Tensor, last: torch.Tensor) -> np.ndarray:
     """How often the item that came is among the first 1, 2, ... guesses."""
     known = (found == last[:, None]) & (last[:, None] >= FIRST_ITEM)
-    return known.float().cumsum(1).mean(0).numpy()
+    return known.float().cumsum(1).mean(0).cpu().numpy()
 
 
 # %%
@@ -158,13 +158,13 @@ def main() -> None:
     items = workflow.output_schema[ITEMS].embedding_size[0]
     print(f"{Dataset(paths[0]).num_rows:,} sessions of {items - FIRST_ITEM:,} items to train on")
     torch.manual_seed(0)
-    model = NextItem(items)
+    model = NextItem(items).to(train_loader.device)
     clock.time("train", rows * args.epochs, lambda: train(model, train_loader, args.epochs))
     clock.show("Clicks, and how long they took")
     before, last = last_clicks(valid_loader)
     tell(
         {
-            "most popular": hit_rates(popular(len(last), args.k), last),
+            "most popular": hit_rates(popular(last, args.k), last),
             "most often next": hit_rates(by_last_click(train_loader, before, items, args.k), last),
             "GRU": hit_rates(by_model(model, before, args.k), last),
         },
@@ -184,9 +184,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def popular(sessions: int, k: int) -> torch.Tensor:
+def popular(last: torch.Tensor, k: int) -> torch.Tensor:
     """The k most frequent items, for every session."""
-    return torch.arange(FIRST_ITEM, FIRST_ITEM + k).expand(sessions, k)
+    return torch.arange(FIRST_ITEM, FIRST_ITEM + k, device=last.device).expand(len(last), k)
 
 
 def tell(rates: dict[str, np.ndarray], path: Path) -> None:

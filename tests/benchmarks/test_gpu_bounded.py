@@ -31,6 +31,7 @@ class Loader:
 
     def __init__(self, folder, batch, *, reader, device_memory):
         self.reader, self.closed = reader, False
+        self.reader_choice = f"{reader}: as asked for"
         self.feed = SimpleNamespace(plan=SimpleNamespace(rows=10**9))
 
     def close(self):
@@ -57,7 +58,8 @@ def test_both_take_turns(bounded, monkeypatch):
     assert turns == [(reader, limit) for reader in ("arrow", "cudf") for limit in expected]
     assert found["decoded data, GB"] == 160.0 and found["limit, GB"] == 6.0
     for reader in ("arrow", "cudf"):
-        assert found[reader] == {"rate": 50.0, "first": 0.1, "GB of all processes": 2.0}
+        told = {"GB of all processes": 2.0, "reader": f"{reader}: as asked for"}
+        assert found[reader] == {"rate": 50.0, "first": 0.1, **told}
         assert found[f"{reader}, no limit"]["rate"] == 100.0
         assert found[f"{reader}, share of the rate without a limit"] == 0.5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 import numpy as np
@@ -169,6 +170,41 @@ def test_the_budget_is_kept_while_another_reader_takes_over(long_dataset, monkey
     assert loader.reader_choice.startswith("the GPU: steps came") and loader.feed.plan.chunk < chunk
     held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
     assert held <= megabytes * 1e6
+
+
+def pool_limit():
+    """Most bytes that pylibcudf may have at the moment; 0 if nothing of ours bounds it."""
+    current = pytest.importorskip("rmm").mr.get_per_device_resource(torch.cuda.current_device())
+    return getattr(current, "get_allocation_limit", int)()
+
+
+def test_two_loaders_of_pylibcudf_share_one_bounded_pool(tmp_path):
+    """To train and to validate, a batch of each in turn."""
+    needs_cudf("cudf")
+    random, rows = np.random.default_rng(5), 90_000
+    table = {c: random.integers(0, 10**6, rows, dtype=np.int32) for c in CATS}
+    table |= {c: random.standard_normal(rows, dtype=np.float32) for c in [*CONTS, "y"]}
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(table), file, row_group_size=15_000, compression="zstd")
+    gc.collect()
+    before, data = pool_limit(), Dataset(str(file))
+    train, valid = (
+        batches(data, "cuda", reader="cudf", device_memory=memory) for memory in ("100MB", "60MB")
+    )
+    granted = [loader.feed.recipe.reader.pool_bytes for loader in (train, valid)]
+    for one, other, right in zip(train, valid, batches(data, "cpu"), strict=True):
+        assert same(right, one) and same(right, other)
+    assert pool_limit() == before + sum(granted)
+    valid.close()
+    del valid
+    gc.collect()
+    assert sum(len(y) for _, _, y in train) == rows
+    assert pool_limit() == before + granted[0]
+    train.close()
+    del train
+    gc.collect()
+    if not before:
+        assert pool_limit() == 0
 
 
 def test_files_are_unpacked_within_their_memory(long_dataset):

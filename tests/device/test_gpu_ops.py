@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.torch import Loader, gpu
 from tabfeed.loader.torch.devices import free_bytes
-from tabfeed.loader.torch.gpu import GpuRecipe
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tabfeed.testing.loader import check_loader
 
 pytestmark = [
@@ -94,6 +95,62 @@ def test_vectors_that_are_read_late_are_whole(dataset):
     torch.cuda.synchronize()
     assert sum(len(k) for k, _ in got) == 12_000
     assert all(torch.equal(k[:, None].float().expand(-1, 8), v) for k, v in got)
+
+
+class KeyedJaggedTensor:
+    """Keeps its tensors as TorchRec's does."""
+
+    def __init__(self, keys, values, lengths):
+        self._keys, self._values, self._lengths = keys, values, lengths
+
+    def values(self):
+        return self._values
+
+    def lengths(self):
+        return self._lengths
+
+
+def read_lists(inputs, form):
+    """Copies of what there is of a column, queued behind everything else."""
+    if form == "jagged":
+        held = inputs["jagged"].values(), inputs["jagged"].lengths()
+    elif form == "nested":
+        held = inputs["w_int64"].values(), inputs["w_int64"].offsets().diff()
+    elif form == "padded":
+        held = inputs["w_int64"], inputs["w_int64__mask"]
+    else:
+        held = inputs["w_int64__values"], inputs["w_int64__offsets"].diff()
+    return inputs["k"].clone(), held[0].clone(), held[1].clone()
+
+
+@pytest.mark.parametrize("cache", [None, "device"])
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("form", ["ragged", "nested", "padded", "jagged"])
+def test_lists_that_are_read_late_are_whole(dataset, monkeypatch, form, mapped, cache):
+    """Batches are dropped long before the GPU comes to them, and others are made meanwhile."""
+    if form == "jagged":
+        names = ("torchrec", "torchrec.sparse", "torchrec.sparse.jagged_tensor")
+        for name in names:
+            module = SimpleNamespace(__path__=[], KeyedJaggedTensor=KeyedJaggedTensor)
+            monkeypatch.setitem(sys.modules, name, module)
+    loader = Loader(dataset, 256, True, columns=["k", "w_int64"], targets=["y"], lists=form,
+                    cache=cache, device="cuda")  # fmt: skip
+    if mapped:  # to an object of the program's own
+        loader = loader.map(lambda x, y: (SimpleNamespace(x=x), y))
+    got = []
+    for _ in range(4):
+        for inputs, _ in loader:
+            torch.cuda._sleep(5_000_000)
+            got.append(read_lists(inputs.x if mapped else inputs, form))
+            del inputs
+    torch.cuda.synchronize()
+    assert sum(len(k) for k, _, _ in got) == 4 * 12_000
+    for keys, values, told in got:
+        keys = keys.long()
+        if form == "padded":
+            values, told = values[told], told.sum(1)
+        assert torch.equal(told.long(), keys % 4)
+        assert torch.equal(values, torch.repeat_interleave(keys % 100, keys % 4))
 
 
 def test_a_gpu_that_is_nearly_full_gets_smaller_chunks(dataset):

@@ -1,18 +1,23 @@
-"""The JAX door where arrays lie on a GPU."""
+"""The JAX door where arrays lie on a GPU: made there by torch, or copied in whole buffers."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 jax = pytest.importorskip("jax")
 
 from tabfeed import Dataset  # noqa: E402
-from tabfeed.errors import LoaderError  # noqa: E402
-from tabfeed.loader.jax import Loader, carry  # noqa: E402
+from tabfeed.errors import LoaderError, TabfeedWarning  # noqa: E402
+from tabfeed.loader import Padding  # noqa: E402
+from tabfeed.loader.jax import Loader, carry, place  # noqa: E402
+from tabfeed.loader.jax.carry import WholeChunks  # noqa: E402
 from tabfeed.testing.loader import check_loader  # noqa: E402
 
 pytestmark = [
@@ -20,12 +25,53 @@ pytestmark = [
     pytest.mark.skipif(jax.default_backend() != "gpu", reason="JAX finds no GPU here"),
 ]
 ROWS = 300_000
+Make = Callable[..., Loader]
 
 
-def loader(device: Any = None, **options: Any) -> Loader:
+def torch_on_gpu() -> Any:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU here")
+    return torch
+
+
+@pytest.fixture(params=["torch", "whole buffers"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who makes chunks for the GPU."""
+    if request.param == "torch":
+        torch_on_gpu()
+    else:
+        monkeypatch.setattr(place, "find_spec", lambda name: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def make(way: str) -> Make:
+    """Gives loaders whose chunks are made in that way."""
+
+    def loader(dataset: Dataset, **options: Any) -> Loader:
+        made = Loader(dataset, 4096, **options)
+        if options.get("device") != "cpu":
+            assert_made(made, way)
+        return made
+
+    return loader
+
+
+def assert_made(loader: Loader, way: str) -> None:
+    choice, whole = loader.reader_choice, isinstance(loader.feed.recipe.maker, WholeChunks)
+    if way == "torch":
+        assert not whole and choice.startswith("Arrow: how long steps wait")
+    else:
+        assert whole and choice.endswith("PyTorch, which makes batches on a GPU, is not installed")
+
+
+def data() -> Dataset:
+    """As most files are: ids, labels and some numbers of 64 bits, which JAX makes 32."""
     n = np.arange(ROWS)
-    data = {"c": n, "d": (n % 100).astype(np.int32), "x": (n * 0.5).astype(np.float32), "y": n % 2}
-    return Loader(Dataset(data, npartitions=7), 4096, targets=["y"], device=device, **options)
+    columns = {"c": n, "d": (n % 100).astype(np.int32), "x": (n * 0.5).astype(np.float32)}
+    columns |= {"w": n / 7, "u": n.astype(np.uint64) + np.uint64(2**32 - ROWS), "y": n % 2}
+    return Dataset(columns, npartitions=7)
 
 
 def arrays(batch: Any) -> dict[str, Any]:
@@ -34,34 +80,51 @@ def arrays(batch: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", [None, "cuda", "gpu:0", 0])
-def test_batches_are_on_the_gpu_by_default_and_by_name(device: Any) -> None:
-    for array in arrays(next(iter(loader(device)))).values():
+def test_batches_are_on_the_gpu_by_default_and_by_name(make: Make, device: Any) -> None:
+    for array in arrays(next(iter(make(data(), targets=["y"], device=device)))).values():
         assert {d.platform for d in array.devices()} == {"gpu"}
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_the_gpu_gives_what_the_cpu_gives(shuffle: bool) -> None:
+def test_the_gpu_gives_what_the_cpu_gives(make: Make, shuffle: bool) -> None:
     carry._cut.clear_cache()
-    on_gpu, on_cpu = loader("cuda", shuffle=shuffle), loader("cpu", shuffle=shuffle)
+    on_gpu, on_cpu = (
+        make(data(), targets=["y"], shuffle=shuffle, device=device) for device in ("cuda", "cpu")
+    )
     for _ in range(2):
         for left, right in zip(on_gpu, on_cpu, strict=True):
             one, other = arrays(left), arrays(right)
             assert list(one) == list(other)
             assert {d.platform for a in other.values() for d in a.devices()} == {"cpu"}
             for name, array in one.items():
-                assert array.dtype == other[name].dtype
+                assert array.dtype == other[name].dtype and array.dtype.itemsize == 4
                 np.testing.assert_array_equal(array, other[name])
     assert carry._cut._cache_size() <= 2  # whole batches, and the short last one
 
 
-def test_batches_that_are_kept_stay_as_they_were() -> None:
+@pytest.mark.parametrize(
+    ("kind", "number"), [("i8", 2**31), ("i8", -(2**40)), ("u8", 2**32), ("u8", 2**64 - 1)]
+)
+def test_what_does_not_fit_is_refused_and_named(make: Make, kind: str, number: int) -> None:
+    values = np.full(ROWS, 5, kind)
+    values[-1] = number
+    dataset = Dataset({"a": np.arange(ROWS, dtype=kind), "b": values}, npartitions=7)
+    low, high = min(number, 5), max(number, 5)
+    with pytest.raises(LoaderError, match=f"column 'b' goes from {low} to {high}, beyond the 32"):
+        for inputs, _ in make(dataset):
+            assert inputs["b"].tolist() == [5] * len(inputs["b"])
+
+
+def test_batches_that_are_kept_stay_as_they_were(make: Make, way: str) -> None:
     """Buffers go round; one that is still being copied must not."""
-    kept = [batch for _ in range(3) for batch in loader(shuffle=True, buffer_size="300KB")]
+    little = {"device_memory": "25MB"} if way == "torch" else {"buffer_size": "300KB"}
+    loader = make(data(), targets=["y"], shuffle=True, **little)
+    kept = [batch for _ in range(3) for batch in loader]
     seen = np.sort(np.concatenate([arrays(batch)["c"] for batch in kept]))
     np.testing.assert_array_equal(seen, np.repeat(np.arange(ROWS), 3))
 
 
-def test_steps_that_are_queued_see_their_own_batch() -> None:
+def test_steps_that_are_queued_see_their_own_batch(make: Make) -> None:
     """The model runs behind the program; each batch is dropped as soon as its step is queued."""
 
     @jax.jit
@@ -75,15 +138,89 @@ def test_steps_that_are_queued_see_their_own_batch() -> None:
         return total + (c % 1000).sum()
 
     total, idle = jax.numpy.int32(0), jax.numpy.float32(0)
-    for inputs, _ in loader(shuffle=True):
+    for inputs, _ in make(data(), targets=["y"], shuffle=True):
         idle = slow(idle, inputs["x"].reshape(-1, 1) / ROWS)
         total = count(total, inputs["c"])
     assert int(total) == int((np.arange(ROWS) % 1000).sum())
 
 
+def test_columns_that_torch_does_not_make_for_jax() -> None:
+    torch_on_gpu()
+    n = np.arange(ROWS)
+    words = pa.ListArray.from_arrays(np.arange(0, ROWS + 1, dtype=np.int32), n)
+    dataset = Dataset(pa.table({"c": n, "words": words}), npartitions=7)
+    with pytest.warns(TabfeedWarning, match="there are list or text columns"):
+        lists = Loader(dataset, 4096, reader="cudf")
+    assert isinstance(lists.feed.recipe.maker, WholeChunks)
+    assert lists.reader_choice.endswith("and copied: there are list or text columns")
+    padded = Loader(dataset, 4096, transforms=Padding(1))
+    assert padded.reader_choice.endswith("Padding works in the computer's memory for JAX")
+    spread = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharded = Loader(dataset, 4096, columns=["c"], sharding=spread)
+    assert "and copied: sharding= spreads batches" in sharded.reader_choice
+    for loader in (lists, padded, sharded):
+        found = np.concatenate([inputs["c"] for inputs, _ in loader])
+        np.testing.assert_array_equal(found, n)
+
+
+@pytest.fixture(scope="module", params=["32 bits", "64 bits"])
+def files(request: Any, tmp_path_factory: Any) -> Dataset:
+    """Files that a GPU can decode."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    folder, n = tmp_path_factory.mktemp("files"), np.arange(ROWS)
+    columns = {"c": n, "x": n * 0.5, "y": n % 2}
+    if request.param == "32 bits":
+        columns = {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()}
+    pq.write_table(pa.table(columns), folder / "0.parquet", row_group_size=40_000)
+    return Dataset(str(folder))
+
+
+def test_the_reader_that_is_asked_for_reads_the_same(files: Dataset) -> None:
+    torch_on_gpu()
+    pytest.importorskip("pylibcudf")
+    asked = Loader(files, 4096, True, targets=["y"], reader="cudf")
+    plain = Loader(files, 4096, True, targets=["y"], device="cpu")
+    assert asked.reader_choice == "the GPU: as asked for"
+    for _ in range(3):
+        for left, right in zip(asked, plain, strict=True):
+            one, other = arrays(left), arrays(right)
+            for name, array in one.items():
+                assert array.dtype == other[name].dtype
+                np.testing.assert_array_equal(array, other[name])
+
+
+def test_what_does_not_fit_is_refused_where_the_gpu_decodes(tmp_path: Any) -> None:
+    torch_on_gpu()
+    pytest.importorskip("pylibcudf")
+    pq = pytest.importorskip("pyarrow.parquet")
+    values = np.full(ROWS, 5)
+    values[-1] = 2**32 + 5  # which would be 5 again
+    table = pa.table({"a": np.arange(ROWS), "b": values})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=40_000)
+    asked = Loader(Dataset(str(tmp_path)), 4096, reader="cudf")
+    assert asked.reader_choice == "the GPU: as asked for"
+    with pytest.raises(LoaderError, match="column 'b' goes from 5 to 4294967301, beyond the 32"):
+        list(asked)
+
+
+@pytest.mark.parametrize("limit", [{"device_memory": "30MB"}, {"buffer_size": "30MB"}])
+def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> None:
+    torch = torch_on_gpu()
+    torch.cuda.init()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
+    made = Loader(files, 4096, True, targets=["y"], **limit)
+    assert sum(len(y) for _ in range(2) for _, y in made) == 2 * ROWS
+    assert_made(made, "torch")
+    held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+    assert 10**6 < held <= 30 * 10**6
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(LoaderError, match="device is 'cuda:99', but there are"):
-        loader("cuda:99")
+        Loader(data(), 4096, device="cuda:99")
 
 
 @pytest.mark.timeout(300)

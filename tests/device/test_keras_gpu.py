@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 keras = pytest.importorskip("keras")
@@ -61,6 +65,34 @@ def test_weights_are_made_there_and_the_same() -> None:
         found, expected = (keras.ops.convert_to_numpy(t) for t in (found, expected))
         assert found.dtype == expected.dtype == np.float32
         np.testing.assert_array_equal(found, expected)
+
+
+def test_readers_and_memory_are_as_asked_for(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("pylibcudf")
+    ids = np.arange(ROWS, dtype=np.int32)
+    table = pa.table({"C": ids, "I": (ids * 0.5).astype(np.float32), "y": ids % 2})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=40_000)
+
+    def make(**options: Any) -> KerasSequenceLoader:
+        names = {"label_names": ["y"], "cat_names": ["C"], "cont_names": ["I"]}
+        return KerasSequenceLoader(str(tmp_path), 4096, **names, **options)
+
+    torch.cuda.init()
+    for limit in ({"device_memory": "40MB"}, {"buffer_size": "40MB"}):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
+        asked, plain = make(reader="cudf", **limit), make(device="cpu")
+        assert asked.reader_choice == "the GPU: as asked for"
+        for left, right in zip(asked, plain, strict=True):
+            for a, b in zip(as_numpy(left), as_numpy(right), strict=True):
+                np.testing.assert_array_equal(a, b)
+            del left
+        held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+        assert 10**6 < held <= 40 * 10**6
+        asked.close()
+        del asked, right, a, b
+        gc.collect()
 
 
 def test_fit_takes_the_batches_as_they_are() -> None:

@@ -129,6 +129,36 @@ def test_a_gpu_that_is_nearly_full(dataset):
         torch.cuda.empty_cache()
 
 
+def take_all():
+    """Tensors until there is no room for another megabyte."""
+    taken, size = [], 2**33
+    while size >= 2**20:
+        try:
+            taken.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            size //= 2
+    return taken
+
+
+def test_no_memory_left_in_mid_training(tmp_path):
+    """An epoch begins with an order of all rows, for which there is no room; later there is."""
+    rows = 3_000_000
+    key = np.arange(rows, dtype=np.int32)
+    table = {"key": key, "small": key, "x": key.astype(np.float32), "y": key.astype(np.float32)}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=500_000)
+    loader = load(Dataset(str(tmp_path)), batch_size=65_536)
+    assert loader.reader_choice.startswith("Arrow: all rows are read once and stay on the GPU")
+    assert sum(len(y) for _, _, y in loader) == rows
+    taken = take_all()
+    with pytest.raises(LoaderError, match="no memory left on the GPU for the next batches") as told:
+        for batch in loader:
+            del batch
+    assert isinstance(told.value.__cause__, torch.OutOfMemoryError)
+    del taken, told
+    torch.cuda.empty_cache()
+    assert sum(len(y) for _, _, y in loader) == rows
+
+
 def test_lists_padding_and_vectors(tmp_path):
     key = np.arange(20_000)
     table = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -227,6 +228,37 @@ def test_a_notebook_takes_arguments_in_its_first_cell(
     for cell in code:
         exec(compile(cell, name, "exec", dont_inherit=True), names)
     assert is_picture(tmp_path / "out" / picture)
+
+
+def calls(source: str, names: set[str]) -> list[set[str]]:
+    """The names of the arguments of each call of one of these."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        {str(argument.arg) for argument in call.keywords}
+        for call in found
+        if isinstance(call.func, ast.Name) and call.func.id in names
+    ]
+
+
+def test_models_are_where_their_batches_are() -> None:
+    """A loader takes the GPU where there is one; a model has to be told."""
+    no_model_of_its_own = {"criteo_etl", "criteo_lightning"}  # which has Lightning move it
+    for path in EXAMPLES.glob("*.py"):
+        source = path.read_text("utf-8")
+        if "tabfeed.loader.torch" not in source or path.stem in no_model_of_its_own:
+            continue
+        told = ["device" in given for given in calls(source, {"Loader", "TorchAsyncItr"})]
+        assert all(told) or re.search(r"\.to\(\w*loader\.device\)", source), path.name
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (1, "cpu"), (2, "cuda:1"), (8, "cuda:1")])
+def test_each_rank_has_a_gpu_of_its_own_or_none(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, device: str
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert shared("criteo_ddp").own_device() == device
 
 
 def test_every_example_is_run_by_a_test_and_listed() -> None:

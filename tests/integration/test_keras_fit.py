@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ import pytest
 keras = pytest.importorskip("keras")
 
 from tabfeed import Dataset  # noqa: E402
-from tabfeed.errors import LoaderError  # noqa: E402
+from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
+from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.keras import (  # noqa: E402
     KerasSequenceLoader,
     KerasSequenceValidater,
@@ -102,9 +105,9 @@ def as_numpy(batches: Any) -> list[dict[str, Any]]:
     ]
 
 
-def whole_buffers(device: str | None) -> backends.Tensors:
+def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
     """What is done where tensors lie on a GPU, tried here."""
-    found = backends.find_tensors(device)
+    found = backends.find_tensors(device, options)
     if keras.backend.backend() == "jax":
         from tabfeed.loader.jax.carry import Carrier as JaxCarrier
         from tabfeed.loader.jax.carry import in_whole_chunks
@@ -131,14 +134,101 @@ class OnTorch:
         return chunks
 
 
-def placed(device: str | None) -> backends.Tensors:
+def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
     """The same, with a feed that makes chunks elsewhere."""
 
     def place(feed: Any) -> Any:
         recipe = replace(feed.recipe, maker=OnTorch(feed.recipe.maker))
         return type(feed)(recipe, feed.plan, feed.options)
 
-    return replace(whole_buffers(device), place=place)
+    return replace(whole_buffers(device, options), place=place)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
+def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tabfeed.loader.torch import gpu
+    from tabfeed.loader.torch.carry import Carrier
+
+    heard = []
+    monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
+    monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
+    monkeypatch.setattr(gpu, "on_gpu", lambda feed, *said: heard.append(said) or feed)
+    loader(reader="cudf", device_memory="300MB")
+    ((device, options),) = heard
+    assert str(device) == "cuda:0" and options == GpuOptions("cudf", "300MB")
+
+
+def test_what_is_said_of_a_gpu_is_looked_at_without_one() -> None:
+    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto, arrow"):
+        loader(reader="duck")
+    with pytest.raises(ArgumentError, match="device_memory is 'much'"):
+        loader(device_memory="much")
+    assert loader(reader="cudf").reader_choice.startswith("Arrow: ")
+
+
+@pytest.mark.parametrize("device", [-1, "gpu:-1", "cpu:x", "", True, 1.5])
+def test_what_is_no_device(device: Any) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"device is {device!r}; give ")):
+        loader(device=device)
+
+
+@pytest.mark.parametrize("device", [99, "gpu:99", "GPU:99"])
+def test_a_device_that_is_not_there(device: Any) -> None:
+    with pytest.raises(LoaderError, match=r"device is .*99'?, but (there are \d|\w+ finds no)"):
+        loader(device=device)
+    with pytest.raises((ArgumentError, LoaderError), match="device is 'duck'"):
+        loader(device="duck")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch")
+@pytest.mark.parametrize("device", ["mps", "xla"])
+def test_a_kind_of_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(LoaderError, match=f"device is '{device}', but torch cannot use such"):
+        loader(device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "CPU:0"])
+def test_a_device_that_is_there(device: str) -> None:
+    assert len(as_numpy(loader(device=device))) == 16
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the backend find two of them."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(backends, "_lies_in", str)
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        gpus = [SimpleNamespace(platform="gpu", id=number) for number in range(2)]
+        monkeypatch.setattr(jax, "local_devices", lambda backend: gpus)
+    else:
+        monkeypatch.setattr(
+            keras.distribution, "list_devices", lambda kind: [f"{kind}:0", f"{kind}:1"]
+        )
+
+
+def test_gpus_by_name_and_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    named = "cuda:1" if keras.backend.backend() == "torch" else "gpu:1"
+    for device in (1, np.int64(1), "gpu:1"):
+        assert backends.find_device(device) == named
+    assert backends.find_device(None) is None
+    for device in (2, "gpu:2"):
+        with pytest.raises(LoaderError, match=r"device is .*, but there are 2 .*, from 0 on"):
+            backends.find_device(device)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own names")
+def test_names_that_tensorflow_has_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    for name in ("/GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"):
+        assert backends.find_device(name) == name
+        with pytest.raises(LoaderError, match="there are 2 of that kind, from 0 on"):
+            backends.find_device(f"{name[:-1]}2")
 
 
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it copies to a GPU itself")
@@ -248,6 +338,45 @@ def test_a_keras_without_its_private_adapter(
         trained.evaluate(loader(), verbose=0)[0], rel=1e-5
     )
     plain.close()
+
+
+def labels_of(batches: Any) -> list[Any]:
+    return [keras.ops.convert_to_numpy(y).tolist() for _, y in batches]
+
+
+def test_a_pass_ends_a_walk_by_numbers() -> None:
+    train, expected = loader(seed=3), labels_of(loader(seed=3))
+    assert labels_of([train[0]]) == expected[:1]
+    _, walk = train._walk
+    batches = iter(train)
+    assert train._walk is None and next(walk, None) is None  # nor does it hold a thread
+    got = labels_of([next(batches) for _ in range(5)])
+    later = labels_of([train[2], train[3], train[0]])  # of the next pass, in the middle of this one
+    assert got + labels_of(batches) == expected
+    following = labels_of(train)
+    assert later == [following[i] for i in (2, 3, 0)]
+    train.close()
+    wait_until_gone()
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_looking_at_a_batch_does_not_change_the_epochs_of_fit(
+    trained: keras.Model, when: str
+) -> None:
+    trained.fit(loader(), epochs=1, verbose=0)  # the first one of all takes a batch to build it
+    train = loader(seed=3)
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if when == "within" and batch == 3:
+                train[0]
+
+    if when == "before":
+        train[0]
+    trained.fit(train, epochs=2, callbacks=[Look()], verbose=0)
+    assert train.feed.upcoming.epoch == 2
+    assert train._walk is None
+    wait_until_gone()
 
 
 def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:

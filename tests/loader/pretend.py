@@ -59,9 +59,10 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(gpu, "check_device", lambda device: None)
     monkeypatch.setattr(desk_plan, "lock_pages", lambda memory: None)
     monkeypatch.setattr(desk_plan, "unlock_pages", lambda memory: None)
-    monkeypatch.setattr(
-        gpu.GpuOptions, "memory", lambda self, device: min(free, int(self.device_memory or free))
-    )
+    for module in (gpu, resident):
+        monkeypatch.setattr(
+            module, "memory_for", lambda how, *_: min(free, int(how.device_memory or free))
+        )
     monkeypatch.setattr(resident, "check_gpu", lambda device: None)
     monkeypatch.setattr(resident, "free_bytes", lambda device: free)
     monkeypatch.setattr(resident_store, "_pinned", lambda nbytes: np.empty(nbytes, np.uint8))

@@ -18,10 +18,11 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import MissingExtraError
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, auto_choice, auto_reader, gpu, gpu_memory, gpu_recipe
 from tabfeed.loader.torch.auto_choice import ARROW, GPU, Choice, Stretch
 from tabfeed.loader.torch.auto_reader import AutoFeed
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tests.loader.pretend import Event, pretend_gpu
 
 COLUMNS = [f"c{i}" for i in range(4)]
@@ -315,3 +316,33 @@ def test_a_pause_is_neither_work_nor_waiting():
         stretch.add(seconds, waited=0.2, steps=4)
     assert stretch.step_seconds == pytest.approx(0.25)
     assert stretch.waits == pytest.approx(0.2)
+
+
+# -- several passes, and no memory ----------------------------------------------------------
+
+
+def test_a_pass_that_is_kept_does_not_keep_it_from_changing(script, dataset):
+    loader, wanted = auto(dataset), list(plain(dataset))
+    script.wait[ARROW] = 0.5
+    old = iter(loader)
+    begun = take(old, 3)
+    loader.set_epoch(0)
+    new = iter(loader)
+    assert same(wanted, take(new, len(loader)))
+    assert loader.reader_choice.startswith("the GPU: ")
+    assert same(wanted, begun + list(old))
+
+
+def no_room(on_gpu):
+    raise RuntimeError("CUDA error: out of memory")
+
+
+def test_no_memory_for_either_reader_leaves_copies(script, dataset, monkeypatch):
+    loader, wanted = auto(dataset), list(plain(dataset))
+    feed = loader.feed
+    script.wait[ARROW] = 0.5
+    monkeypatch.setattr(feed, "_ways", feed._ways._replace(build=no_room, why_not=lambda: None))
+    assert same(wanted, take(iter(loader), len(loader)))
+    assert "copied: it cannot begin: CUDA error: out of memory" in loader.reader_choice
+    loader.set_epoch(0)
+    assert same(wanted, loader)

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from tabfeed import Dataset
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr, gpu, gpu_buffers
 from tabfeed.loader.torch.cudf_lots import CudfLotReader
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_lots import bring
 from tests.loader.pretend import Stream, pretend_gpu
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 import weakref
 from dataclasses import replace
 
@@ -15,11 +16,14 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
+from tabfeed.loader import desks
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr, gpu, gpu_buffers, gpu_chunks, gpu_memory
 from tabfeed.loader.torch.auto_reader import AutoFeed
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_feed import GpuFeed
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe, Turn
 from tests.loader.pretend import Event, pretend_gpu
 
 ERRORS = {
@@ -127,7 +131,9 @@ def test_no_thread_waits_for_memory_that_nobody_gives_back(tmp_path, monkeypatch
     monkeypatch.setattr(gpu_chunks, "gather_all", failing)
     with pytest.warns(TabfeedWarning, match="no memory left"):
         assert same(plain, loader)
-    assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
+    for thread in [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]:
+        thread.join(30)  # one may be about to end
+        assert not thread.is_alive()
 
 
 def test_with_auto_as_well(dataset, monkeypatch):
@@ -173,19 +179,123 @@ def test_a_loader_made_by_map_gives_up_its_own(dataset, monkeypatch):
         assert all(torch.equal(y, e) for (_, y), e in zip(mapped, expected, strict=True))
 
 
+def both(one, other):
+    """What two iterators give, batch by batch in turns."""
+    found = [], []
+    for batches in zip(one, other, strict=True):
+        for passed, batch in zip(found, batches, strict=True):
+            passed.append(tuple(t.clone() for t in batch))
+    return found
+
+
 def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
     plain, loader = list(tuples(dataset)), walked(tuples(dataset))
     fail_in(monkeypatch, TRAINING, after=6)
     one, other = iter(loader), iter(loader)
-    found = [], []
     with pytest.warns(TabfeedWarning, match="no memory left") as told:
-        for batches in zip(one, other, strict=True):
-            for passed, batch in zip(found, batches, strict=True):
-                passed.append(batch)
+        found = both(one, other)
     assert len([w for w in told if w.category is TabfeedWarning]) == 1
     assert same(plain, found[0]) and same(plain, found[1])
+    assert other._recipe is loader.feed.recipe
     for batches in (one, other):
-        assert batches._recipe is loader.feed.recipe
+        assert not isinstance(batches._recipe, GpuRecipe)
+
+
+# -- several passes at a time: the memory is enough for one ---------------------------------
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """Rows of which few are on the GPU at a time; who waits for memory there fails soon."""
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 2.0)
+    return written(tmp_path, 8, 30_000)
+
+
+MANY = {"batch_size": 1000, "streams": 2, "buffer_size": 1}
+
+
+@pytest.mark.parametrize("begun", [0, 1, 50])
+def test_a_pass_that_lies_open_goes_on_in_the_computers_memory(many, begun):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    loader.set_epoch(0)
+    old = iter(loader)
+    before = [next(old) for _ in range(begun)]
+    loader.set_epoch(0)
+    assert same(plain, loader), "the new one has the memory"
+    assert same(plain, before + list(old)), "and the old one goes on"
+    assert not isinstance(old._recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuRecipe)
+
+
+def test_passes_in_turns(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    one = iter(loader)
+    loader.set_epoch(0)
+    for found in both(one, iter(loader)):
+        assert same(plain, found)
+
+
+def test_a_loader_made_by_map_and_its_own_share_the_memory(many):
+    def load():
+        return Loader(many, 1000, shuffle=True, streams=2, buffer_size=1, targets=["y"])
+
+    plain, loader = list(load()), walked(load())
+    twice = loader.map(lambda inputs, y: ({"a": inputs["a"] * 2}, y))
+    for (x, y), (one, _), (two, other) in zip(plain, loader, twice, strict=True):
+        assert torch.equal(x["a"], one["a"]) and torch.equal(x["a"] * 2, two["a"])
+        assert torch.equal(y, other)
+
+
+def test_single_batches_do_not_take_memory_from_a_pass(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    loader.set_epoch(0)
+    found = []
+    for number, batch in enumerate(loader):
+        found.append(batch)
+        if number % 40 == 7:
+            loader.peek()
+            loader.feed.set_epoch(0)
+            assert same([plain[number]], [next(loader.feed.seek(number))])
+    assert same(plain, found)
+    loader.feed.set_epoch(0)
+    walk = loader.feed.seek(3)
+    assert isinstance(walk._recipe, GpuRecipe), "without a pass they may have it"
+    assert same(plain[3:5], [next(walk), next(walk)])
+    loader.feed.set_epoch(0)
+    assert same(plain, loader)
+
+
+def test_a_pass_that_steps_aside_for_another_thread(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    found, begun = [], threading.Event()
+
+    def walk():
+        for batch in loader:
+            found.append(batch)
+            if len(found) == 5:
+                begun.set()
+
+    loader.set_epoch(0)
+    thread = threading.Thread(target=walk)
+    thread.start()
+    assert begun.wait(60)
+    loader.set_epoch(0)
+    assert same(plain, loader)
+    thread.join(60)
+    assert same(plain, found)
+
+
+def test_a_state_is_loaded_into_a_pass_that_stepped_aside(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    old = iter(loader)
+    for _ in range(9):
+        next(old)
+    state = old.state_dict()
+    loader.set_epoch(0)
+    new = iter(loader)
+    assert same(plain[:3], [next(new) for _ in range(3)])
+    old.load_state_dict(state)
+    assert same(plain[9:], old) and same(plain[3:], new)
 
 
 def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):
@@ -218,3 +328,73 @@ def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
     assert type(copied) is Feed and not isinstance(copied.recipe, GpuRecipe)
     assert same(copied, tuples(dataset))
+
+
+def test_a_pass_that_went_over_is_not_sent_aside_by_those_it_left(many, monkeypatch):
+    def load():
+        return Loader(many, 1000, shuffle=True, streams=2, buffer_size=1, targets=["y"])
+
+    plain, loader = list(load()), walked(load())
+    twice = loader.map(lambda inputs, y: (inputs, y))
+    fail_in(monkeypatch, TRAINING, after=2)
+    found = []
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        for number, (inputs, _) in enumerate(loader):
+            found.append(inputs["a"].clone())
+            if number == 100:
+                kept = iter(twice)  # of the memory that was given up
+    kept.close()
+    assert len(found) == len(plain)
+    assert all(torch.equal(x["a"], a) for (x, _), a in zip(plain, found, strict=True))
+
+
+def test_a_pass_that_is_closed_gives_up_nothing(many):
+    loader = walked(tuples(many, **MANY))
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    old.close()
+    with pytest.raises(StopIteration):
+        for _ in range(len(loader)):
+            next(old)
+    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert len(list(new)) == len(loader)
+
+
+def test_a_pass_that_is_kept_holds_no_memory_of_the_gpu(many, monkeypatch):
+    loader = walked(tuples(many, **MANY))
+    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    old = iter(loader)
+    next(old)
+    fail_in(monkeypatch, TRAINING, after=2)
+    with pytest.warns(TabfeedWarning, match="no memory left"):
+        list(loader)
+    assert slabs() is None
+    assert len(list(old)) == len(loader) - 1
+
+
+def test_lots_that_were_being_read_are_not_kept(many, monkeypatch):
+    """Of a pass that was sent aside: others need the desks they lie on."""
+    monkeypatch.setattr(desks, "_PATIENCE", 2.0)
+    loader = walked(tuples(many, **MANY))
+    kept = []
+    for _ in range(6):
+        loader.set_epoch(0)
+        kept.append(iter(loader))
+        time.sleep(0.02)
+    assert len(list(loader)) == len(loader)
+
+
+def test_the_collector_may_end_a_pass_while_another_takes_its_turn():
+    turn, ended = Turn(), []
+
+    class Pass:
+        def step_aside(self, turn):
+            turn.give_back(self)
+            ended.append(self)
+
+    one, other = Pass(), Pass()
+    turn.take(one)
+    with turn._lock:
+        turn.take(other)
+    assert ended == [one] and turn.taken

@@ -13,9 +13,11 @@ from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Group, Layout, Lists
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch import Loader, gpu_ops
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_ops import GpuOps
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tests.loader.pretend import pretend_gpu
 
 CPU = torch.device("cpu")
@@ -213,8 +215,9 @@ def test_a_loader_with_operators_makes_its_batches_there(dataset, form, shuffle,
             assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-def test_a_table_larger_than_the_memory_leaves_the_feed_as_it_is(dataset, monkeypatch):
+def test_with_a_table_larger_than_the_memory_batches_are_copied(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     op = EmbeddingOperator(np.zeros((10**6, 30), np.float32), "k")
     loader = Loader(dataset, 64, targets=["y"], transforms=[op], device="cpu")
-    assert on_gpu(loader.feed, CPU, GpuOptions("arrow")) is loader.feed
+    copied = on_gpu(loader.feed, CPU, GpuOptions("arrow"))
+    assert not isinstance(copied.recipe, GpuRecipe) and copied.recipe.ops == (op,)

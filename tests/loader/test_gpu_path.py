@@ -17,12 +17,14 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.columns import Group, Layout
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Plan
 from tabfeed.loader.torch import Loader, TorchAsyncItr, desk_plan, gpu_buffers
 from tabfeed.loader.torch.desk_plan import DeskPlan
-from tabfeed.loader.torch.gpu import GpuOptions, GpuRecipe, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_memory import Need, Share, divide
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tests.loader.pretend import pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
@@ -221,8 +223,8 @@ def test_processes_that_decode(dataset, monkeypatch, hands):
     reader.close()
 
 
-def test_too_little_memory_leaves_the_feed_as_it_is(dataset):
-    loader = walked(tuples(dataset), memory=1)
+def test_with_too_little_memory_batches_are_copied(dataset):
+    loader = walked(tuples(dataset), memory=10_000)
     assert not isinstance(loader.feed.recipe, GpuRecipe)
     assert len(list(loader)) == len(loader)
     said = re.fullmatch(

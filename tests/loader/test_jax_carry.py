@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from tabfeed import Dataset  # noqa: E402
-from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
-from tabfeed.loader import Padding  # noqa: E402
+from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning  # noqa: E402
+from tabfeed.loader import EmbeddingOperator, Padding  # noqa: E402
+from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.jax import Loader, carry  # noqa: E402
 from tabfeed.loader.jax.carry import Carrier, WholeChunks, find_device  # noqa: E402
+from tabfeed.loader.jax.widths import Widths  # noqa: E402
 
 ROWS = 1000
 
@@ -65,26 +68,41 @@ def test_batches_cut_on_the_device_are_those_cut_before(
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture
-def torch_makes_chunks(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: None) -> None:
+def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walk on the CPU what is done where both torch and JAX see a GPU."""
     torch = pytest.importorskip("torch")
     from tabfeed.loader.torch import for_jax
     from tabfeed.loader.torch.gpu import on_gpu
     from tests.loader.pretend import pretend_gpu
 
     pretend_gpu(monkeypatch)
+    monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     here = torch.device("cpu")
     monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, here, how))
 
 
+@pytest.fixture
+def torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_torch_makes_chunks(monkeypatch)
+
+
+def narrow() -> Dataset:
+    """Columns as JAX has them."""
+    return Dataset(table().select(["d", "x"]), npartitions=5)
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(np.array_equal(a[name], b[name]) for (a, _), (b, _) in pairs for name in a)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle: bool) -> None:
     from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 
-    data = {n: c for n, c in zip(table().column_names, table().columns, strict=True) if n in "dx"}
-    files = Dataset(pa.table(data), npartitions=5)
+    files = narrow()
     plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     loader = Loader(files, 64, shuffle, targets=["x"])
     assert isinstance(loader.feed.recipe, GpuRecipe)
@@ -98,10 +116,110 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
     assert len(list(again)) == len(loader)
 
 
-def test_what_torch_cannot_make_for_jax_is_made_before(torch_makes_chunks: None) -> None:
-    loader = Loader(Dataset({"wide": np.arange(9)}), 4)  # 64 bits, which JAX has not
+def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
+    from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+
+    files = narrow()
+    plain = Loader(files, 64, True, device_memory=2000)
+    assert isinstance(plain.feed.recipe.maker, WholeChunks)
+    assert 'give device_memory="' in plain.reader_choice
+    auto = Loader(files, 64, True)
+    assert auto.reader_choice.startswith("Arrow: how long steps wait")
+    with pytest.warns(TabfeedWarning, match="reading with Arrow: "):
+        asked = Loader(files, 64, True, reader="cudf")
+    assert isinstance(asked.feed.recipe, GpuRecipe) and same(plain, asked)
+    with pytest.raises(ArgumentError, match="reader is 'duck'"):
+        Loader(files, 64, reader="duck")
+
+
+def test_memory_is_given_up_if_there_is_none_left(
+    torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from tabfeed.loader.torch import gpu_chunks, gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    files = narrow()
+    small = {"shuffle": True, "buffer_size": 1}  # chunks
+    plain, loader = Loader(files, 64, device_memory=2000, **small), Loader(files, 64, **small)
+    real, calls = gpu_chunks.gather_all, []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(None)
+        if len(calls) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return real(*arguments)
+
+    monkeypatch.setattr(gpu_chunks, "gather_all", failing)
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
+        assert same(plain, loader)
     assert isinstance(loader.feed.recipe.maker, WholeChunks)
-    assert [len(x["wide"]) for x, _ in loader] == [4, 4, 1]
+    assert "given up its own" in loader.reader_choice
+    assert len(calls) == 4 and same(plain, loader)
+
+
+def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], str]:
+    """Options for which chunks are made in the computer's memory, and the reason given."""
+    import torch
+
+    from tabfeed.loader.jax import dicts, place
+
+    if case == "no torch":
+        monkeypatch.setattr(place, "find_spec", lambda name: None)
+        return {"columns": ["d"]}, "PyTorch, which makes batches on a GPU, is not installed"
+    if case == "no CUDA":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        return {"columns": ["d"]}, "PyTorch, which makes batches on a GPU, does not see this one"
+    if case == "sharding":
+        monkeypatch.setattr(dicts, "_has_own_memory", lambda carry, sharding: True)
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        reason = "sharding= spreads batches over devices from the computer's memory"
+        return {"columns": ["d"], "sharding": here}, reason
+    if case == "Padding":
+        options = {"columns": ["d", "words"], "transforms": Padding(2)}
+        return options, "Padding works in the computer's memory for JAX"
+    if case == "EmbeddingOperator":
+        op = EmbeddingOperator(np.eye(100, dtype=np.float32), "d")
+        options = {"columns": ["d"], "transforms": op}
+        return options, "EmbeddingOperator works in the computer's memory for JAX"
+    if case == "lists":
+        return {"columns": ["d", "words"]}, "there are list or text columns"
+    return {"columns": ["words"]}, "there are only list or text columns"
+
+
+CASES = ["no torch", "no CUDA", "sharding", "Padding", "EmbeddingOperator", "lists", "only lists"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_torch_does_not_make_says_why(
+    torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    options, reason = why_torch_makes_none(case, monkeypatch)
+    data = Dataset(table(), npartitions=5)
+    loader = Loader(data, 50, **options)
+    said = f"Arrow: batches are made in the computer's memory, and copied: {reason}"
+    assert loader.reader_choice == said
+    with pytest.warns(TabfeedWarning) as caught:
+        asked = Loader(data, 50, reader="cudf", **options)
+    assert [str(w.message) for w in caught] == [f"reading with Arrow: {reason}"]
+    assert caught[0].filename == __file__ and asked.reader_choice == said
+    assert len(list(loader)) == len(list(asked)) == ROWS // 50
+
+
+def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None) -> None:
+    """As Keras does for feature columns with so many buckets."""
+    from tabfeed.loader.torch.for_jax import made_by_torch
+
+    feed = Loader(narrow(), 64, device_memory=2000).feed
+    feed.recipe = feed.recipe.finishing(SimpleNamespace(asks=True))
+    made = made_by_torch(feed, 0, GpuOptions(), feed, Widths(()))
+    assert made == "ids are compared with the sizes of their feature columns"
+
+
+def test_where_there_is_no_other_memory_nothing_is_to_be_said() -> None:
+    loader = Loader(narrow(), 64, reader="cudf", device="cpu")
+    assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
 
 
 def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:
@@ -119,12 +237,6 @@ def test_small_chunks_do_not_change_what_was_given(as_on_a_gpu: None) -> None:
     loader = Loader(data, 64, True, buffer_size=4_000)
     kept = [x["a"] for _ in range(2) for x, _ in loader]
     np.testing.assert_array_equal(np.sort(np.concatenate(kept)), np.repeat(np.arange(rows), 2))
-
-
-def test_a_column_beyond_32_bits_is_named(as_on_a_gpu: None) -> None:
-    data = Dataset({"a": np.array([1, 2]), "b": np.array([5, -(2**40)])})
-    with pytest.raises(LoaderError, match="column 'b' goes from -1099511627776 to 5, beyond the"):
-        next(iter(Loader(data, 2)))
 
 
 def test_padding_works_before_the_device(as_on_a_gpu: None) -> None:

@@ -6,13 +6,21 @@ import ctypes
 import sys
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tabfeed import Dataset
+from tabfeed.errors import TabfeedWarning
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.packed_pages import ROWS
-from tabfeed.loader.torch import nvcomp, packed_lots
+from tabfeed.loader.torch import TorchAsyncItr, gpu, nvcomp, packed_lots
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.nvcomp import decompress, why_not_nvcomp
 from tabfeed.loader.torch.packed_lots import why_not_unpacked
+from tests.loader.pretend import Stream, pretend_gpu
 
 CPU = torch.device("cpu")
 STREAM = SimpleNamespace(cuda_stream=77)
@@ -22,24 +30,33 @@ STREAM = SimpleNamespace(cuda_stream=77)
 def anew(monkeypatch):
     """Look for the library in each test, and again afterwards; TensorFlow is not there."""
     nvcomp._library.cache_clear()
+    pretend_gpu(monkeypatch)
+    monkeypatch.setattr(Stream, "cuda_stream", 77, raising=False)
+    monkeypatch.setattr(nvcomp, "_works", set())
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     yield
     nvcomp._library.cache_clear()
 
 
 class Function:
-    """A function of a library: keeps what it is called with."""
+    """A function of a library: keeps what it is called with, and writes what the page was."""
 
-    def __init__(self, answer=0):
-        self.answer, self.calls, self.argtypes = answer, [], None
+    def __init__(self, answer=0, plain=b"rows"):
+        self.answer, self.plain, self.calls, self.argtypes = answer, plain, [], None
 
     def __call__(self, *arguments):
         self.calls.append(arguments)
+        self.write(*arguments)
         return self.answer
 
+    def write(self, at, stored, sizes, became, pages, working, nothing, to, *_):
+        where, size = (ctypes.c_int64.from_address(row).value for row in (to, sizes))
+        if where:
+            ctypes.memmove(where, self.plain[:size], min(size, len(self.plain)))
 
-def pretend_library(monkeypatch, answer=0):
-    function = Function(answer)
+
+def pretend_library(monkeypatch, answer=0, plain=b"rows"):
+    function = Function(answer, plain)
     library = SimpleNamespace(nvcompBatchedSnappyDecompressAsync=function)
     monkeypatch.setattr(ctypes, "CDLL", lambda path: library)
     return function
@@ -53,7 +70,7 @@ def test_it_is_not_there(monkeypatch):
         raise OSError(f"{path}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    why = why_not_nvcomp()
+    why = why_not_nvcomp(CPU)
     assert why.startswith("nvCOMP cannot be loaded (libnvcomp.so.5: cannot open")
     assert why.endswith("; pip install tabfeed[gpu]")
     assert why_not_unpacked(CPU, [4]) == why
@@ -62,13 +79,64 @@ def test_it_is_not_there(monkeypatch):
 def test_it_is_another(monkeypatch):
     """A library of that name without what is needed of it."""
     monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace())
-    assert "nvcompBatchedSnappyDecompressAsync" in why_not_nvcomp()
+    assert "nvcompBatchedSnappyDecompressAsync" in why_not_nvcomp(CPU)
 
 
 def test_it_is_there(monkeypatch):
     function = pretend_library(monkeypatch)
-    assert why_not_nvcomp() is None
-    assert len(function.argtypes) == 11 and function.calls == []
+    assert why_not_nvcomp(CPU) is None
+    assert len(function.argtypes) == 11
+
+
+def test_it_is_tried_once(monkeypatch):
+    """On a page of our own, on a stream of its own."""
+    function = pretend_library(monkeypatch)
+    assert why_not_nvcomp(CPU) is None
+    assert why_not_nvcomp(CPU) is None
+    ((*_, stream),) = function.calls
+    assert stream == 77
+
+
+def test_the_page_it_is_tried_with_is_one_of_snappy():
+    assert pa.Codec("snappy").decompress(nvcomp._PAGE, 4, asbytes=True) == nvcomp._PLAIN
+
+
+@pytest.mark.parametrize(
+    ("answer", "plain", "said"),
+    [
+        (1000, b"rows", "RuntimeError: nvCOMP could not begin (error 1000)"),
+        (0, b"", "RuntimeError: a page became b'\\x00\\x00\\x00\\x00', not b'rows'"),
+        (0, b"rowe", "RuntimeError: a page became b'rowe', not b'rows'"),
+    ],
+)
+def test_it_does_not_work(monkeypatch, answer, plain, said):
+    """A driver that is too old for it: known when the loader is made, and asked again later."""
+    function = pretend_library(monkeypatch, answer, plain)
+    for _ in range(2):
+        assert why_not_unpacked(CPU, [4]) == f"nvCOMP cannot be used ({said})"
+    assert len(function.calls) == 2
+    function.answer, function.plain = 0, b"rows"
+    assert why_not_nvcomp(CPU) is None
+
+
+def test_there_is_no_memory_to_try_it(monkeypatch):
+    def refuse(device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    pretend_library(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "Stream", refuse)
+    assert why_not_nvcomp(CPU) == "nvCOMP cannot be used (OutOfMemoryError: CUDA out of memory)"
+
+
+def test_a_loader_of_which_nvcomp_cannot_begin_reads_with_arrow(tmp_path, monkeypatch):
+    pretend_library(monkeypatch, answer=1000)
+    monkeypatch.setattr(gpu, "why_not_cudf", lambda: "pylibcudf is not here")
+    keys = np.arange(500, dtype=np.int32)
+    pq.write_table(pa.table({"c": keys, "y": keys.astype(np.float32)}), tmp_path / "a.parquet")
+    loader = TorchAsyncItr(Dataset(str(tmp_path)), ["c"], labels=["y"], batch_size=50, device="cpu")
+    with pytest.warns(TabfeedWarning, match="reading with Arrow: pylibcudf is not here"):
+        loader.feed = on_gpu(loader.feed, CPU, GpuOptions("cudf"))
+    assert [k for c, _, _ in loader for k in c[:, 0].tolist()] == keys.tolist()
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -82,7 +150,7 @@ def test_it_is_looked_for_where_pip_puts_it(monkeypatch, tmp_path, there):
     opened = []
     library = SimpleNamespace(nvcompBatchedSnappyDecompressAsync=Function())
     monkeypatch.setattr(ctypes, "CDLL", lambda path: (opened.append(path), library)[1])
-    assert why_not_nvcomp() is None
+    assert why_not_nvcomp(CPU) is None
     wanted = str(place / "lib64" / "libnvcomp.so.5") if there else "libnvcomp.so.5"
     assert opened == [wanted]
 
@@ -90,7 +158,7 @@ def test_it_is_looked_for_where_pip_puts_it(monkeypatch, tmp_path, there):
 def test_no_package_of_nvidia_at_all(monkeypatch):
     monkeypatch.setattr(nvcomp, "find_spec", lambda name: None)
     pretend_library(monkeypatch)
-    assert why_not_nvcomp() is None
+    assert why_not_nvcomp(CPU) is None
 
 
 # -- what it is asked -----------------------------------------------------------------------

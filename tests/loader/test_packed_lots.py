@@ -23,6 +23,7 @@ from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError, TabfeedError
 from tabfeed.io.page_headers import headers
 from tabfeed.io.parquet import chunk_range
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.packed_pages import UnfitError, extent_of
 from tabfeed.loader.torch import (
     Loader,
@@ -34,7 +35,7 @@ from tabfeed.loader.torch import (
     packed_lots,
     unpack,
 )
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_ops import GpuOps
 from tabfeed.loader.torch.packed_lots import PackedLotReader, PackedRow, packed_row
 from tests.loader import pretend
@@ -139,6 +140,29 @@ def test_the_same_batches(tmp_path, seen, compression, shuffle):
     plain, mine = tuples(dataset, shuffle=shuffle), unpacked(tuples(dataset, shuffle=shuffle))
     for _ in range(2):
         assert same(plain, mine)
+    assert seen and all(seen)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
+    pytest.importorskip("jax")
+    from tabfeed.loader import jax
+    from tabfeed.loader.torch import for_jax
+
+    dataset = write(tmp_path)
+    options = {"shuffle": shuffle, "seed": 3, "buffer_size": 1}
+    plain = jax.Loader(dataset, 40, columns=["a", "x"], **options)
+    monkeypatch.setattr(jax.dicts.Carrier, "remote", property(lambda carrier: True))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, CPU, how))
+    mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
+    assert mine.reader_choice == "the GPU: as asked for"
+    for _ in range(2):
+        for (one, _), (other, _) in zip(plain, mine, strict=True):
+            for name in ("a", "x"):
+                assert one[name].dtype == other[name].dtype
+                np.testing.assert_array_equal(one[name], other[name])
     assert seen and all(seen)
 
 
@@ -359,7 +383,8 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
-    build = gpu._Build(mixed_tuples(mixed(tmp_path)).feed, CPU, GpuOps(), 10**8)
+    feed = mixed_tuples(mixed(tmp_path)).feed
+    build = gpu._Build(feed, lambda memory: feed, CPU, GpuOps(), 10**8)
     need, plain = build.need(build.in_files), build.need(build.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.

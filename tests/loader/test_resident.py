@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +17,7 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, StateError, TabfeedWarning
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.lots import LotReader
-from tabfeed.loader.torch import Loader, TorchAsyncItr, resident_store
+from tabfeed.loader.torch import Loader, TorchAsyncItr, resident, resident_store
 from tabfeed.loader.torch.resident import ResidentRecipe
 from tabfeed.testing.loader import check_loader
 from tests.loader.pretend import pretend_gpu
@@ -348,3 +350,85 @@ def test_every_promise_of_a_loader_holds(monkeypatch):
 def test_sizes_are_told_as_people_read_them():
     assert resident_store.gigabytes(12_300_000_000) == "12.3 GB"
     assert resident_store.gigabytes(1_500_000) == "1.5 MB"
+
+
+# -- what is said of it ----------------------------------------------------------------------
+
+
+def test_who_reads_is_said(dataset):
+    said = "Arrow: all rows are read once and stay on the GPU, where batches are made of them"
+    loader = dicts(dataset)
+    assert loader.reader_choice == loader.map(lambda x, y: (x, y)).reader_choice == said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")],
+)
+@pytest.mark.parametrize("where", ["chunk", "order", "fill", "lists", "function"])
+def test_no_memory_left_in_mid_epoch(dataset, monkeypatch, error, where):
+    """It says what to do, and goes on when there is some again."""
+    full = []
+
+    def fails(call):
+        def called(*arguments, **options):
+            if full:
+                raise error
+            return call(*arguments, **options)
+
+        return called
+
+    loader = dicts(dataset).map(
+        fails(lambda x, y: (x, y)) if where == "function" else lambda *xy: xy
+    )
+    if where == "chunk":
+        monkeypatch.setattr(ResidentRecipe, "_gathered", fails(ResidentRecipe._gathered))
+    elif where == "order":
+        monkeypatch.setattr(resident, "permutation", fails(resident.permutation))
+    elif where == "fill":
+        monkeypatch.setattr(resident_store.Store, "_fill", fails(resident_store.Store._fill))
+    elif where == "lists":
+        monkeypatch.setattr(resident_store.Store, "_laid", fails(resident_store.Store._laid))
+    if where not in ("fill", "lists"):
+        assert len(list(loader)) == 9
+    full.append(True)
+    with pytest.raises(LoaderError, match="no memory left on the GPU for the next batches") as told:
+        list(loader)
+    assert told.value.__cause__ is error
+    for word in ("without changing their order", "state_dict()", 'cache=None, "memory" or "disk"'):
+        assert word in str(told.value)
+    full.clear()
+    found = [int(k) for x, _ in loader for k in x["c"]]
+    assert sorted(found) == list(range(ROWS))
+
+
+def test_other_errors_stay_what_they_are(dataset, monkeypatch):
+    def fails(self, chunk, index):
+        raise RuntimeError("an odd index")
+
+    monkeypatch.setattr(ResidentRecipe, "_gathered", fails)
+    with pytest.raises(RuntimeError, match="an odd index"):
+        list(dicts(dataset))
+
+
+def test_threads_work_on_the_gpu_of_the_loader(dataset, monkeypatch):
+    """It is current whenever a stream is taken up, since it is set back to the one before it."""
+    entered, missed = threading.local(), []
+
+    @contextmanager
+    def on_device(device):
+        before, entered.yes = getattr(entered, "yes", False), True
+        try:
+            yield
+        finally:
+            entered.yes = before
+
+    def stream(stream):
+        if not getattr(entered, "yes", False):
+            missed.append(stream)
+        return nullcontext()
+
+    loader = tuples(dataset)
+    monkeypatch.setattr(resident, "on_device", on_device)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    assert len(keys(loader)) == 9 and not missed

@@ -33,6 +33,7 @@ from tabfeed.errors import (  # noqa: E402
     TabfeedWarning,
 )
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
+from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.keras import sequence as keras_loader  # noqa: E402
 from tabfeed.loader.keras_columns import Embedding, Identity  # noqa: E402
 from tabfeed.loader.tensorflow import (  # noqa: E402
@@ -516,8 +517,8 @@ def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) ->
     options: dict[str, Any] = {"cat_names": ["C", "D", "T"], "cont_names": ["I", "V"]}
     options.update(shuffle=True, label_names=["y", "z"])
     plain = make(**options)
-    found = replace(keras_loader.find_tensors(None), columns=whole_columns)
-    monkeypatch.setattr(keras_loader, "find_tensors", lambda device: found)
+    found = replace(keras_loader.find_tensors(None, GpuOptions()), columns=whole_columns)
+    monkeypatch.setattr(keras_loader, "find_tensors", lambda device, options: found)
     whole = make(**options)
     assert whole.feed.recipe.maker.layout.matrices
     for (x, y), (other_x, other_y) in zip(plain, whole, strict=True):

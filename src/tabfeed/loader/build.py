@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ __all__ = [
 
 B = TypeVar("B")
 _COLUMN_BYTES = 4 * 2**20  # of a column that is streamed, where the file does not tell
+_LOOKED_AT = 16  # row groups, for how long lists are
 _BATCH_BYTES = 12 * 2**20  # of rows that are decoded at a time, and put together
 
 
@@ -186,6 +187,8 @@ def build_feed(
     """Put the parts together."""
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
+    if not steps.tables and not dataset.mapped:
+        layout = replace(layout, lengths=tuple(_lengths(dataset, layout)))
     row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
     partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
     slices = [piece for part in partitions for piece in part.pieces if not piece.whole]
@@ -223,10 +226,33 @@ def _held_bytes(dataset: Dataset, slices: Iterable[Piece], layout: Layout) -> in
 def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:
     """About what a row of the columns takes once decoded."""
     known = [dataset.schema.get(name) for name in layout.columns]
-    return sum(_width(column) for column in known if column is not None) or layout.row_bytes
+    found = (_width(column, layout) for column in known if column is not None)
+    return sum(found) or layout.row_bytes
 
 
-def _width(column: ColumnSchema) -> int:
+def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
+    """How many values a row of each ragged column has, by the sizes of some row groups."""
+    parts = dataset.partitions if layout.lists else []
+    some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _LOOKED_AT)])
+    pieces = [piece for piece in some if piece.whole or _is_parquet(dataset, piece)]
+    rows = sum(_unit_rows(dataset, piece) for piece in pieces)
+    for name, _ in layout.lists:
+        leaf = dataset.schema[name].leaf_dtype if name in dataset.schema else None
+        if rows and leaf is not None:
+            nbytes = sum(dataset.fileset.nbytes(piece, [name]) for piece in pieces)
+            yield name, max(1, round(nbytes / rows / max(1, leaf.bit_width // 8)))
+
+
+def _is_parquet(dataset: Dataset, piece: Piece) -> bool:
+    return isinstance(dataset.fileset.files[piece.file], ParquetFile)
+
+
+def _unit_rows(dataset: Dataset, piece: Piece) -> int:
+    """Rows of the row group that a piece is all or some of."""
+    return (piece.rows or 0) if piece.whole else dataset.fileset.files[piece.file].count(piece.unit)
+
+
+def _width(column: ColumnSchema, layout: Layout) -> int:
     leaf = column.leaf_dtype
     try:
         width = max(1, leaf.bit_width // 8) if leaf is not None else 8
@@ -235,7 +261,8 @@ def _width(column: ColumnSchema) -> int:
     if not column.is_list:
         return width
     low, high = column.value_count or (0, None)
-    return width * (8 if high is None else -(-(low + high) // 2)) + 8
+    many = layout.length(column.name) if high is None else -(-(low + high) // 2)
+    return width * many + 8
 
 
 def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+_LENGTH = 8  # values in a ragged row, where nothing is known
 
 
 class Lists(NamedTuple):
@@ -71,6 +72,8 @@ class Layout:
         Columns that ride along as Arrow arrays.
     matrices
         Whether the groups themselves are delivered, rather than single columns.
+    lengths
+        About how many values a row of a ragged column has, where files tell.
     """
 
     groups: tuple[Group, ...] = ()
@@ -78,6 +81,7 @@ class Layout:
     fixed: tuple[tuple[str, int, np.dtype[Any]], ...] = ()
     extras: tuple[str, ...] = ()
     matrices: bool = False
+    lengths: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # no key depends on it
 
     @property
     def columns(self) -> list[str]:
@@ -95,18 +99,23 @@ class Layout:
             tuple(entry for entry in self.fixed if entry[0] in kept),
             tuple(name for name in self.extras if name in kept),
             self.matrices,
+            self.lengths,
         )
 
     @property
     def rest(self) -> Layout:
         """What it says about columns that lie in no buffer of a group."""
-        return Layout((), self.lists, self.fixed, self.extras)
+        return Layout((), self.lists, self.fixed, self.extras, lengths=self.lengths)
+
+    def length(self, name: str) -> int:
+        """About how many values a row of a ragged column has."""
+        return dict(self.lengths).get(name, _LENGTH)
 
     @property
     def row_bytes(self) -> int:
         """About what a row takes in a chunk."""
         scalars = sum(len(g.columns) * g.dtype.itemsize for g in self.groups)
-        lists = sum(8 + 8 * d.itemsize for _, d in self.lists)
+        lists = sum(8 + self.length(name) * d.itemsize for name, d in self.lists)
         return (
             scalars + lists + sum(n * d.itemsize for _, n, d in self.fixed) + 32 * len(self.extras)
         )

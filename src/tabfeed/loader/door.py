@@ -53,6 +53,11 @@ class Door:
         """Go on from a state: the next pass begins with the batch that would have come next."""
         self.feed.load_state_dict(state_dict)
 
+    @property
+    def reader_choice(self) -> str:
+        """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
+        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
+
     def shuffle_quality(self) -> ShuffleQuality:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
         return shuffle_quality(self.feed.plan)

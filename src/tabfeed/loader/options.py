@@ -60,7 +60,9 @@ class LoaderOptions:
         servers a quarter more. Batches that a user keeps do not count. With ``cache="memory"`` as
         much again for what is kept.
     buffer_size
-        Most memory for one chunk: bytes, "200MB" or a share of what is free.
+        Most memory for one chunk: bytes, "200MB" or a share of what is free. Where chunks are made
+        on a GPU, the most for all that lies there, or a share of its memory, unless `device_memory`
+        is given.
     cache
         "memory" or "disk" to keep decoded partitions for later epochs; on disk for later runs too,
         in ``TABFEED_CACHE_DIR``, up to ``TABFEED_CACHE_SIZE``. "device" to keep all of the data on

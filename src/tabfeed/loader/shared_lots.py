@@ -167,7 +167,8 @@ class SharedLots(Generic[L]):
         except BaseException as e:
             lots = [e] * len(numbers)
         with self._changed:
-            self._lots.update(zip(numbers, lots, strict=True))
+            if not self._closed:  # else their memory is another's to have
+                self._lots.update(zip(numbers, lots, strict=True))
             self._reading.difference_update(numbers)
             self._changed.notify_all()
 

@@ -1,7 +1,8 @@
 """JAX: batches as ``(dict of arrays, targets)``, on a device or sharded over several.
 
 Arrays are made in the background: `Loader` in `dicts`, and how they reach a GPU in `carry`. JAX
-holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut.
+holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut, in
+`widths`.
 """
 
 from __future__ import annotations

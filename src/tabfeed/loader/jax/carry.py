@@ -97,7 +97,7 @@ class Carrier:
 
     def __init__(self, device: Any = None, column: tuple[int, ...] = ()) -> None:
         self.device, self.column = device, column
-        self._rows = 0
+        self._rows = {True: 0, False: 0}  # of buffers on their way, and of those that are there
         self._places: dict[int, Any] = {}
         self._cutting: deque[tuple[Any, Any]] = deque()
 
@@ -144,7 +144,8 @@ class Carrier:
         Those that are there already, and not JAX's, are taken over where they lie.
         """
         rows = matrices[0].shape[1]
-        self._rows = most = max(self._rows, rows)
+        new = isinstance(matrices[0], np.ndarray)
+        self._rows[new] = most = max(self._rows[new], rows)
         if rows < most:
             matrices = [_longer(matrix, most) for matrix in matrices]
         if not isinstance(matrices[0], np.ndarray):

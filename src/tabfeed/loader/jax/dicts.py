@@ -20,8 +20,10 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Group
 from tabfeed.loader.dicts import DictColumns, split_targets
 from tabfeed.loader.door import Door
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.jax.carry import Carrier, find_device
 from tabfeed.loader.jax.place import on_device
+from tabfeed.loader.jax.widths import as_wide_as_jax
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 
@@ -64,16 +66,16 @@ class _Finish:
         """For each batch the columns that are cut on the device, if any are."""
         if not self.groups:
             return [{} for _ in range(chunk.steps)]
-        matrices = [_fit(chunk.matrices[g.name], g.columns) for g in self.groups]
+        matrices = [as_wide_as_jax(chunk.matrices[g.name], g.columns) for g in self.groups]
         names = [name for group in self.groups for name in group.columns]
         batches = self.carry.columns(matrices, chunk.bounds.tolist())
         return [dict(zip(names, columns, strict=True)) for columns in batches]
 
     def _arrays(self, chunk: Chunk) -> list[dict[str, Array]]:
         """For each batch the other columns."""
-        columns = {name: _fit(array[None], (name,))[0] for name, array in chunk.columns.items()}
+        columns = {name: _column(array, name) for name, array in chunk.columns.items()}
         lists = {
-            name: (_fit(found.values[None], (name,))[0], found.offsets.astype(np.int32))
+            name: (_column(found.values, name), found.offsets.astype(np.int32))
             for name, found in chunk.lists.items()
         }
         batches = []
@@ -125,28 +127,25 @@ class _Finish:
         return inputs, None if found is None else columns[found]
 
 
-def _fit(matrix: Array, names: Sequence[str]) -> Array:
-    """A buffer in a dtype JAX has: 32 bits unless ``jax_enable_x64`` is on."""
-    config: Any = jax.config
-    if not isinstance(matrix, np.ndarray):  # only what JAX has is made elsewhere
-        return matrix
-    if config.jax_enable_x64 or matrix.dtype.itemsize < 8 or matrix.dtype.kind not in "iuf":
-        return matrix
-    narrow = np.dtype(f"{matrix.dtype.kind}4")
-    if matrix.dtype.kind != "f" and matrix.size:
-        limits = np.iinfo(narrow)
-        if matrix.min() < limits.min or matrix.max() > limits.max:
-            raise _too_wide(matrix, names, limits)
-    return matrix.astype(narrow)
+def _column(array: Array, name: str) -> Array:
+    column: Array = as_wide_as_jax(array[None], (name,))[0]
+    return column
 
 
-def _too_wide(matrix: Array, names: Sequence[str], limits: Any) -> LoaderError:
-    ranges = {name: (row.min(), row.max()) for name, row in zip(names, matrix, strict=True)}
-    name = next(n for n, (a, b) in ranges.items() if a < limits.min or b > limits.max)
-    return LoaderError(
-        f"column {name!r} goes from {ranges[name][0]} to {ranges[name][1]}, beyond the 32 bits JAX "
-        'uses: jax.config.update("jax_enable_x64", True) allows 64'
-    )
+def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
+    """Whether batches lie elsewhere than in the computer's memory."""
+    if sharding is None:
+        return carry.remote
+    return any(device.platform != "cpu" for device in sharding.device_set)
+
+
+def _why_apart(sharding: Any, chosen: DictColumns) -> str | None:
+    """Why columns go to a device one by one; None if they go there in whole buffers."""
+    if sharding is not None:
+        return "sharding= spreads batches over devices from the computer's memory"
+    for op in chosen.steps.chunks:
+        return f"{type(op).__name__} works in the computer's memory for JAX"
+    return None if chosen.layout.groups else "there are only list or text columns"
 
 
 class Loader(Door):
@@ -173,6 +172,10 @@ class Loader(Door):
         ``name__offsets``.
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
+    reader, device_memory
+        See `tabfeed.loader.gpu_options.GpuOptions`; they have a meaning where PyTorch sees the GPU
+        as well, and makes chunks there; if it does not, `reader_choice` says why. ``"auto"`` is
+        ``"arrow"`` here.
 
     Examples
     --------
@@ -207,23 +210,25 @@ class Loader(Door):
         cache: str | None = None,
         threads: int | None = None,
         depth: int | None = None,
+        reader: str = "auto",
+        device_memory: int | float | str | None = None,
     ) -> None:
         if global_size is None and global_rank is None and jax.process_count() > 1:
             global_size, global_rank = jax.process_count(), jax.process_index()
-        options = LoaderOptions.among(locals())
+        options, on_gpu = LoaderOptions.among(locals()), GpuOptions(reader, device_memory)
         if device is not None and sharding is not None:
             raise ArgumentError("device and sharding both say where arrays lie; give one of them")
         chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         finish = _Finish(chosen.targets, Carrier(find_device(device)), sharding)
-        layout = chosen.layout
-        # What works on single columns (`Padding` and the like) does so in the computer's memory.
-        whole = finish.carry.remote and sharding is None and not chosen.steps.chunks
-        if whole and layout.groups:
+        layout, apart = chosen.layout, _why_apart(sharding, chosen)
+        elsewhere = _has_own_memory(finish.carry, sharding)
+        if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
-        feed = build_feed(dataset, layout, options, finish, chosen.steps)
-        self.feed = on_device(feed, finish.carry, finish.groups) if finish.groups else feed
+        self.feed = build_feed(dataset, layout, options, finish, chosen.steps)
+        if elsewhere:
+            self.feed = on_device(self.feed, finish.carry, finish.groups, on_gpu, apart)
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def __iter__(self) -> EpochIterator[Any]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-import jax
-
+from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.columns import Group
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.jax.carry import Carrier, in_whole_chunks
+from tabfeed.loader.jax.widths import Widths
 
 __all__ = ["on_device"]
 
 
-def on_device(feed: Feed[Any], carry: Carrier, groups: Sequence[Group]) -> Feed[Any]:
+def on_device(
+    feed: Feed[Any],
+    carry: Carrier,
+    groups: Sequence[Group],
+    options: GpuOptions,
+    apart: str | None = None,
+) -> Feed[Any]:
     """The same batches, cut on the device from chunks that come there whole.
 
     Parameters
@@ -26,16 +34,31 @@ def on_device(feed: Feed[Any], carry: Carrier, groups: Sequence[Group]) -> Feed[
         Takes arrays to the device.
     groups
         The columns that are cut there.
+    options
+        Reader and memory.
+    apart
+        Why columns are to come one by one instead, as `feed` gives them; None if they are not.
     """
-    made = None
-    if find_spec("torch") is not None and _all_known(groups):
-        from tabfeed.loader.torch.for_jax import made_by_torch
+    plain = in_whole_chunks(feed) if apart is None else feed
+    made = apart or _made_there(feed, carry, groups, options, plain)
+    if isinstance(made, Feed):
+        return made
+    plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
+    if options.reader == "cudf":
+        warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
+    return plain
 
-        made = made_by_torch(feed, carry.hardware_number)
-    return made or in_whole_chunks(feed)
 
+def _made_there(
+    feed: Feed[Any],
+    carry: Carrier,
+    groups: Sequence[Group],
+    options: GpuOptions,
+    plain: Feed[Any],
+) -> Feed[Any] | str:
+    """The same batches of chunks that are made on the device; or why they cannot be."""
+    if find_spec("torch") is None:
+        return "PyTorch, which makes batches on a GPU, is not installed"
+    from tabfeed.loader.torch.for_jax import made_by_torch
 
-def _all_known(groups: Sequence[Group]) -> bool:
-    """Whether JAX has the dtypes of these columns: 32 bits unless ``jax_enable_x64`` is on."""
-    config: Any = jax.config
-    return bool(config.jax_enable_x64) or all(group.dtype.itemsize < 8 for group in groups)
+    return made_by_torch(feed, carry.hardware_number, options, plain, Widths(tuple(groups)))

@@ -28,7 +28,10 @@ from tabfeed.loader.state import Position
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    TAKES_PASSES = True
 except ImportError:
+    TAKES_PASSES = False
 
     class DataAdapter:  # type: ignore[no-redef]
         """Nothing: this Keras keeps its adapters elsewhere, and takes the loader as a dataset."""
@@ -60,6 +63,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         self._before = 0
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
+        self._asked: set[int] = set()  # by number, since a pass began or an epoch ended
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
         self._fit_dataset: Any = None
@@ -72,6 +76,9 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
 
     def _begin(self, recipe: Recipe[Any]) -> EpochIterator[Any]:
         self._end_early()
+        with self._walk_lock:
+            self._end_walk()  # it holds threads, and memory on a GPU, which the pass needs
+            self._asked = set()
         self._before = self.feed.rows_given
         return self.feed.iterate(recipe=recipe)
 
@@ -90,6 +97,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
                 self._walk = (index, self.feed.seek(index))
             iterator = self._walk[1]
             self._walk = (index + 1, iterator)
+            self._asked.add(index)
             return next(iterator)
 
     def _end_walk(self) -> None:
@@ -143,14 +151,18 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """Nothing to do: a pass begins with its first batch."""
 
     def on_epoch_end(self) -> None:
-        """Raise what ended the pass early; move on if batches were asked for by number."""
+        """Raise what ended the pass early; move on if batches were asked for by number.
+
+        Where Keras takes whole passes, all of them were: a few are just looked at.
+        """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         with self._walk_lock:
-            if self._walk is not None:
-                self._end_walk()
-                self.feed.skip_epoch()
+            self._end_walk()
+            asked, self._asked = self._asked, set()
+        if len(asked) >= (len(self) if TAKES_PASSES else 1):
+            self.feed.skip_epoch()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """A pass as NumPy arrays."""

@@ -9,6 +9,7 @@ if they can be; for JAX the cut of a batch is one compiled call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,10 +18,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.base import Feed
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras_fields import Array, Field
 
-__all__ = ["Tensors", "device_scope", "find_tensors"]
+__all__ = ["Tensors", "device_scope", "find_device", "find_tensors"]
+
+# "gpu", "GPU:1", and as TensorFlow has them "/device:GPU:1", "/job:worker/task:0/device:GPU:1"
+_NAME = re.compile(r"(?:.*/)?(?:device:)?(?P<kind>[a-z]\w*)(?::(?P<number>\d+))?", re.ASCII)
 
 
 def as_entry(field: Field, tensors: Sequence[Any]) -> Any:
@@ -51,6 +57,19 @@ class Tensors:
     place: Callable[[Feed[Any]], Feed[Any]] = lambda feed: feed
 
 
+def find_device(device: Any) -> str | None:
+    """The device a user means, as Keras calls it: one by its name, or a GPU by its number.
+
+    None lets Keras decide.
+    """
+    if device is None:
+        return None
+    if not _NAME.fullmatch(_name(device)):
+        raise ArgumentError(f'device is {device!r}; give "cpu", "gpu", "gpu:1" or a GPU\'s number')
+    given = device if isinstance(device, str) else int(device)
+    return _FINDERS.get(keras.backend.backend(), _name)(given)
+
+
 def device_scope(device: str | None) -> Any:
     """Where Keras makes tensors, inside a ``with``."""
     return nullcontext() if device is None else keras.device(device)
@@ -68,19 +87,67 @@ def on_cpu(device: str | None) -> bool:
     return "cpu" in _lies_in(device)
 
 
-def find_tensors(device: str | None) -> Tensors:
-    """How tensors are made on Keras's backend."""
-    return _KINDS.get(keras.backend.backend(), _any)(device)
+def find_tensors(device: str | None, options: GpuOptions) -> Tensors:
+    """How tensors are made on Keras's backend, and on a GPU as `options` say."""
+    return _KINDS.get(keras.backend.backend(), _any)(device, options)
 
 
-def _tensorflow(device: str | None) -> Tensors:
+# -- which device is meant ------------------------------------------------------------------
+
+
+def _name(device: int | str) -> str:
+    return device.lower() if isinstance(device, str) else f"gpu:{device}"
+
+
+def _on_tensorflow(device: int | str) -> str:
+    """TensorFlow itself would take the CPU for what is not there."""
+    found = _NAME.fullmatch(_name(device))
+    assert found is not None  # looked at before
+    there = keras.distribution.list_devices(found["kind"])
+    if not there:
+        known = [kind for kind in ("cpu", "gpu", "tpu") if keras.distribution.list_devices(kind)]
+        raise LoaderError(
+            f"device is {device!r}, but TensorFlow finds none of that kind here, only "
+            f"{', '.join(known)}"
+        )
+    if int(found["number"] or 0) >= len(there):
+        raise LoaderError(
+            f"device is {device!r}, but there are {len(there)} of that kind, from 0 on"
+        )
+    return device if isinstance(device, str) else _name(device)
+
+
+def _on_torch(device: int | str) -> str:
+    from tabfeed.loader.torch.devices import check_device, choose_device
+
+    found = choose_device(_name(device).replace("gpu", "cuda"))
+    if found.type == "cuda":
+        check_device(found)
+    try:
+        _lies_in(str(found))
+    except Exception as e:  # of any type: each kind of device has its own
+        raise LoaderError(f"device is {device!r}, but torch cannot use such a device here") from e
+    return str(found)
+
+
+def _on_jax(device: int | str) -> str:
+    from tabfeed.loader.jax.carry import find_device as find
+
+    found = find(_name(device) if isinstance(device, str) else device)
+    return f"{found.platform}:{found.id}"
+
+
+# -- how tensors are made there -------------------------------------------------------------
+
+
+def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
     """TensorFlow copies to a GPU what a step needs itself."""
     from tabfeed.loader.tensorflow.tensors import build_entry, put, put_on_device
 
     return Tensors(put if device is None else put_on_device, build_entry)
 
 
-def _torch(device: str | None) -> Tensors:
+def _torch(device: str | None, options: GpuOptions) -> Tensors:
     from tabfeed.loader.torch.carry import Carrier
 
     carry = Carrier(_lies_in(device))
@@ -89,9 +156,9 @@ def _torch(device: str | None) -> Tensors:
         return [carry(array) for array in arrays]
 
     def place(feed: Feed[Any]) -> Feed[Any]:
-        from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+        from tabfeed.loader.torch.gpu import on_gpu
 
-        return on_gpu(feed, carry.device, GpuOptions())
+        return on_gpu(feed, carry.device, options)
 
     if carry.device.type == "cpu":
         return Tensors(put)
@@ -100,7 +167,7 @@ def _torch(device: str | None) -> Tensors:
     return Tensors(put, columns=carry.columns, place=place)
 
 
-def _jax(device: str | None) -> Tensors:
+def _jax(device: str | None, options: GpuOptions) -> Tensors:
     from tabfeed.loader.jax.carry import Carrier
     from tabfeed.loader.jax.place import on_device
 
@@ -108,18 +175,20 @@ def _jax(device: str | None) -> Tensors:
 
     def place(feed: Feed[Any]) -> Feed[Any]:
         with device_scope(device):
-            return on_device(feed, carry, feed.recipe.finish.cutter.groups)  # type: ignore[attr-defined]
+            groups = feed.recipe.finish.cutter.groups  # type: ignore[attr-defined]
+            return on_device(feed, carry, groups, options)
 
     if on_cpu(device):
         return Tensors(carry)
     return Tensors(carry, columns=carry.columns, place=place)
 
 
-def _any(device: str | None) -> Tensors:
+def _any(device: str | None, _: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [keras.ops.convert_to_tensor(array) for array in arrays]
 
     return Tensors(put)
 
 
+_FINDERS = {"tensorflow": _on_tensorflow, "torch": _on_torch, "jax": _on_jax}
 _KINDS = {"tensorflow": _tensorflow, "torch": _torch, "jax": _jax}

@@ -14,8 +14,9 @@ from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed, output_schema, split_steps
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras.adapter import KerasFeed
-from tabfeed.loader.keras.backends import find_tensors
+from tabfeed.loader.keras.backends import find_device, find_tensors
 from tabfeed.loader.keras.finish import Finish
 from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras_roles import find_roles
@@ -54,7 +55,8 @@ class KerasSequenceLoader(KerasFeed):
         Called at the start of each epoch for a seed.
     buffer_size
         Most memory for one chunk: bytes, ``"200MB"``, or a share of the GPU's memory (of free
-        host memory where there is no GPU).
+        host memory where there is no GPU). Where chunks are made on the GPU, on torch and JAX, the
+        most for all that lies there, unless `device_memory` is given.
     device
         Where tensors shall be, as for `keras.device`, or a GPU's number; Keras decides by default.
     parts_per_chunk, global_size, global_rank, drop_last
@@ -74,6 +76,9 @@ class KerasSequenceLoader(KerasFeed):
         Functions from Arrow table to Arrow table; a fitted workflow is one.
     seed, last, streams, host_memory, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
+    reader, device_memory
+        See `tabfeed.loader.gpu_options.GpuOptions`; without a GPU, and on TensorFlow, which copies
+        to a GPU itself, they mean nothing. On JAX ``"auto"`` is ``"arrow"``.
 
     Examples
     --------
@@ -121,6 +126,8 @@ class KerasSequenceLoader(KerasFeed):
         cache: str | None = None,
         threads: int | None = None,
         depth: int | None = None,
+        reader: str = "auto",
+        device_memory: int | float | str | None = None,
     ) -> None:
         dataset = _as_dataset(paths_or_dataset, engine, reader_kwargs)
         options = LoaderOptions.among(locals(), buffer_size=_buffer_bytes(buffer_size))
@@ -133,8 +140,8 @@ class KerasSequenceLoader(KerasFeed):
         if class_weight is not None and len(self.roles.labels) != 1:
             raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
         self.class_weight = None if class_weight is None else dict(class_weight)
-        where = _device(device)
-        tensors = find_tensors(where)
+        where = find_device(device)
+        tensors = find_tensors(where, GpuOptions(reader, device_memory))
         cutter = raw = Cutter(self.fields, self.roles.limits)
         if tensors.columns is not None:
             layout = replace(layout, matrices=True)
@@ -188,12 +195,6 @@ def _list_forms(
             'lists="pair", or sparse_names with sparse_as_dense=True'
         )
     return ListForms(chosen, tuple(names or ()), dict(widths or {}), matrix)
-
-
-def _device(device: int | str | None) -> str | None:
-    if device is None or isinstance(device, str):
-        return device
-    return f"gpu:{device}"
 
 
 def _buffer_bytes(size: int | float | str | None) -> int | None:

@@ -211,7 +211,7 @@ class AutoFeed(GpuFeed[B]):
         return new
 
     def _begin_at(self, begin: Position) -> AutoIterator[B]:
-        return AutoIterator(self, begin)
+        return AutoIterator(self, begin, self._on_batch)
 
     def may_change(self) -> bool:
         """Whether another reader is wanted and can be had at this moment."""
@@ -219,7 +219,8 @@ class AutoFeed(GpuFeed[B]):
             return False
         if self.choice.wanted == GPU and not self._loaded():
             return False
-        return len(self._kin) == 1 and len(self._iterators) == 1
+        there = [i for i in self._iterators if isinstance(i, GpuIterator) and i.there]
+        return len(self._kin) == 1 and len(there) == 1
 
     def _loaded(self) -> bool:
         """Whether what decodes there is loaded; if not yet, it soon will be."""
@@ -234,22 +235,26 @@ class AutoFeed(GpuFeed[B]):
     def change(self) -> None:
         """Go over to the reader that is wanted. Nobody else may hold the recipe."""
         finish = self.recipe.finish
-        made = None
+        made: Feed[Any] | str = ""
         self.let_go()
-        if self.choice.wanted == GPU:
-            try:
-                made = self._ways.build(True)
-                reason = "device_memory is too small for it"
-            except (TabfeedError, MemoryError, torch.OutOfMemoryError) as e:
-                reason = f"it cannot begin: {e}"
-            if made is None:
-                self.choice.refuse(reason)
-        if made is None:
-            made = self._ways.build(False)
-            assert made is not None, "it was there before"
+        if self.choice.wanted == GPU and isinstance(made := self._built(True), str):
+            self.choice.refuse(made)
+        if isinstance(made, str):
+            made = self._built(False)
+        if isinstance(made, str):  # though it was there before
+            self.take_over(self.spare(finish))
+            self.tell(f"Arrow: batches are made in the computer's memory, and copied: {made}")
+            return
         self.choice.went_over()
         self.take_over(made.finishing(finish))
         self.recipe = _watched(self.recipe)
+
+    def _built(self, on_gpu: bool) -> Feed[Any] | str:
+        """A feed for which the GPU decodes, or Arrow does; or why there is none."""
+        try:
+            return self._ways.build(on_gpu) or "device_memory is too small for it"
+        except (TabfeedError, MemoryError, RuntimeError) as e:
+            return f"it cannot begin: {e}"
 
 
 def _watched(recipe: Any) -> Any:
@@ -305,7 +310,7 @@ class AutoIterator(GpuIterator[B]):
         except StopIteration:
             raise
         except Exception as e:  # whatever it is: Arrow will say if the data are to blame
-            if self._closed or not self._feed.choice.trying:
+            if self._closed or self._sent_aside or not self._feed.choice.trying:
                 raise
             self._feed.choice.refuse(f"it failed: {e!r}")
         self._go_over(self._feed.change)

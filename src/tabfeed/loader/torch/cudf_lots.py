@@ -2,7 +2,7 @@
 
 Each thread reads on a stream of its own, several lots in one call, and lays the columns side by
 side in their slab, in few calls: pylibcudf joins those of one dtype to a matrix, which torch takes
-as it is. What pylibcudf decodes lies in a pool of bounded size.
+as it is. What pylibcudf decodes lies in a pool of bounded size (`tabfeed.loader.torch.cudf_pool`).
 
 Any lot with nulls is left to Arrow, whose results are the same.
 """
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -22,10 +20,11 @@ from typing import Any
 import torch
 
 from tabfeed.budget import cpu_count
-from tabfeed.errors import MissingExtraError
 from tabfeed.io.parquet import ParquetFile, known_nulls
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
+from tabfeed.loader.torch.cudf_pool import Grant, Reading
+from tabfeed.loader.torch.devices import on_device, why_not_driver
 from tabfeed.loader.torch.gpu_buffers import Plane, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.trace import span
@@ -33,62 +32,23 @@ from tabfeed.trace import span
 __all__ = ["CudfLotReader", "why_not_cudf"]
 
 Tensor = torch.Tensor
-_POOLS: list[Any] = []  # the one of ours that is in use
-_STREAMS: dict[str, deque[tuple[Any, Any]]] = {}  # by device: pairs that nobody uses at the moment
 
 
 def why_not_cudf() -> str | None:
     """Why pylibcudf cannot be used; None if it can. Loads it."""
+    if (reason := why_not_driver("pylibcudf")) is not None:
+        return reason
     # Threads of the library that fetches pages from files: 8 were measured half as fast again as
     # its own 4, and faster than 16. It looks once, when it is loaded.
     os.environ.setdefault("KVIKIO_NTHREADS", str(min(8, cpu_count())))
     try:
-        import_module("pylibcudf")
+        for name in ("pylibcudf", "pylibcudf.io", "rmm"):
+            import_module(name)
     except ImportError as e:
         return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
+    except Exception as e:  # a driver or a library that is not what it expects
+        return f"pylibcudf cannot be imported ({type(e).__name__}: {e})"
     return None
-
-
-class _Pool:
-    """The memory pylibcudf decodes into, and the streams of threads."""
-
-    def __init__(self, device: torch.device, nbytes: int) -> None:
-        try:
-            rmm = import_module("rmm")
-        except ImportError as e:
-            raise MissingExtraError("gpu", "reading Parquet on the GPU") from e
-        self.device = device
-        # What pylibcudf needs in passing comes from the device's current resource. Unpooled, each
-        # allocation there would stop the whole GPU; one that the user has chosen stays.
-        current = rmm.mr.get_current_device_resource()
-        if type(current) is rmm.mr.CudaMemoryResource or current in _POOLS:
-            pool = rmm.mr.CudaAsyncMemoryResource(release_threshold=nbytes)
-            limited = rmm.mr.LimitingResourceAdaptor(pool, allocation_limit=nbytes)
-            _POOLS[:] = [limited]
-            rmm.mr.set_current_device_resource(limited)
-        self._streams = _STREAMS.setdefault(str(device), deque())
-
-    @contextmanager
-    def stream(self) -> Iterator[tuple[Any, Any]]:
-        """A stream for one reading, as rmm and as torch see it.
-
-        Streams are never given up: memory is kept by the stream that used it last, and one that
-        ended with its thread would take the process down.
-        """
-        try:
-            pair = self._streams.pop()
-        except IndexError:
-            pair = self._new_stream()
-        try:
-            yield pair
-        finally:
-            self._streams.append(pair)
-
-    def _new_stream(self) -> tuple[Any, Any]:
-        stream = import_module("rmm.pylibrmm.stream").Stream()
-        handle = int(stream.__cuda_stream__()[1])
-        view = torch.cuda.ExternalStream(handle, device=self.device)  # type: ignore[no-untyped-call]
-        return stream, view
 
 
 @dataclass
@@ -113,6 +73,10 @@ class CudfLotReader:
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
     _nulls: dict[int, bool] = field(default_factory=dict)  # whether a partition has any
+    _turns: threading.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = threading.Semaphore(self.at_once)
 
     @property
     def parts(self) -> ReadsParts:
@@ -132,12 +96,8 @@ class CudfLotReader:
         return new
 
     @cached_property
-    def _pool(self) -> _Pool:
-        return _Pool(self.slabs.device, self.pool_bytes)
-
-    @cached_property
-    def _turns(self) -> threading.Semaphore:
-        return threading.Semaphore(self.at_once)
+    def _pool(self) -> Grant:
+        return Grant(self.slabs.device, self.pool_bytes)
 
     @cached_property
     def _runs(self) -> list[tuple[Plane, int, int]]:
@@ -158,30 +118,29 @@ class CudfLotReader:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
         for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
         rest = [n for n in numbers if n not in for_arrow]
-        lots = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
-        if rest:
-            lots |= zip(rest, self._read(epoch, rest), strict=True)
+        with on_device(self.slabs.device):
+            lots = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
+            if rest:
+                lots |= zip(rest, self._read(epoch, rest), strict=True)
         return [lots[n] for n in numbers]
 
     def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
-        with self._pool.stream() as (own, stream):
-            if not self._fill(lots, partitions, own, stream):
+        with self._pool.reading() as reading:
+            if not self._fill(lots, partitions, reading):
                 return self.arrow.read(epoch, numbers)
         return lots
 
-    def _fill(
-        self, lots: Sequence[GpuLot], partitions: Sequence[int], own: Any, stream: Any
-    ) -> bool:
+    def _fill(self, lots: Sequence[GpuLot], partitions: Sequence[int], reading: Reading) -> bool:
         """Decode these partitions into slabs of lots; False if there are nulls, or no memory.
 
         Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
         """
-        rows = [lot.rows for lot in lots]
+        rows, stream = [lot.rows for lot in lots], reading.stream
         try:
             with self._turns, span("read", rows=sum(rows)), torch.cuda.stream(stream):
-                found = self._decoded(partitions, sum(rows), own)
+                found = self._decoded(partitions, sum(rows), reading)
         except MemoryError:
             found = None
         if found is None:
@@ -210,12 +169,14 @@ class CudfLotReader:
         """Those that lie in slabs, in their order."""
         return [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
 
-    def _decoded(self, partitions: Sequence[int], rows: int, own: Any) -> list[Tensor] | None:
+    def _decoded(
+        self, partitions: Sequence[int], rows: int, reading: Reading
+    ) -> list[Tensor] | None:
         """Partitions as matrices; None if there are nulls."""
-        columns: list[Any] = self._table(partitions, own).columns()
+        columns: list[Any] = self._table(partitions, reading).columns()
         if any(c.null_count() or c.size() != rows for c in columns):
             return None
-        return self._matrices(columns, own)
+        return self._matrices(columns, reading)
 
     def _lay(
         self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor], stream: Any
@@ -236,28 +197,29 @@ class CudfLotReader:
             assert lot.slab is not None
             lot.slab.ready = ready
 
-    def _matrices(self, columns: list[Any], own: Any) -> list[Tensor]:
+    def _matrices(self, columns: list[Any], reading: Reading) -> list[Tensor]:
         at, found = 0, []
         for _, first, end in self._runs:
-            found.append(self._matrix(columns[at : at + end - first], own))
+            found.append(self._matrix(columns[at : at + end - first], reading))
             at += end - first
         return found
 
-    def _matrix(self, columns: list[Any], own: Any) -> Tensor:
+    def _matrix(self, columns: list[Any], reading: Reading) -> Tensor:
         """Columns of one dtype as one tensor ``(columns, rows)``."""
         plc = import_module("pylibcudf")
-        capsule = plc.interop.to_dlpack(plc.Table(columns), stream=own)
+        capsule = plc.interop.to_dlpack(plc.Table(columns), stream=reading.own, mr=reading.memory)
         tensor = torch.utils.dlpack.from_dlpack(capsule)
         return tensor.unsqueeze(0) if tensor.ndim == 1 else tensor.t()
 
-    def _table(self, partitions: Sequence[int], stream: Any) -> Any:
+    def _table(self, partitions: Sequence[int], reading: Reading) -> Any:
         io = import_module("pylibcudf.io")
         paths, groups = self._row_groups(partitions)
         options = io.parquet.ParquetReaderOptions.builder(io.SourceInfo(paths)).build()
         options.set_column_names(self._columns)
         options.set_row_groups(groups)
         footers = [self._footer(path) for path in paths]
-        return io.parquet.read_parquet(options, stream=stream, parquet_metadatas=footers).tbl
+        how = {"stream": reading.own, "mr": reading.memory, "parquet_metadatas": footers}
+        return io.parquet.read_parquet(options, **how).tbl
 
     def _footer(self, path: str) -> Any:
         """The footer of a file, read once."""

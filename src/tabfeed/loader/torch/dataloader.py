@@ -39,8 +39,14 @@ class DLDataLoader(DataLoader[Any]):
         Leave it None: batches are made already.
     collate_fn
         Applied to each batch.
-    pin_memory, num_workers, persistent_workers, prefetch_factor, multiprocessing_context
-        As in torch. Workers share each epoch's rows among them; none are needed for speed.
+    pin_memory
+        As in torch. Batches that are on a GPU already have nothing to be pinned, and come as they
+        are.
+    num_workers
+        Processes that share each epoch's rows among them; none are needed for speed. They have no
+        GPU: their batches come in the computer's memory, whatever the device of `dataset`.
+    persistent_workers, prefetch_factor, multiprocessing_context, worker_init_fn, timeout
+        As in torch.
 
     Examples
     --------
@@ -78,7 +84,7 @@ class DLDataLoader(DataLoader[Any]):
             dataset,
             batch_size=None,
             collate_fn=collate_fn or _same,
-            pin_memory=pin_memory,
+            pin_memory=pin_memory and (dataset.device.type == "cpu" or num_workers > 0),
             num_workers=num_workers,
             persistent_workers=persistent_workers,
             prefetch_factor=prefetch_factor,
@@ -94,8 +100,8 @@ class DLDataLoader(DataLoader[Any]):
 
     @property
     def device(self) -> torch.device:
-        """The GPU where there is one: where training code moves its model."""
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        """That of the loader it wraps: where training code moves its model."""
+        return self._feed.device
 
     def __len__(self) -> int:
         """Batches in an epoch, exactly."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from tabfeed.budget import cpu_count
 from tabfeed.loader.decoders import can_decode
@@ -10,6 +14,7 @@ from tabfeed.loader.desks import Desks
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.shared_lots import Ahead
+from tabfeed.loader.torch.devices import on_device
 from tabfeed.loader.torch.gpu_buffers import Plane
 from tabfeed.loader.torch.gpu_lots import GpuLotReader, lock_pages, unlock_pages
 from tabfeed.loader.torch.gpu_memory import Need, Share
@@ -89,9 +94,33 @@ class DeskPlan:
             return Ahead(self.early, by_all=False)
         return Ahead(share.lots, share.together, by_all=False, most=share.lots)
 
-    def reader(self, host: LotReader, planes: tuple[Plane, ...]) -> GpuLotReader | PackedLotReader:
-        """Reads onto such desks what another reads in the computer's memory."""
-        desks = Desks(self.nbytes, self.count, lock_pages, unlock_pages)
+    def reader(
+        self, host: LotReader, planes: tuple[Plane, ...], device: torch.device
+    ) -> GpuLotReader | PackedLotReader:
+        """Reads onto such desks what another reads in the computer's memory.
+
+        Parameters
+        ----------
+        host
+            The other.
+        planes
+            How columns lie on a desk.
+        device
+            The GPU that copies from there.
+        """
+        lock, unlock = (_called_on(device, call) for call in (lock_pages, unlock_pages))
+        desks = Desks(self.nbytes, self.count, lock, unlock)
         if self.packed:
-            return PackedLotReader(GpuLotReader(host, planes, desks), self.processes, self.hands)
-        return GpuLotReader(host, planes, desks, self.processes, self.hands)
+            arrow = GpuLotReader(host, planes, desks, device=device)
+            return PackedLotReader(arrow, self.processes, self.hands)
+        return GpuLotReader(host, planes, desks, self.processes, self.hands, device)
+
+
+def _called_on(device: torch.device, call: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same function, with a GPU as the current one of whichever thread calls it."""
+
+    def called(memory: Any) -> None:
+        with on_device(device):
+            call(memory)
+
+    return called

@@ -14,6 +14,7 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.build import build_feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.dicts import DictColumns, split_targets
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
 from tabfeed.loader.torch.cut import (
@@ -24,7 +25,6 @@ from tabfeed.loader.torch.cut import (
 )
 from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
-from tabfeed.loader.torch.gpu import GpuOptions
 from tabfeed.loader.torch.lists import ListForm, list_form
 from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.loader.torch.static import StaticBatch, ragged_after
@@ -118,7 +118,7 @@ class Loader(TorchFeed):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.torch.gpu.GpuOptions`; without a GPU they mean nothing. With
+        See `tabfeed.loader.gpu_options.GpuOptions`; without a GPU they mean nothing. With
         ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
     static_batch
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
@@ -176,9 +176,12 @@ class Loader(TorchFeed):
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
-        """A loader whose batches go through ``fn(inputs, targets)``, in the background.
+        """A loader whose batches go through ``fn(inputs, targets)``.
 
-        `fn` is called from several threads and must depend on nothing but its arguments.
+        `fn` is called ahead of the loop, from several threads, and must depend on nothing but its
+        arguments. On a GPU the training thread itself calls it where all columns are plain (no
+        lists, no `extras`) and nothing is cached there: for all batches of a chunk, one after the
+        other. What it asks of the GPU is queued beside the model; the loop waits for the rest.
         """
         new = copy.copy(self)
         new.static = StaticBatch() if self.static is not None else None

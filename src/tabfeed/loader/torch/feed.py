@@ -11,7 +11,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
-from tabfeed.loader.torch.gpu import GpuOptions, on_gpu
+from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.recipe import Recipe
+from tabfeed.loader.torch.gpu import on_gpu
+from tabfeed.loader.torch.gpu_recipe import for_host
 from tabfeed.loader.torch.resident import resident
 from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
@@ -28,7 +31,8 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int
 class TorchFeed(Door, IterableDataset[Any]):
     """What the torch doors share: an iterable dataset over a `Feed`.
 
-    Within worker processes of a `DataLoader` they share each epoch's batches. A plain torch
+    Within worker processes of a `DataLoader` they share each epoch's batches, and give them in the
+    computer's memory, whatever the device: a worker has no GPU of its own. A plain torch
     `DataLoader` starts new workers from this object for every pass, so call `set_epoch` before
     each one, or use `DLDataLoader`, which counts by itself.
     """
@@ -48,11 +52,6 @@ class TorchFeed(Door, IterableDataset[Any]):
         check_full(self.feed, ragged)
         self.static = StaticBatch()
 
-    @property
-    def reader_choice(self) -> str:
-        """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
-
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches()
         return batches if self.static is None else StaticIterator(batches, self.static)
@@ -61,5 +60,16 @@ class TorchFeed(Door, IterableDataset[Any]):
         info = get_worker_info()
         if info is None:
             return self.feed.iterate()
-        host = getattr(self.feed.recipe, "host", None)  # a worker has no GPU of its own
+        host = _for_worker(self.feed.recipe)
         return self.feed.iterate(info.id, info.num_workers, recipe=host)
+
+
+def _for_worker(recipe: Recipe[Any]) -> Recipe[Any] | None:
+    """The same batches in the computer's memory: a worker process has no GPU of its own.
+
+    None where there is no such way; the recipe itself says so then.
+    """
+    if hasattr(recipe, "host"):
+        found: Recipe[Any] | None = recipe.host
+        return found
+    return recipe.finishing(for_host(recipe.finish))

@@ -10,25 +10,29 @@ The order of rows is that of the CPU, since both follow the same plan.
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 import torch
 
-from tabfeed.budget import parse_bytes
-from tabfeed.errors import ArgumentError, TabfeedWarning
+from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
+from tabfeed.loader.columns import Layout
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
+from tabfeed.loader.torch.copied import check_room, copied_feed
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
 from tabfeed.loader.torch.desk_plan import DeskPlan
-from tabfeed.loader.torch.devices import check_device, free_bytes
+from tabfeed.loader.torch.devices import check_device, free_bytes, on_device
 from tabfeed.loader.torch.file_dtypes import Reading, as_in_files
 from tabfeed.loader.torch.gpu_buffers import Slabs, planes_of
 from tabfeed.loader.torch.gpu_chunks import GpuChunkMaker
@@ -40,43 +44,17 @@ from tabfeed.loader.torch.one_call import prepare
 from tabfeed.loader.torch.packed_lots import PackedRow, kinds_of, packed_row, why_not_unpacked
 from tabfeed.loader.torch.unpack import Lanes, Unpacker
 
-__all__ = ["READERS", "GpuOptions", "GpuRecipe", "on_gpu"]
+__all__ = ["memory_for", "on_gpu"]
 
 B = TypeVar("B")
-READERS = ("auto", "arrow", "cudf")
-_DEFAULT_MEMORY = 10**9
+_ASIDE = 8  # of the memory so much is for batches that are copied beside others
+_log = logging.getLogger("tabfeed")
 
 
-@dataclass(frozen=True)
-class GpuOptions:
-    """What a user may say about loading onto a GPU.
-
-    Parameters
-    ----------
-    reader
-        "arrow": decoded by threads of the CPU; "cudf": by the GPU itself, faster, but in time that
-        the model would have; "auto": begins with Arrow, tries the other if training waits for
-        batches, and keeps it if steps come faster. A loader's `reader_choice` says which and why.
-    device_memory
-        Most memory to hold on the GPU: bytes, "500MB", or a share of the GPU's; 1 GB by default.
-    """
-
-    reader: str = "auto"
-    device_memory: int | float | str | None = None
-
-    def __post_init__(self) -> None:
-        if self.reader not in READERS:
-            raise ArgumentError(
-                f"reader is {self.reader!r}; it must be one of {', '.join(READERS)}"
-            )
-
-    def memory(self, device: torch.device) -> int:
-        """Bytes that may be held on the GPU: of those that are free never the last quarter."""
-        total = torch.cuda.get_device_properties(device).total_memory
-        most = min(_DEFAULT_MEMORY, total // 4)
-        if self.device_memory is not None:
-            most = parse_bytes(self.device_memory, name="device_memory", of=total)
-        return min(most, free_bytes(device) * 3 // 4)
+def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = None) -> int:
+    """Bytes that a loader may hold on a GPU."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return options.memory(total=total, free=free_bytes(device), buffer_size=buffer_size)
 
 
 def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
@@ -96,10 +74,25 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     reader, maker = recipe.reader, recipe.maker
     if not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
         return feed
-    ops = GpuOps.of(recipe.ops, reader.layout, device)
-    if ops is None:
-        return feed
-    build = _Build(feed, device, ops, options.memory(device) - ops.table_bytes)
+    with on_device(device):
+        made = _made(feed, reader.layout, device, options)
+    if not isinstance(made, AutoFeed):  # which will say so by itself
+        _log.info("reader: %s", made.reader_choice)
+    return made
+
+
+def _made(feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions) -> Feed[Any]:
+    ops = GpuOps.of(feed.recipe.ops, layout, device)
+    row_bytes = layout.row_bytes + (0 if ops is None else ops.row_bytes)
+    check_room(feed, memory_for(options, device), row_bytes)
+    memory = memory_for(options, device, feed.options.buffer_size)
+    copied = partial(copied_feed, feed, device, row_bytes=row_bytes)
+    if ops is None or not layout.groups:
+        what = "columns of lists are put together" if ops is not None else "an operator works"
+        plain = copied(memory)
+        plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
+        return plain
+    build = _Build(feed, copied, device, ops, memory - ops.table_bytes)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)
@@ -120,6 +113,7 @@ class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
     feed: Feed[Any]
+    copied: Callable[[int], Feed[Any]]
     device: torch.device
     ops: GpuOps
     memory: int
@@ -151,19 +145,26 @@ class _Build:
         return replace(need, batch=batch, passing=passing, here=here)
 
     def on_host(self) -> Feed[Any]:
-        """The feed as it is: chunks are made in the computer's memory, and copied."""
+        """One whose chunks are made in the computer's memory, and copied."""
         enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
-        self.feed.reader_choice = (
+        made = self.copied(self.memory + self.ops.table_bytes)
+        made.reader_choice = (
             "Arrow: batches are made in the computer's memory, and copied; to make them on the "
             f'GPU, give device_memory="{enough}MB" or more'
         )
-        return self.feed
+        return made
+
+    @cached_property
+    def spare(self) -> Feed[Any]:
+        """The same beside one that is made on the GPU, or after it: with little memory."""
+        return self.copied(self.memory // _ASIDE)
 
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
         if isinstance(self.in_files, str):
             return self.in_files
-        return why_not_cudf() if isinstance(self.unpacking, str) else None
+        with on_device(self.device):
+            return why_not_cudf() if isinstance(self.unpacking, str) else None
 
     @cached_property
     def unpacking(self) -> PackedRow | str:
@@ -183,6 +184,13 @@ class _Build:
 
         So many `copies` as `divide` is to leave room for.
         """
+        try:
+            with on_device(self.device):
+                return self._found(on_gpu, copies)
+        except torch.OutOfMemoryError:  # less is free than the driver says
+            return None
+
+    def _found(self, on_gpu: bool, copies: int) -> Feed[Any] | None:
         if not on_gpu:
             return self._built("arrow", self.arrow, self.need(self.arrow), copies)
         if isinstance(self.in_files, str):
@@ -207,7 +215,7 @@ class _Build:
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
         desks = DeskPlan.of(need, share, feed.options, reader)
-        lots: Any = desks.reader(reader, planes)
+        lots: Any = desks.reader(reader, planes, self.device)
         unpack = None
         if share.readings:
             lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
@@ -220,8 +228,10 @@ class _Build:
         )
         made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
         threads = feed.options.threads or 2 + share.readings + desks.threads
-        options = replace(feed.options, threads=threads, depth=share.depth)
-        return GpuFeed(Feed(made, replace(feed.plan, chunk=share.steps), options), feed)
+        depth = min(share.depth, feed.options.depth or share.depth)
+        options = replace(feed.options, threads=threads, depth=depth)
+        plan = replace(feed.plan, chunk=share.steps)
+        return GpuFeed(Feed(made, plan, options), self.spare)
 
     def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
         recipe = self.feed.recipe
@@ -246,7 +256,7 @@ def _auto(build: _Build) -> Feed[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, build.feed, Ways(build, build.why_not))
+        return AutoFeed(made, build.spare, Ways(build, build.why_not))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
@@ -266,5 +276,11 @@ def _as_asked(options: GpuOptions, build: _Build) -> tuple[bool, str]:
     reason = build.why_not()
     if reason is None:
         return True, "the GPU: as asked for"
-    warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=5)
-    return False, f"Arrow: {reason}"
+    return False, _not_there(reason, options)
+
+
+def _not_there(reason: str, options: GpuOptions) -> str:
+    """Why Arrow decodes, as a choice; a warning too if the user has asked for the GPU."""
+    if options.reader == "cudf":
+        warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=7)
+    return f"Arrow: {reason}"

@@ -7,13 +7,18 @@ another's is asked for.
 If a GPU runs out of memory in mid-epoch, because the model or another process needs more than
 before, the loader is the one to give its share up: from then on it makes batches in the computer's
 memory, and copies them.
+
+That memory is enough for one pass at a time. It is for the pass that was begun last; one that still
+runs then goes on in the computer's memory, and so do single batches that are asked for in between
+(`peek`, a batch by its number).
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,7 +31,7 @@ from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.state import Position
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe, Turn
 
 __all__ = ["GpuFeed", "GpuIterator"]
 
@@ -72,7 +77,34 @@ class GpuFeed(Feed[B]):
         return self._begin_at(begin)
 
     def _begin_at(self, begin: Position) -> GpuIterator[B]:
-        return GpuIterator(self, begin)
+        return GpuIterator(self, begin, self._on_batch)
+
+    def peek(self) -> B:
+        """The first batch of the next pass, without moving on."""
+        ahead = self._aside(self._next, threads=1, depth=1)
+        try:
+            return next(ahead)
+        finally:
+            ahead.close()
+
+    def seek(self, step: int) -> EpochIterator[B]:
+        """Batches of the epoch that comes next from `step` on, without moving on to it."""
+        begin = self._next._replace(step=step)
+        free = isinstance(self.recipe, GpuRecipe) and not self.recipe.turn.taken
+        iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
+        self._iterators.add(iterator)
+        return iterator
+
+    def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:
+        """Batches from a place on, made in the computer's memory: a pass may have the GPU's."""
+        spare = self.spare(self.recipe.finish)
+        options = replace(spare.options, **few)
+        begin = with_chunk(begin, spare.plan.chunk)
+        return EpochIterator(spare.recipe, begin, options.place, options, _ignore)
+
+    def spare(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
+        """Makes the same batches in the computer's memory, and copies them."""
+        return self._spare.finishing(finish)
 
     def give_up(self) -> None:
         """Make batches in the computer's memory from now on.
@@ -82,7 +114,7 @@ class GpuFeed(Feed[B]):
         """
         finish = self.recipe.finish
         self.let_go()
-        self.take_over(self._spare.finishing(finish))
+        self.take_over(self.spare(finish))
         self.tell(f"Arrow: {_GIVEN_UP}")
         warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=6)  # the training loop
 
@@ -93,7 +125,7 @@ class GpuFeed(Feed[B]):
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
         if isinstance(self.recipe, GpuRecipe):
-            self.recipe = self.recipe.host
+            self.recipe = self.spare(self.recipe.finish).recipe
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
@@ -102,11 +134,8 @@ class GpuFeed(Feed[B]):
         """Make batches as another feed of the same rows does."""
         self.recipe, self.options = made.recipe, made.options
         self.plan = replace(self.plan, chunk=made.plan.chunk)
-        self._next, self._now = self.with_chunk(self._next), self.with_chunk(self._now)
-
-    def with_chunk(self, position: Position) -> Position:
-        """The same place in an epoch, in the chunks of this feed."""
-        return position._replace(plan=replace(position.plan, chunk=self.plan.chunk))
+        chunk = self.plan.chunk
+        self._next, self._now = with_chunk(self._next, chunk), with_chunk(self._now, chunk)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _plain, ({k: v for k, v in self.__getstate__().items() if k not in self._own},)
@@ -121,44 +150,123 @@ class GpuIterator(EpochIterator[B]):
         Whose.
     position
         Where to begin.
+    on_batch
+        As for `EpochIterator`.
     """
 
-    def __init__(self, feed: GpuFeed[B], position: Position) -> None:
-        self._feed, self._closed = feed, False
-        options = feed.options
-        super().__init__(feed.recipe, position, options.place, options, feed._on_batch)
+    def __init__(
+        self,
+        feed: GpuFeed[B],
+        position: Position,
+        on_batch: Callable[[EpochIterator[B], int], None],
+    ) -> None:
+        self._feed, self._closed, self._sent_aside = feed, False, False
+        self._user = threading.get_ident()
+        recipe, options = feed.recipe, feed.options
+        self._recipe, self._finish = recipe, recipe.finish
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.take(self)
+        super().__init__(recipe, position, options.place, options, on_batch)
+        if self._sent_aside:  # by another thread, meanwhile
+            self._prefetch.close()
 
     def _take(self) -> list[B]:
-        try:
-            return self._take_now()
-        except Exception as e:
-            if self._closed or not isinstance(self._recipe, GpuRecipe) or not _no_memory(e):
-                raise
-        self._go_over(self._feed.give_up)
-        return self._take_now()
+        self._user = threading.get_ident()
+        while not self._closed:
+            if self._sent_aside:
+                self._go_on_aside()
+            if not isinstance(self._recipe, GpuRecipe):
+                break
+            try:
+                return self._take_now()
+            except Exception as e:  # StopIteration too: another thread may have sent it aside
+                if self._sent_aside:
+                    continue
+                if self._closed or not _no_memory(e):
+                    raise
+            self._go_over(self._feed.give_up)
+        return super()._take()
 
     def _take_now(self) -> list[B]:
         return super()._take()
 
-    def _go_over(self, change: Callable[[], None]) -> None:
-        """Begin again where this stands, after the feed has changed its way."""
-        feed = self._feed
+    @property
+    def there(self) -> bool:
+        """Whether what it needs lies on the GPU."""
+        return isinstance(self._recipe, GpuRecipe)
+
+    def step_aside(self, turn: Turn) -> None:
+        """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
+
+        May be called from another thread. This one goes on in the computer's memory, when it is
+        asked for the next chunk.
+        """
+        recipe = self._recipe
+        if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
+            return
+        self._sent_aside = True
+        if not hasattr(self, "_prefetch"):  # it will see that by itself
+            return
         self._prefetch.close()
+        if self._user == threading.get_ident():  # else that thread may just be taking from it
+            self._empty()
+            self._recipe = recipe.host
+
+    def _empty(self) -> None:
+        """Keep nothing of what was made ready."""
         self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
         self._queued.clear()
-        if feed.recipe is self._recipe:  # else it has changed before, for another iterator
-            self._recipe = self._recipe.host  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
+        if self._sent_aside:
+            self._go_on_aside()
+        super().load_state_dict(state)
+
+    def _go_on_aside(self) -> None:
+        """Begin again where this stands, in the computer's memory."""
+        spare = self._feed.spare(self._finish)
+        self._begin_again(spare.recipe, spare.options, spare.plan.chunk)
+        self._sent_aside = False
+
+    def _go_over(self, change: Callable[[], None]) -> None:
+        """Begin again where this stands, after the feed has changed its way."""
+        feed, recipe = self._feed, self._recipe
+        self._prefetch.close()
+        self._empty()
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.give_back(self)
+            self._recipe = recipe.host
+        if feed.recipe is recipe:  # else it has changed before, for another iterator
+            del recipe
             change()
-        self._recipe, self._options = feed.recipe, feed.options
-        self._sit_down(feed.with_chunk(self.position))
+        if isinstance(feed.recipe, GpuRecipe):
+            feed.recipe.turn.take(self)
+        self._begin_again(feed.recipe, feed.options, feed.plan.chunk)
+
+    def _begin_again(self, recipe: Any, options: LoaderOptions, chunk: int) -> None:
+        self._recipe, self._options = recipe, options
+        self._sit_down(with_chunk(self.position, chunk))
         self._start()
-        if self._closed:  # by another thread, meanwhile
+        aside = self._sent_aside and isinstance(recipe, GpuRecipe)
+        if self._closed or aside:  # by another thread, meanwhile
             self._prefetch.close()
 
     def close(self) -> None:
         """End the threads; there is no next batch after this."""
         self._closed = True
+        if isinstance(self._recipe, GpuRecipe):
+            self._recipe.turn.give_back(self)
         super().close()
+
+
+def with_chunk(position: Position, chunk: int) -> Position:
+    """The same place in an epoch, in chunks of so many steps."""
+    return position._replace(plan=replace(position.plan, chunk=chunk))
+
+
+def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
+    return None
 
 
 def _no_memory(error: BaseException) -> bool:

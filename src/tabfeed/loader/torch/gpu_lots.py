@@ -28,6 +28,7 @@ from tabfeed.loader.helper_processes import Helper, Helpers
 from tabfeed.loader.lots import Lot, LotReader
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import ReadsParts
+from tabfeed.loader.torch.devices import on_device
 from tabfeed.loader.torch.gpu_buffers import Plane, Slab, Slabs
 from tabfeed.trace import span
 
@@ -110,11 +111,15 @@ def bring(
         Sees to those that are packed.
     """
     packed = [lot for lot in lots if lot.slab is None and lot.packed is not None]
-    if packed and unpack is not None:
-        unpack(packed)
-    waiting = [lot for lot in lots if lot.slab is None]
-    if not waiting:
-        return
+    with on_device(slabs.device):
+        if packed and unpack is not None:
+            unpack(packed)
+        if waiting := [lot for lot in lots if lot.slab is None]:
+            _copy(waiting, slabs, stream)
+
+
+def _copy(waiting: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
+    """Copy lots from their desks."""
     with torch.cuda.stream(stream):
         taken = slabs.take(stream, len(waiting))
         pairs = zip(waiting, taken, strict=True)
@@ -144,6 +149,8 @@ class GpuLotReader:
         How many processes of their own decode; 0 if the threads themselves do.
     hands
         How many of them see to one lot.
+    device
+        The GPU.
     """
 
     host: LotReader
@@ -151,6 +158,7 @@ class GpuLotReader:
     desks: Desks
     processes: int = 0
     hands: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
     _verified: set[int] = field(default_factory=set)
     _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
@@ -180,7 +188,8 @@ class GpuLotReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch."""
-        return [self._read(epoch, number) for number in numbers]
+        with on_device(self.device):  # desks are made ready, and looked at, in its name
+            return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> GpuLot:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)

@@ -27,7 +27,6 @@ __all__ = ["GpuEmbedding", "GpuOps", "GpuPadding"]
 
 Tensor = torch.Tensor
 _BLOCK = 2**26  # bytes of a table that are copied at a time
-_GUESS = 8  # values in a ragged row, as `Layout.row_bytes` guesses
 
 
 class GpuPadding:
@@ -187,7 +186,7 @@ class _Widths:
 
     @classmethod
     def of(cls, layout: Layout) -> _Widths:
-        ragged = {name: _GUESS for name, _ in layout.lists}
+        ragged = {name: layout.length(name) for name, _ in layout.lists}
         sizes = {name: dtype.itemsize for name, dtype in layout.lists}
         return cls(ragged | {n: width for n, width, _ in layout.fixed}, sizes, set(ragged))
 

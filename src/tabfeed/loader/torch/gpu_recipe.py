@@ -12,6 +12,8 @@ every one the training thread would wait. Where columns are put together in the 
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,13 +27,15 @@ from tabfeed.loader.plan import ChunkPlan, Epoch
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import SharedLots
+from tabfeed.loader.torch.devices import on_device
 from tabfeed.loader.torch.gpu_chunks import mark_used
 from tabfeed.loader.torch.nest import tensors_in
 from tabfeed.trace import span
 
-__all__ = ["GpuRecipe", "Parts", "Ready", "for_host", "timed_event"]
+__all__ = ["GpuRecipe", "Parts", "Ready", "StreamRecipe", "Turn", "for_host", "timed_event"]
 
 B = TypeVar("B")
+R = TypeVar("R", bound="StreamRecipe[Any]")
 
 
 class Parts(NamedTuple):
@@ -63,22 +67,48 @@ class Ready(NamedTuple):
     owners: list[Any]
 
 
+class Turn:
+    """Whose the memory of lots is: it is enough for one pass, and goes to the one begun last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the collector may end another pass while it is held
+        self._whose: Callable[[], Any] = _nobody
+
+    @property
+    def taken(self) -> bool:
+        """Whether a pass has it."""
+        return self._whose() is not None
+
+    def take(self, whose: Any) -> None:
+        """Have it; whoever had it steps aside first."""
+        with self._lock:
+            before, self._whose = self._whose(), weakref.ref(whose)
+        if before is not None and before is not whose:
+            before.step_aside(self)
+
+    def give_back(self, whose: Any) -> None:
+        """Leave it to the next one."""
+        with self._lock:
+            if self._whose() is whose:
+                self._whose = _nobody
+
+
+def _nobody() -> None:
+    return None
+
+
 @dataclass(frozen=True)
-class GpuRecipe(Recipe[B]):
-    """How a chunk of batches is made on a GPU.
+class StreamRecipe(Recipe[B]):
+    """How a chunk of batches is made in the computer's memory, and copied to a GPU.
 
     Attributes
     ----------
     stream
-        The stream on which chunks are put together.
+        The stream on which that is queued.
     device
         The GPU.
     host
         The same in the computer's memory, for worker processes.
-    timed
-        Whether events tell their time.
-    here
-        Whether the training thread queues what is to be done on the GPU.
     latest
         The event at which the model comes to the chunk that arrived last; whoever waits for it
         rests. All who use the same memory share it.
@@ -87,29 +117,16 @@ class GpuRecipe(Recipe[B]):
     stream: Any = None
     device: Any = None
     host: Any = None
-    timed: bool = False
-    here: bool = False
     latest: deque[Any] = field(default_factory=partial(deque, maxlen=1))
 
-    @property
-    def queue_ahead(self) -> int:  # type: ignore[override]
-        """Chunks that are queued before they are needed, beside the next one."""
-        return int(self.here)
-
     def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
-        """The batches of one chunk, on one rank: queued, or all that is needed for that."""
-        if self.here:
-            with span("plan"):
-                plan = epoch.chunk(number, place.rank, place.world)
-            found = lots.get(strip.lot for strip in plan.strips)
-            places = self._maker.bring(plan, found)
-            return Parts(plan, found, places, partial(lots.done, number))
-        with torch.cuda.stream(self.stream):
+        """The batches of one chunk, on one rank, queued."""
+        with on_device(self.device), torch.cuda.stream(self.stream):
             return self.queued(super().make(epoch, place, lots, number))
 
-    @property
-    def _maker(self) -> Any:
-        return self.maker  # on a GPU
+    def queued(self, batches: list[B]) -> Ready:
+        """Batches that were just queued on the stream, with what `arrive` needs to know."""
+        return Ready(batches, self.stream.record_event(), list(_owners(batches)))
 
     def let_catch_up(self) -> None:
         """Wait until the model has come to the latest chunk, of this pass or one before.
@@ -120,11 +137,72 @@ class GpuRecipe(Recipe[B]):
             with span("behind"):
                 self.latest[-1].synchronize()
 
+    def arrive(self, made: Any) -> list[B]:
+        """Let the stream of the training thread wait for the batches."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(made.event)
+        for tensor in made.owners:
+            tensor.record_stream(current)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.latest.append(current.record_event(event))
+        batches: list[B] = made.batches
+        return batches
+
+    def finishing(self: R, finish: Any) -> R:
+        """The same chunks, cut into batches by another function."""
+        host = self.host and replace(self.host, finish=for_host(finish))
+        return replace(self, finish=finish, host=host)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.host,)  # streams stay in their process
+
+
+@dataclass(frozen=True)
+class GpuRecipe(StreamRecipe[B]):
+    """How a chunk of batches is made on a GPU.
+
+    Attributes
+    ----------
+    timed
+        Whether events tell their time.
+    here
+        Whether the training thread queues what is to be done on the GPU.
+    turn
+        Which pass has the memory of lots.
+    """
+
+    timed: bool = False
+    here: bool = False
+    turn: Turn = field(default_factory=Turn)
+
+    @property
+    def queue_ahead(self) -> int:  # type: ignore[override]
+        """Chunks that are queued before they are needed, beside the next one."""
+        return int(self.here)
+
+    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+        """The batches of one chunk, on one rank: queued, or all that is needed for that."""
+        if not self.here:
+            return super().make(epoch, place, lots, number)
+        with span("plan"):
+            plan = epoch.chunk(number, place.rank, place.world)
+        found = lots.get(strip.lot for strip in plan.strips)
+        places = self._maker.bring(plan, found)
+        return Parts(plan, found, places, partial(lots.done, number))
+
+    @property
+    def _maker(self) -> Any:
+        return self.maker  # on a GPU
+
     def queue(self, made: Any) -> Any:
         """Queue the making of a chunk, if that was left to the training thread."""
         if not isinstance(made, Parts):
             return made
-        with span("queue", rows=made.plan.rows), torch.cuda.stream(self.stream):
+        with (
+            span("queue", rows=made.plan.rows),
+            on_device(self.device),
+            torch.cuda.stream(self.stream),
+        ):
             chunk = Chunk(made.plan.bounds)
             self._maker.gather(chunk, made.found, made.places)
             for op in self.ops:
@@ -143,25 +221,6 @@ class GpuRecipe(Recipe[B]):
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
         shared = self.here and getattr(self.finish, "only_cuts", False)
         return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
-
-    def arrive(self, made: Any) -> list[B]:
-        """Let the stream of the training thread wait for the batches."""
-        current = torch.cuda.current_stream(self.device)
-        current.wait_event(made.event)
-        for tensor in made.owners:
-            tensor.record_stream(current)
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        self.latest.append(current.record_event(event))
-        batches: list[B] = made.batches
-        return batches
-
-    def finishing(self, finish: Any) -> GpuRecipe[Any]:
-        """The same chunks, cut into batches by another function."""
-        host = self.host and replace(self.host, finish=for_host(finish))
-        return replace(self, finish=finish, host=host)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.host,)  # streams stay in their process
 
 
 def for_host(finish: Any) -> Any:

@@ -2,38 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["copied", "tensors_in", "with_tensors"]
 
 Tensor = torch.Tensor
+_PLAIN = (dict, list, tuple)
+_HELD = (*_PLAIN, Mapping)
+_BUILT_IN = (*_PLAIN, set, frozenset, deque)
+_EMPTY = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size})
+# In these there is nothing of a batch, though there may be much else.
+_OTHER = (
+    *(str, bytes, bytearray, memoryview, range, np.ndarray, np.generic, torch.nn.Module),
+    *(type, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
+)
+_MOST = 1000  # objects that are looked into for one that a batch holds
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All of them, in order.
+    """All of them, in order; in objects of any kind as well.
+
+    What such an object holds is found wherever it keeps it: a dataclass, attributes, slots. A
+    thousand objects that it leads to are looked into, the nearest first, and no modules.
 
     Examples
     --------
     >>> [t.item() for t in tensors_in(({"a": torch.tensor(1)}, [torch.tensor(2)], None))]
     [1, 2]
+    >>> from types import SimpleNamespace
+    >>> [t.item() for t in tensors_in([SimpleNamespace(pair=(torch.tensor(3), "b"))])]
+    [3]
     """
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
+    found: list[Tensor] = []
+    _gather(value, found, set())
+    return iter(found)
+
+
+def _gather(value: Any, found: list[Tensor], around: set[int]) -> None:
+    """Put the tensors of a value to those found; `around` it are others, by their identity."""
+    kind = type(value)
+    if kind in _EMPTY or id(value) in around:
+        return
+    if issubclass(kind, Tensor):
+        found.append(value)
+        return
+    plain = kind in _PLAIN
+    if not (plain or issubclass(kind, _HELD)):
+        found.extend(_hidden(_parts(value)))
+        return
+    start = len(found)
+    around.add(id(value))
+    for item in _items(value):
+        if type(item) is Tensor:
+            found.append(item)
+        else:
+            _gather(item, found, around)
+    around.discard(id(value))
+    if not plain and (more := _attributes(value)):
+        known = {id(tensor) for tensor in found[start:]}
+        found.extend(tensor for tensor in _hidden(more) if id(tensor) not in known)
+
+
+def _hidden(parts: list[Any]) -> Iterator[Tensor]:
+    """The tensors that parts of an object lead to, wherever they are kept; each once."""
+    ahead, seen, looked = deque(parts), set(), 0
+    kept: list[Any] = []  # so that none gets the identity of another
+    while ahead:
+        item = ahead.popleft()
+        kind = type(item)
+        if kind in _EMPTY or id(item) in seen:
+            continue
+        seen.add(id(item))
+        kept.append(item)
+        if issubclass(kind, Tensor):
+            yield item
+        elif looked < _MOST:
+            looked += 1
+            ahead.extend(_parts(item))
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object of any kind holds."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _items(value)
+    return [] if issubclass(kind, _OTHER) else [*_items(value), *_attributes(value)]
+
+
+def _items(value: Any) -> list[Any]:
+    """What a container holds; of one that only the program knows no more than is reasonable."""
+    kind = type(value)
+    if kind is dict:
+        return list(value.values())
+    if kind is list or kind is tuple:
+        return list(value)
+    try:
+        most = None if issubclass(kind, _BUILT_IN) else _MOST
+        if issubclass(kind, Mapping):
+            return list(islice(value.values(), most))
+        if issubclass(kind, Sequence | Set):
+            return list(islice(value, most))
+    except Exception:  # whatever it does when it is asked
+        pass
+    return []
+
+
+def _attributes(value: Any) -> list[Any]:
+    """What an object has in its ``__dict__`` and its slots; no property is asked."""
+    found: list[Any] = []
+    try:
+        held = getattr(value, "__dict__", None)
+        if isinstance(held, dict):
+            found += list(held.values())
+        kind: Any = type(value)
+        for slot in _slots(kind):
+            with suppress(AttributeError):  # nothing is in it
+                found.append(slot.__get__(value))
+    except Exception:  # an object that does not want to be looked at
+        pass
+    return found
+
+
+@lru_cache(maxsize=256)
+def _slots(kind: type) -> tuple[Any, ...]:
+    """The slots of all objects of a class."""
+    held = [member for base in kind.__mro__ for member in vars(base).values()]
+    return tuple(member for member in held if type(member) is MemberDescriptorType)
 
 
 def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same around other tensors; a mapping of any kind becomes a dict."""
+    """The same around other tensors; a mapping of any kind becomes a dict.
+
+    What is no mapping, list or tuple stays as it is, and `tensors` of its own are left out.
+    """
     if isinstance(value, Tensor):
         return next(tensors)
+    if type(value) not in _PLAIN:  # it may hold more than is replaced
+        tensors = iter(list(islice(tensors, sum(1 for _ in tensors_in(value)))))
     if isinstance(value, Mapping):
         return {name: with_tensors(item, tensors) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,4 +1,8 @@
-"""Snappy on the GPU, by NVIDIA's nvCOMP, which comes with pylibcudf."""
+"""Snappy on the GPU, by NVIDIA's nvCOMP, which comes with pylibcudf.
+
+Whether it works is found out by a page of four bytes: that it can be loaded says nothing of the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,16 @@ from typing import Any
 
 import torch
 
+from tabfeed.loader.packed_pages import ROWS
+from tabfeed.loader.torch.devices import on_device
+
 __all__ = ["decompress", "why_not_nvcomp"]
 
 Tensor = torch.Tensor
 _FILE = "lib64/libnvcomp.so.5"  # the number is that of the interface
+_PLAIN = b"rows"
+_PAGE = bytes([len(_PLAIN), (len(_PLAIN) - 1) << 2]) + _PLAIN  # its size, and bytes as they are
+_works: set[torch.device] = set()  # where it was tried
 
 
 class _Options(ctypes.Structure):
@@ -40,13 +50,37 @@ def _library() -> Any:
     return library
 
 
-def why_not_nvcomp() -> str | None:
-    """Why it cannot be used; None if it can."""
+def why_not_nvcomp(device: torch.device) -> str | None:
+    """Why it cannot be used on a GPU; None if it can. Tries it, once."""
     try:
         _library()
     except (OSError, AttributeError) as e:
         return f"nvCOMP cannot be loaded ({e}); pip install tabfeed[gpu]"
+    if device not in _works:
+        try:
+            _try(device)
+        except Exception as e:  # a driver that is too old, no memory
+            return f"nvCOMP cannot be used ({type(e).__name__}: {e})"
+        _works.add(device)
     return None
+
+
+def _try(device: torch.device) -> None:
+    """Have a page decompressed, beside everything else."""
+    with on_device(device):
+        stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            page, plain = (
+                torch.tensor(list(data), dtype=torch.uint8, device=device)
+                for data in (_PAGE, bytes(len(_PLAIN)))
+            )
+            told = {"at": page.data_ptr(), "stored": len(_PAGE)}
+            told |= {"to": plain.data_ptr(), "bytes": len(_PLAIN)}
+            table = torch.tensor([[told.get(row, 0)] for row in ROWS], device=device)
+            decompress(table, stream)
+            found = bytes(plain.tolist())  # which waits for it
+    if found != _PLAIN:
+        raise RuntimeError(f"a page became {found!r}, not {_PLAIN!r}")
 
 
 def decompress(table: Tensor, stream: Any) -> None:

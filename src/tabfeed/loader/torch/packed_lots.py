@@ -41,6 +41,7 @@ from tabfeed.loader.packed_pages import (
 )
 from tabfeed.loader.plan import Epoch
 from tabfeed.loader.readers import PartReader, ReadsParts
+from tabfeed.loader.torch.devices import on_device
 from tabfeed.loader.torch.gpu_buffers import planes_of
 from tabfeed.loader.torch.gpu_lots import GpuLot, GpuLotReader
 from tabfeed.loader.torch.nvcomp import why_not_nvcomp
@@ -80,7 +81,7 @@ def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
     kinds
         Those that values are of.
     """
-    if (reason := why_not_nvcomp()) is not None:
+    if (reason := why_not_nvcomp(device)) is not None:
         return reason
     if "tensorflow" in sys.modules and "triton" not in sys.modules:
         # Both bring LLVM, and the second to be loaded takes the process down.
@@ -184,7 +185,8 @@ class PackedLotReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
         """Some lots of an epoch."""
-        return [self._read(epoch, number) for number in numbers]
+        with on_device(self.arrow.device):
+            return [self._read(epoch, number) for number in numbers]
 
     def close(self) -> None:
         """End processes and threads that nobody uses; they are started again if there is need."""

@@ -25,14 +25,15 @@ from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.ranks import Place
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.shared_lots import Ahead, SharedLots
-from tabfeed.loader.torch.devices import check_device, free_bytes
-from tabfeed.loader.torch.gpu import GpuOptions
+from tabfeed.loader.torch.devices import check_device, free_bytes, on_device
+from tabfeed.loader.torch.gpu import memory_for
 from tabfeed.loader.torch.gpu_buffers import planes_of, torch_dtype
 from tabfeed.loader.torch.gpu_memory import Need
 from tabfeed.loader.torch.gpu_ops import GpuOps
@@ -57,6 +58,7 @@ _DEPTH = 3
 _MOST_THREADS = 12
 _LOTS_AT_ONCE = 64
 _ORDERS = 2  # permutations kept: an epoch that ends and one that begins
+_CHOICE = "Arrow: all rows are read once and stay on the GPU, where batches are made of them"
 
 
 class _Nothing:
@@ -87,9 +89,10 @@ class ResidentReader:
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[None]:
         """Have some lots in the store."""
         if not self.store.whole:
-            for number in numbers:
-                for partition in epoch.partitions(number):
-                    self.store.add(partition, self.host)
+            with on_device(self.store.stream.device):
+                for number in numbers:
+                    for partition in epoch.partitions(number):
+                        self.store.add(partition, self.host)
         return [None] * len(numbers)
 
 
@@ -149,10 +152,16 @@ class ResidentRecipe(GpuRecipe[B]):
     def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, not done."""
         self.store.check_process()
-        if not self.store.whole:
-            self._fill(epoch, lots)
-        with torch.cuda.stream(self.stream):
-            return self.queued(self.finished([self._chunk(epoch, place, number)]))
+        try:
+            with on_device(self.device):
+                if not self.store.whole:
+                    self._fill(epoch, lots)
+                with torch.cuda.stream(self.stream):
+                    return self.queued(self.finished([self._chunk(epoch, place, number)]))
+        except RuntimeError as e:
+            if not isinstance(e, torch.OutOfMemoryError) and "out of memory" not in str(e):
+                raise
+            raise self.store.no_room() from e
 
     def _fill(self, epoch: Epoch, lots: SharedLots[Any]) -> None:
         """Read what is missing, together with the other threads."""
@@ -258,7 +267,9 @@ def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B
         device=device,
         store=store,
     )
-    return Feed(made, plan, _with(feed.options, threads))
+    whole = Feed(made, plan, _with(feed.options, threads))
+    whole.reader_choice = _CHOICE
+    return whole
 
 
 def check_gpu(device: torch.device) -> None:
@@ -278,7 +289,7 @@ def _with(options: LoaderOptions, threads: int) -> LoaderOptions:
 def _allowed(options: GpuOptions, device: torch.device) -> int:
     """Bytes that may be used: as given, else half of what is free."""
     if options.device_memory is not None:
-        return options.memory(device)
+        return memory_for(options, device)
     return free_bytes(device) // 2
 
 

@@ -126,6 +126,15 @@ class Store:
                 "use num_workers=0, which prepares batches in background threads"
             )
 
+    def no_room(self) -> LoaderError:
+        """What is said if there is no memory left for the next batches."""
+        return LoaderError(
+            'there is no memory left on the GPU for the next batches: with cache="device" all rows '
+            f"lie there, which takes {gigabytes(self._size.known)} with batches on their way, and "
+            "cannot be given up without changing their order. Let the model leave that free and go "
+            'on from state_dict(), or use cache=None, "memory" or "disk"'
+        )
+
     def _claim(self, number: int) -> bool:
         self.check_process()
         with self._changed:

@@ -26,6 +26,7 @@ import torch
 from tabfeed.errors import LoaderError
 from tabfeed.loader.packed_pages import ROWS, Kind, Pages
 from tabfeed.loader.torch import gpu_buffers
+from tabfeed.loader.torch.devices import on_device
 from tabfeed.loader.torch.gpu_buffers import Slab, Slabs
 from tabfeed.loader.torch.gpu_lots import GpuLot
 from tabfeed.loader.torch.nvcomp import decompress
@@ -140,7 +141,8 @@ class Unpacker:
 
     def __init__(self, slabs: Slabs, lanes: Lanes, kinds: Sequence[Kind]) -> None:
         self.slabs, self.lanes, self.kinds = slabs, lanes, kinds
-        self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
+        with on_device(slabs.device):
+            self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
         planes = list(slabs.planes)
         self._widths = np.repeat([p.width for p in planes], [p.columns for p in planes])
         self._asked: deque[_Asked] = deque()
