@@ -50,7 +50,8 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     train(accelerator, given.data, given.batch, given.epochs)
-    accelerator.wait_for_everyone()
+    if accelerator.num_processes > 1:
+        torch.distributed.barrier()  # Accelerate's own wants a GPU for each rank, if there is one
     accelerator.end_training()  # or the ranks' connections go down with whoever exits first
 
 

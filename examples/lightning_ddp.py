@@ -74,6 +74,7 @@ def main() -> None:
         enable_model_summary=False,
     )
     trainer.fit(Module(given.data, given.batch))
+    torch.distributed.destroy_process_group()  # its threads must end before the interpreter does
 
 
 if __name__ == "__main__":

@@ -41,9 +41,12 @@ def run(*command: str | Path) -> str:
         ("movielens_torch", ("--rows", "20000", "--epochs", "1"), "with genres"),
         ("sessions_torch", ("--sessions", "3000", "--epochs", "1"), "GRU"),
         ("criteo_ddp", ("--rows", "4000", "--batch-size", "200", "--epochs", "1"), "2 ranks"),
+        ("criteo_fastai", ("--rows", "8000", "--batch-size", "200", "--epochs", "2"), "epoch 1:"),
     ],
 )
 def test_it_trains(name: str, small: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    if name == "criteo_fastai":
+        pytest.importorskip("fastai")
     assert told in run(f"{name}.py", *small, "--folder", tmp_path / "out")
 
 

@@ -81,8 +81,9 @@ def arrays(batch: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("device", [None, "cuda", "gpu:0", 0])
 def test_batches_are_on_the_gpu_by_default_and_by_name(make: Make, device: Any) -> None:
-    for array in arrays(next(iter(make(data(), targets=["y"], device=device)))).values():
-        assert {d.platform for d in array.devices()} == {"gpu"}
+    with make(data(), targets=["y"], device=device) as loader:  # or its threads compile on
+        for array in arrays(next(iter(loader))).values():
+            assert {d.platform for d in array.devices()} == {"gpu"}
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

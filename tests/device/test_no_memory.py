@@ -66,3 +66,40 @@ def test_the_loader_gives_its_share_up_and_goes_on(dataset, reader):
     assert "given up its own" in gpu.reader_choice
     del taken
     torch.cuda.empty_cache()
+
+
+@pytest.fixture
+def small_gpu():
+    """Have torch find so many bytes more than are in use, and no others."""
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def set_free(nbytes):
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + nbytes) / total)
+
+    yield set_free
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("reader", ["arrow", "cudf", "auto"])
+def test_a_step_that_finds_no_memory_can_have_the_loaders(dataset, reader, small_gpu):
+    host, gpu = (
+        TorchAsyncItr(dataset, CATS, CONTS, ["y"], batch_size=65_536, shuffle=True, **options)
+        for options in ({"device": "cpu"}, {"device": "cuda", "reader": reader})
+    )
+    free = 4 * 10**8
+
+    def step(nbytes):
+        torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+    for number, (one, other) in enumerate(zip(host, gpu, strict=True)):
+        assert all(torch.equal(a, on_host(b)) for a, b in zip(one, other, strict=True))
+        if number == 10:
+            held = torch.cuda.memory_allocated()  # all of it the loader's
+            small_gpu(free)
+            with pytest.raises(torch.OutOfMemoryError):
+                step(free + held // 2)
+            gpu.release_memory()
+            step(free + held // 2)
+    assert number == len(host) - 1
+    assert "as asked for, batches are made in the computer's memory" in gpu.reader_choice

@@ -298,6 +298,46 @@ def test_a_state_is_loaded_into_a_pass_that_stepped_aside(many):
     assert same(plain[9:], old) and same(plain[3:], new)
 
 
+# -- memory that the program wants back -----------------------------------------------------
+
+
+@pytest.mark.parametrize("reader", ["arrow", "auto"])
+@pytest.mark.parametrize("taken", [0, 3, 100])
+def test_memory_is_back_at_once_and_the_pass_goes_on(dataset, monkeypatch, reader, taken):
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
+    monkeypatch.setattr("tabfeed.loader.torch.auto_reader.timed_event", lambda stream: Never())
+    monkeypatch.setattr("tabfeed.loader.torch.gpu_recipe.timed_event", lambda stream: Never())
+    plain, loader = tuples(dataset), walked(tuples(dataset), reader)
+    slabs, batches = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    expected, found = list(plain), [next(batches) for _ in range(taken)]
+    loader.release_memory()
+    assert slabs() is None
+    assert loader.reader_choice.startswith("Arrow: as asked for, batches are made in the computer")
+    assert same(expected, found + list(batches))
+    loader.release_memory()  # there is nothing left
+    assert same(plain, loader)
+
+
+def test_memory_of_several_passes(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    slabs, old = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    before = [next(old) for _ in range(5)]
+    loader.set_epoch(0)
+    new = iter(loader)
+    after = [next(new) for _ in range(7)]
+    loader.release_memory()
+    assert slabs() is None
+    assert same(plain, before + list(old)) and same(plain, after + list(new))
+
+
+def test_who_has_no_memory_on_a_gpu_has_none_to_give_back(dataset):
+    plain = tuples(dataset)
+    batches = iter(plain)
+    found = [next(batches) for _ in range(3)]
+    plain.release_memory()
+    assert same(tuples(dataset), found + list(batches))
+
+
 def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):
     loader = walked(tuples(dataset))
     fail_in(monkeypatch, TRAINING, "an illegal memory access was encountered")

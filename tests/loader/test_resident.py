@@ -432,3 +432,11 @@ def test_threads_work_on_the_gpu_of_the_loader(dataset, monkeypatch):
     monkeypatch.setattr(resident, "on_device", on_device)
     monkeypatch.setattr(torch.cuda, "stream", stream)
     assert len(keys(loader)) == 9 and not missed
+
+
+def test_what_is_all_there_is_cannot_be_given_back(dataset):
+    loader = dicts(dataset)
+    for one in (loader, loader.map(lambda x, y: (x, y))):
+        with pytest.raises(LoaderError, match='with cache="device" all rows lie on the GPU'):
+            one.release_memory()
+    assert sum(len(y) for _, y in loader) == ROWS

@@ -236,7 +236,7 @@ class Feed(Generic[B]):
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        new: Feed[Any] = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        new: Feed[Any] = type(self)(self.recipe.finishing(finish), self.plan, self.options)
         if self.reader_choice:
             new.reader_choice = self.reader_choice
         return new
@@ -326,6 +326,9 @@ class Feed(Generic[B]):
         position = restore(state, self.plan).upcoming
         check_plan(position.plan, self.options)
         self._next = self._now = position
+
+    def release_memory(self) -> None:
+        """Give back what is held on a GPU: nothing, where batches are made in another way."""
 
     def close(self) -> None:
         """End the threads of all iterators, and processes that read for them."""

@@ -62,6 +62,14 @@ class Door:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
         return shuffle_quality(self.feed.plan)
 
+    def release_memory(self) -> None:
+        """Give back the memory on a GPU that chunks lie in, for a step that found too little.
+
+        Call it where the step was called; then call the step again. From the next chunk on, the
+        same batches are made in the computer's memory, and copied.
+        """
+        self.feed.release_memory()
+
     def close(self) -> None:
         """End the background threads of all passes."""
         self.feed.close()

@@ -6,7 +6,8 @@ another's is asked for.
 
 If a GPU runs out of memory in mid-epoch, because the model or another process needs more than
 before, the loader is the one to give its share up: from then on it makes batches in the computer's
-memory, and copies them.
+memory, and copies them. It does so by itself when it finds no memory, and when it is asked to, by a
+program whose step found none.
 
 That memory is enough for one pass at a time. It is for the pass that was begun last; one that still
 runs then goes on in the computer's memory, and so do single batches that are asked for in between
@@ -40,6 +41,7 @@ _GIVEN_UP = (
     "there was no memory left on the GPU, so the loader has given up its own: batches are made in "
     "the computer's memory from here on, and copied"
 )
+_RELEASED = "as asked for, batches are made in the computer's memory, and copied"
 
 
 class GpuFeed(Feed[B]):
@@ -112,11 +114,22 @@ class GpuFeed(Feed[B]):
         What others hold of the memory (a second iterator, a loader made by `map`) stays until they
         give it up as well.
         """
+        self._leave_gpu(_GIVEN_UP)
+        warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=6)  # the training loop
+
+    def release_memory(self) -> None:
+        """The same because the program wants it; a pass that runs goes on with its next chunk."""
+        for iterator in list(self._iterators):
+            if isinstance(iterator, GpuIterator):
+                iterator.release()
+        if isinstance(self.recipe, GpuRecipe):
+            self._leave_gpu(_RELEASED)
+
+    def _leave_gpu(self, why: str) -> None:
         finish = self.recipe.finish
         self.let_go()
         self.take_over(self.spare(finish))
-        self.tell(f"Arrow: {_GIVEN_UP}")
-        warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=6)  # the training loop
+        self.tell(f"Arrow: {why}")
 
     def tell(self, why: str) -> None:
         """Say who reads now, and why."""
@@ -211,6 +224,13 @@ class GpuIterator(EpochIterator[B]):
         if self._user == threading.get_ident():  # else that thread may just be taking from it
             self._empty()
             self._recipe = recipe.host
+
+    def release(self) -> None:
+        """Give back what lies on the GPU for the chunks to come, for good."""
+        recipe = self._recipe
+        if isinstance(recipe, GpuRecipe):
+            self.step_aside(recipe.turn)
+            recipe.turn.give_back(self)
 
     def _empty(self) -> None:
         """Keep nothing of what was made ready."""

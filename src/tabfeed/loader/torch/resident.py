@@ -221,6 +221,19 @@ class ResidentRecipe(GpuRecipe[B]):
 # -- the feed ---------------------------------------------------------------------------------
 
 
+class ResidentFeed(Feed[B]):
+    """A feed whose rows all lie on a GPU."""
+
+    reader_choice = _CHOICE
+
+    def release_memory(self) -> None:
+        """Refuse: what lies there is all there is."""
+        raise LoaderError(
+            'with cache="device" all rows lie on the GPU, and cannot be given up without changing '
+            'their order: use cache=None, "memory" or "disk"'
+        )
+
+
 def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     """The same rows, all of them kept on a GPU and shuffled as a whole.
 
@@ -267,9 +280,7 @@ def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B
         device=device,
         store=store,
     )
-    whole = Feed(made, plan, _with(feed.options, threads))
-    whole.reader_choice = _CHOICE
-    return whole
+    return ResidentFeed(made, plan, _with(feed.options, threads))
 
 
 def check_gpu(device: torch.device) -> None:
