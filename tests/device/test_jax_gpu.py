@@ -219,6 +219,26 @@ def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> 
     assert 10**6 < held <= 30 * 10**6
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_copies_keep_within_memory(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
+    monkeypatch.setattr(place, "find_spec", lambda name: None)  # torch is not installed
+    rows, length, gpu = 1_000_000, 4, jax.devices()[0]
+    table = {"c": pa.array(np.arange(rows, dtype=np.int32))}
+    if lists:
+        values = np.arange(rows * length, dtype=np.int32)
+        offsets = np.arange(0, rows * length + 1, length, dtype=np.int32)
+        table["w"] = pa.ListArray.from_arrays(offsets, values)
+    data = Dataset(pa.table(table), npartitions=20)
+    transforms = Padding(length) if lists else None
+    gc.collect()
+    before, held, found = gpu.memory_stats()["bytes_in_use"], 0, 0
+    for inputs, _ in Loader(data, 4096, transforms=transforms, device_memory="2MB"):
+        held = max(held, gpu.memory_stats()["bytes_in_use"] - before)
+        found += int(inputs["c"].sum() % 2**16)
+        del inputs
+    assert found and 0 < held <= 2 * 10**6
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(LoaderError, match="device is 'cuda:99', but there are"):
         Loader(data(), 4096, device="cuda:99")

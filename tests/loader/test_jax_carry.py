@@ -16,7 +16,7 @@ from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning  # noqa: E402
 from tabfeed.loader import EmbeddingOperator, Padding  # noqa: E402
 from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
-from tabfeed.loader.jax import Loader, carry  # noqa: E402
+from tabfeed.loader.jax import Loader, carry, place  # noqa: E402
 from tabfeed.loader.jax.carry import Carrier, WholeChunks, find_device  # noqa: E402
 from tabfeed.loader.jax.widths import Widths  # noqa: E402
 
@@ -120,7 +120,7 @@ def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
     from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 
     files = narrow()
-    plain = Loader(files, 64, True, device_memory=2000)
+    plain = Loader(files, 64, True, device_memory=3200)
     assert isinstance(plain.feed.recipe.maker, WholeChunks)
     assert 'give device_memory="' in plain.reader_choice
     auto = Loader(files, 64, True)
@@ -142,7 +142,7 @@ def test_memory_is_given_up_if_there_is_none_left(
     monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
     files = narrow()
     small = {"shuffle": True, "buffer_size": 1}  # chunks
-    plain, loader = Loader(files, 64, device_memory=2000, **small), Loader(files, 64, **small)
+    plain, loader = Loader(files, 64, device_memory=3200, **small), Loader(files, 64, **small)
     real, calls = gpu_chunks.gather_all, []
 
     def failing(*arguments: Any) -> Any:
@@ -163,7 +163,7 @@ def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[di
     """Options for which chunks are made in the computer's memory, and the reason given."""
     import torch
 
-    from tabfeed.loader.jax import dicts, place
+    from tabfeed.loader.jax import dicts
 
     if case == "no torch":
         monkeypatch.setattr(place, "find_spec", lambda name: None)
@@ -211,10 +211,34 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
     """As Keras does for feature columns with so many buckets."""
     from tabfeed.loader.torch.for_jax import made_by_torch
 
-    feed = Loader(narrow(), 64, device_memory=2000).feed
+    feed = Loader(narrow(), 64, device_memory=3200).feed
     feed.recipe = feed.recipe.finishing(SimpleNamespace(asks=True))
-    made = made_by_torch(feed, 0, GpuOptions(), feed, Widths(()))
+    made = made_by_torch(feed, 0, GpuOptions(), lambda share: feed, Widths(()))
     assert made == "ids are compared with the sizes of their feature columns"
+
+
+@pytest.mark.parametrize("given", [{"device_memory": 20_000}, {"device_memory": 0.5}])
+def test_copies_keep_within_memory(
+    as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(place, "find_spec", lambda name: None)  # there is no torch
+    monkeypatch.setattr(Carrier, "memory", property(lambda carrier: (40_000, 36_000)))
+    small, plain = Loader(narrow(), 64, True, **given), Loader(narrow(), 64, True, device="cpu")
+    assert small.feed.plan.chunk == 3  # steps of 64 rows of 8 bytes, there and cut from there
+    assert (small.feed.options.ahead + 2) * 3 * 64 * 2 * 8 <= 20_000
+    assert same(plain, small)
+
+
+def test_vectors_count_as_well(as_on_a_gpu: None) -> None:
+    op = EmbeddingOperator(np.eye(100, dtype=np.float32), "d")
+    loader = Loader(narrow(), 64, transforms=op, device_memory=180_000)
+    assert loader.feed.plan.chunk == 1  # 64 rows of 408 bytes
+
+
+def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Carrier, "memory", property(lambda carrier: (40_000, 2_000)))
+    with pytest.raises(LoaderError, match="3 batches of 64 rows take about"):
+        Loader(narrow(), 64)
 
 
 def test_where_there_is_no_other_memory_nothing_is_to_be_said() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import pickle
 import sys
 
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from tabfeed import ColumnSchema, Dataset, Schema, Tags
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, LoaderError
@@ -336,9 +339,35 @@ def test_worker_processes_share_the_rows(tmp_path, context, workers):
         assert keys(loader) != first
 
 
-def test_a_forked_child_goes_on_where_the_parent_stood(tmp_path):
-    import os
+class EndsThreads:
+    """Cannot go in another process than its own, as what ends threads cannot."""
 
+    def __init__(self, gone):
+        self.myself, self.gone = self, gone  # a ring, which only the collector finds
+
+    def __del__(self):
+        self.gone.write(f"{os.getpid()}\n")
+        self.gone.flush()
+
+
+@pytest.mark.parametrize("kind", [DLDataLoader, DataLoader])
+def test_a_forked_worker_does_not_collect_its_parents_garbage(tmp_path, kind):
+    (tmp_path / "rows").mkdir()
+    itr = Loader(write_rows(tmp_path / "rows"), 10, targets=["y"])
+    itr = itr.map(lambda x, y: ({"freed": torch.tensor(gc.collect() < 0)}, y))
+    with (tmp_path / "gone").open("w") as gone:
+        gc.disable()
+        try:
+            EndsThreads(gone)
+            loader = kind(itr, batch_size=None, num_workers=2, multiprocessing_context="fork")
+            assert len(list(loader)) == 14
+        finally:
+            gc.enable()
+        gc.collect()
+    assert (tmp_path / "gone").read_text().split() == [str(os.getpid())]
+
+
+def test_a_forked_child_goes_on_where_the_parent_stood(tmp_path):
     ds = write_rows(tmp_path)
     expected = keys(Loader(ds, 10, shuffle=True))
     batches = iter(Loader(ds, 10, shuffle=True))

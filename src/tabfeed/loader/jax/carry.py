@@ -41,6 +41,7 @@ Array = npt.NDArray[Any]
 T = TypeVar("T")
 _FEW_CORES = 4
 _MOST_HELD = 2
+_UNKNOWN = 2**40  # bytes of a device that does not say how many it has
 
 
 def find_device(device: Any) -> Any:
@@ -109,8 +110,19 @@ class Carrier:
     @property
     def hardware_number(self) -> int:
         """The number of the device among those of its kind in this computer."""
+        return int(self._there().local_hardware_id or 0)
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes that JAX may have on the device, and those that it does not use yet."""
+        found = self._there().memory_stats() or {}
+        total = int(found.get("bytes_limit", _UNKNOWN))
+        return total, total - int(found.get("bytes_in_use", 0))
+
+    def _there(self) -> Any:
+        """The device, where JAX has chosen it too."""
         (device,) = self(jax.numpy.int32(0)).devices()
-        return int(device.local_hardware_id or 0)
+        return device
 
     def __call__(self, arrays: T) -> T:
         """Arrays, in any structure, on the device: one call for all of them.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.columns import Group
+from tabfeed.loader.copies import check_room, within
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.jax.carry import Carrier, in_whole_chunks
 from tabfeed.loader.jax.widths import Widths
+from tabfeed.loader.op_bytes import op_bytes
 
 __all__ = ["on_device"]
 
@@ -39,14 +42,51 @@ def on_device(
     apart
         Why columns are to come one by one instead, as `feed` gives them; None if they are not.
     """
-    plain = in_whole_chunks(feed) if apart is None else feed
-    made = apart or _made_there(feed, carry, groups, options, plain)
+    copies = _Copies.of(feed, carry, options, apart)
+    made = apart or _made_there(feed, carry, groups, options, copies)
     if isinstance(made, Feed):
         return made
+    plain = copies()
     plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
     if options.reader == "cudf":
         warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
     return plain
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Batches that are made in the computer's memory, and copied.
+
+    Attributes
+    ----------
+    plain
+        Makes them.
+    memory
+        Bytes that they may take on the device.
+    row_bytes
+        What a row takes there.
+    """
+
+    plain: Feed[Any]
+    memory: int
+    row_bytes: int
+
+    @classmethod
+    def of(cls, feed: Feed[Any], carry: Carrier, options: GpuOptions, apart: str | None) -> _Copies:
+        """Those of a feed; refused if not even a few have room."""
+        recipe: Any = feed.recipe
+        layout = recipe.reader.layout
+        row_bytes = layout.row_bytes + op_bytes(recipe.ops, layout)
+        if apart is None:
+            row_bytes *= 2  # there are buffers, and the columns that are cut from them
+        total, free = carry.memory
+        check_room(feed, options.memory(total=total, free=free), row_bytes)
+        memory = options.memory(total=total, free=free, buffer_size=feed.options.buffer_size)
+        return cls(feed if apart is not None else in_whole_chunks(feed), memory, row_bytes)
+
+    def __call__(self, share: int = 1) -> Feed[Any]:
+        """A feed of them that keeps within the memory, or a third of it, or an eighth."""
+        return within(self.plain, self.memory // share, self.row_bytes)
 
 
 def _made_there(
@@ -54,11 +94,11 @@ def _made_there(
     carry: Carrier,
     groups: Sequence[Group],
     options: GpuOptions,
-    plain: Feed[Any],
+    copies: _Copies,
 ) -> Feed[Any] | str:
     """The same batches of chunks that are made on the device; or why they cannot be."""
     if find_spec("torch") is None:
         return "PyTorch, which makes batches on a GPU, is not installed"
     from tabfeed.loader.torch.for_jax import made_by_torch
 
-    return made_by_torch(feed, carry.hardware_number, options, plain, Widths(tuple(groups)))
+    return made_by_torch(feed, carry.hardware_number, options, copies, Widths(tuple(groups)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from torch import device as Device
@@ -60,8 +63,19 @@ class TorchFeed(Door, IterableDataset[Any]):
         info = get_worker_info()
         if info is None:
             return self.feed.iterate()
+        _leave_inherited(os.getpid())
         host = _for_worker(self.feed.recipe)
         return self.feed.iterate(info.id, info.num_workers, recipe=host)
+
+
+@cache
+def _leave_inherited(process: int) -> None:
+    """Have the collector of a worker process leave alone what it inherited; once.
+
+    Some of that is garbage, and may end threads when it goes, as TensorFlow's iterators do. A
+    forked process has none of those threads, and would crash on them.
+    """
+    gc.freeze()
 
 
 def _for_worker(recipe: Recipe[Any]) -> Recipe[Any] | None:

@@ -17,7 +17,7 @@ for batches, which is not to be had from JAX; so Arrow decodes, unless the GPU i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +26,7 @@ import torch
 from tabfeed.errors import LoaderError
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.copies import ASIDE
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.loader.torch.gpu_feed import GpuFeed
@@ -139,7 +140,11 @@ class _JaxRecipe(GpuRecipe[Any]):
 
 
 def made_by_torch(
-    feed: Feed[Any], number: int, options: GpuOptions, spare: Feed[Any], widths: KnowsWidths
+    feed: Feed[Any],
+    number: int,
+    options: GpuOptions,
+    copied: Callable[[int], Feed[Any]],
+    widths: KnowsWidths,
 ) -> Feed[Any] | str:
     """The same batches from chunks which torch makes; or why it cannot.
 
@@ -151,8 +156,9 @@ def made_by_torch(
         Of the GPU.
     options
         Reader and memory.
-    spare
-        What goes on if there is no memory left on the GPU, or not enough to begin with.
+    copied
+        Gives a feed of batches that are copied, within the memory divided by a number: for passes
+        aside, and if there is no memory left on the GPU, or not enough to begin with.
     widths
         How wide numbers of JAX are.
     """
@@ -170,9 +176,10 @@ def made_by_torch(
         return str(e)
     recipe = made.recipe
     if not isinstance(recipe, GpuRecipe) or not recipe.here:
-        spare.reader_choice = made.reader_choice
-        return spare
+        plain = copied(1)
+        plain.reader_choice = made.reader_choice
+        return plain
     parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    ours = GpuFeed(Feed(_JaxRecipe(**parts, widths=widths), made.plan, made.options), spare)
+    ours = GpuFeed(Feed(_JaxRecipe(**parts, widths=widths), made.plan, made.options), copied(ASIDE))
     ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
     return ours

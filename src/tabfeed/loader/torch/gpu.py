@@ -24,12 +24,14 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
 from tabfeed.loader.chunk import ChunkMaker
 from tabfeed.loader.columns import Layout
+from tabfeed.loader.copies import ASIDE, check_room
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
+from tabfeed.loader.op_bytes import op_bytes
 from tabfeed.loader.packed_pages import UnfitError
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
-from tabfeed.loader.torch.copied import check_room, copied_feed
+from tabfeed.loader.torch.copied import copied_feed
 from tabfeed.loader.torch.cudf_lots import CudfLotReader, why_not_cudf
 from tabfeed.loader.torch.desk_plan import DeskPlan
 from tabfeed.loader.torch.devices import check_device, free_bytes, on_device
@@ -47,7 +49,6 @@ from tabfeed.loader.torch.unpack import Lanes, Unpacker
 __all__ = ["memory_for", "on_gpu"]
 
 B = TypeVar("B")
-_ASIDE = 8  # of the memory so much is for batches that are copied beside others
 _log = logging.getLogger("tabfeed")
 
 
@@ -83,7 +84,7 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
 
 def _made(feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions) -> Feed[Any]:
     ops = GpuOps.of(feed.recipe.ops, layout, device)
-    row_bytes = layout.row_bytes + (0 if ops is None else ops.row_bytes)
+    row_bytes = layout.row_bytes + op_bytes(feed.recipe.ops, layout)
     check_room(feed, memory_for(options, device), row_bytes)
     memory = memory_for(options, device, feed.options.buffer_size)
     copied = partial(copied_feed, feed, device, row_bytes=row_bytes)
@@ -157,7 +158,7 @@ class _Build:
     @cached_property
     def spare(self) -> Feed[Any]:
         """The same beside one that is made on the GPU, or after it: with little memory."""
-        return self.copied(self.memory // _ASIDE)
+        return self.copied(self.memory // ASIDE)
 
     def why_not(self) -> str | None:
         """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""

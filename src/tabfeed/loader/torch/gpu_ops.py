@@ -19,6 +19,7 @@ from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Layout, Lists
+from tabfeed.loader.op_bytes import op_bytes
 from tabfeed.loader.torch.cut import as_tensor
 from tabfeed.loader.torch.gpu_buffers import torch_dtype
 from tabfeed.loader.torch.ragged import as_words, filling, numpy_dtype, pad_ragged
@@ -145,15 +146,11 @@ class GpuOps:
         """The same operators for a GPU; None if one of them works on the CPU only."""
         if not all(_known(op) for op in ops):
             return None
-        rows, tables, widths = 0, 0, _Widths.of(layout)
-        for op in ops:
-            if isinstance(op, Padding):
-                rows += widths.pad(op)
-            elif isinstance(op, EmbeddingOperator):
-                rows += widths.look_up(op)
-                matrix, ids, _ = op.tables
-                tables += matrix.nbytes + (0 if ids is None else 16 * len(ids))
-        return cls(tuple(_KINDS[type(op)](op, device) for op in ops), rows, tables)
+        tables = 0
+        for matrix, ids, _ in (op.tables for op in ops if isinstance(op, EmbeddingOperator)):
+            tables += matrix.nbytes + (0 if ids is None else 16 * len(ids))
+        there = tuple(_KINDS[type(op)](op, device) for op in ops)
+        return cls(there, op_bytes(ops, layout), tables)
 
 
 _KINDS: dict[type, Callable[[Any, torch.device], BatchOp]] = {
@@ -174,34 +171,3 @@ def _known(op: BatchOp) -> bool:
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
-
-
-@dataclass(frozen=True)
-class _Widths:
-    """Values in a row of each list column, and their size; how many are ragged."""
-
-    values: dict[str, int]
-    sizes: dict[str, int]
-    ragged: set[str]
-
-    @classmethod
-    def of(cls, layout: Layout) -> _Widths:
-        ragged = {name: layout.length(name) for name, _ in layout.lists}
-        sizes = {name: dtype.itemsize for name, dtype in layout.lists}
-        return cls(ragged | {n: width for n, width, _ in layout.fixed}, sizes, set(ragged))
-
-    def pad(self, op: Padding) -> int:
-        """Bytes that padding adds to a row; from now on its columns have their new width."""
-        names = self.ragged & set(self.ragged if op.columns is None else op.columns)
-        self.ragged.difference_update(names)
-        self.values.update(dict.fromkeys(names, op.padding_size))
-        return sum((self.sizes[n] + bool(op.mask)) * op.padding_size for n in names)
-
-    def look_up(self, op: EmbeddingOperator) -> int:
-        """Bytes that vectors add to a row."""
-        size = op.dimension * op.tables[0].itemsize
-        count = self.values.get(op.lookup_key, 1)
-        self.values[op.embedding_name], self.sizes[op.embedding_name] = count, size
-        if op.lookup_key in self.ragged:
-            self.ragged.add(op.embedding_name)
-        return count * size
