@@ -363,7 +363,6 @@ def test_a_pass_ends_a_walk_by_numbers() -> None:
 def test_looking_at_a_batch_does_not_change_the_epochs_of_fit(
     trained: keras.Model, when: str
 ) -> None:
-    trained.fit(loader(), epochs=1, verbose=0)  # the first one of all takes a batch to build it
     train = loader(seed=3)
 
     class Look(keras.callbacks.Callback):
@@ -377,6 +376,60 @@ def test_looking_at_a_batch_does_not_change_the_epochs_of_fit(
     assert train.feed.upcoming.epoch == 2
     assert train._walk is None
     wait_until_gone()
+
+
+def new_model() -> keras.Model:
+    shapes = {"C": (1,), "T": (3,), "I": (1,)}
+    inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs["I"]))
+    model.compile("sgd", "mse")
+    return model
+
+
+class Steps(keras.callbacks.Callback):
+    """Counts the steps of a training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.taken += 1
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # of an epoch that was begun
+@pytest.mark.parametrize("begun", [0, 10])
+def test_a_new_model_is_trained_from_where_the_loader_stands(begun: int) -> None:
+    """Keras builds it with the first batch, which it then does not train on."""
+    before = loader(seed=3)
+    batches = iter(before)
+    for _ in range(begun):
+        next(batches)
+    state, model = before.state_dict(), new_model()
+    before.close()
+    for _ in range(2):  # the second time it is built
+        train, steps = loader(seed=3), Steps()
+        train.load_state_dict(state)
+        model.fit(train, epochs=2, callbacks=[steps], verbose=0)
+        assert steps.taken == 32 - begun
+        assert train.feed.upcoming.epoch == 2
+        assert train.feed.rows_given == 2 * ROWS - begun * 64
+    wait_until_gone()
+
+
+def test_a_model_that_is_evaluated_first_loses_no_rows_either() -> None:
+    train, model = loader(seed=3), new_model()
+    model.evaluate(train, verbose=0)
+    assert train.feed.upcoming.epoch == 1 and train.feed.rows_given == ROWS
+    model.fit(train, epochs=1, verbose=0)
+    assert train.feed.upcoming.epoch == 2 and train.feed.rows_given == 2 * ROWS
+
+
+@pytest.mark.parametrize("steps", [1, 5, 16])
+def test_a_pass_that_was_trained_on_in_part_is_not_begun_again(steps: int) -> None:
+    train, model = loader(seed=3), new_model()
+    model.fit(train, epochs=1, steps_per_epoch=steps, verbose=0)
+    assert train.feed.upcoming.epoch == 1
 
 
 def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions, check_plan
@@ -25,7 +25,7 @@ from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
 
-__all__ = ["EpochIterator", "Feed"]
+__all__ = ["EpochIterator", "Feed", "Mark"]
 
 B = TypeVar("B")
 _NONE: Any = object()
@@ -168,6 +168,14 @@ class EpochIterator(Generic[B]):
         self._queued.clear()
 
 
+class Mark(NamedTuple):
+    """Where a feed stands: the next pass, the latest one, and the rows given so far."""
+
+    upcoming: Position
+    now: Position
+    rows: int
+
+
 class Feed(Generic[B]):
     """Batches of a dataset, epoch after epoch, with a position that can be saved.
 
@@ -297,6 +305,19 @@ class Feed(Generic[B]):
     def check_workers(self, workers: int) -> None:
         """Refuse if `workers` processes cannot go on from where the next pass begins."""
         self._next.in_worker(0, workers)
+
+    def mark(self) -> Mark:
+        """What `go_back` needs to stand here again."""
+        return Mark(self._next, self._now, self.rows_given)
+
+    def go_back(self, mark: Mark) -> None:
+        """Stand where this stood before; the rows that were given since will be given again."""
+        chunk = self.plan.chunk  # another reader may have come meanwhile
+        self._next, self._now = (
+            place._replace(plan=replace(place.plan, chunk=chunk))
+            for place in (mark.upcoming, mark.now)
+        )
+        self.rows_given = mark.rows
 
     def skip_epoch(self) -> None:
         """Count an epoch as done; somebody else did the reading."""

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.base import EpochIterator, Feed
+from tabfeed.loader.base import EpochIterator, Feed, Mark
 from tabfeed.loader.door import Door
 from tabfeed.loader.keras_fields import Array, Field
 from tabfeed.loader.keras_roles import Roles
@@ -64,6 +64,8 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
         self._asked: set[int] = set()  # by number, since a pass began or an epoch ended
+        self._passes = 0  # that Keras has asked for
+        self._looked_at: Mark | None = None  # where a pass began of which it took some batches
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
         self._fit_dataset: Any = None
@@ -84,7 +86,21 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
 
     def _lazily(self) -> Iterator[Any]:
         """A pass that begins with its first batch."""
-        yield from self._begin(self.feed.recipe)
+        self._passes += 1
+        return self._one_pass(self._passes)
+
+    def _one_pass(self, number: int) -> Iterator[Any]:
+        """Keras drops the pass whose first batch a new model is built with, and asks for no other.
+
+        One that it has trained on is dropped for the next one, or when ``fit`` is over.
+        """
+        mark, batches = self.feed.mark(), self._begin(self.feed.recipe)
+        try:
+            yield from batches
+        except GeneratorExit:
+            left = batches.position.step < batches.position.steps
+            self._looked_at = mark if left and number == self._passes else None
+            raise
 
     def __getitem__(self, index: int) -> Any:
         """Batch `index` of the epoch that comes next; asked in order, prepared ahead."""
@@ -148,16 +164,21 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
             )
 
     def on_epoch_begin(self) -> None:
-        """Nothing to do: a pass begins with its first batch."""
+        """Nothing to do but to forget: a pass begins with its first batch."""
+        self._looked_at = None
 
     def on_epoch_end(self) -> None:
-        """Raise what ended the pass early; move on if batches were asked for by number.
+        """Raise what ended the pass early; go back, or on, as far as batches were taken.
 
-        Where Keras takes whole passes, all of them were: a few are just looked at.
+        Back, if a model was just built with the first ones; on, if batches were asked for by
+        number. Where Keras takes whole passes, all of them were: a few are just looked at.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+        mark, self._looked_at = self._looked_at, None
+        if mark is not None:
+            self.feed.go_back(mark)
         with self._walk_lock:
             self._end_walk()
             asked, self._asked = self._asked, set()
