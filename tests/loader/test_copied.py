@@ -117,6 +117,21 @@ def test_lists_of_row_groups_that_are_cut(tmp_path):
     assert "lengths" not in repr(loader.feed.recipe.maker.layout), "names in a cache are of it"
 
 
+def test_lists_behind_transforms(tmp_path):
+    lists = pa.ListArray.from_arrays(np.arange(2_001) * 300, np.arange(600_000))
+    text = pa.array([["a", "b"]] * 2_000)
+    table = pa.table({"words": lists, "text": text, "x": np.zeros(2_000)})
+    pq.write_table(table, tmp_path / "0.parquet")
+
+    def ids(table):
+        new = pa.ListArray.from_arrays(np.arange(len(table) + 1) * 2, np.zeros(2 * len(table)))
+        return table.select(["words"]).append_column("text", new)
+
+    loader = Loader(Dataset(str(tmp_path)), 10, transforms=ids)
+    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
+    assert next(iter(loader))[0]["text__values"].shape == (20,)
+
+
 @pytest.mark.parametrize("ops", [[], [Padding(2)]])
 def test_columns_of_lists_alone_are_copied(ops):
     data = Dataset({"words": [[1], [2, 3]] * 50})

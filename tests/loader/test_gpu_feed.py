@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import queue
 import threading
 import time
+import warnings
 import weakref
 from dataclasses import replace
 
@@ -328,6 +330,129 @@ def test_memory_of_several_passes(many):
     loader.release_memory()
     assert slabs() is None
     assert same(plain, before + list(old)) and same(plain, after + list(new))
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_pass_that_was_closed_keeps_no_memory(many, monkeypatch, released):
+    loader = walked(tuples(many, **MANY))
+    slabs, closed = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    next(closed)
+    closed.close()
+    if released:
+        loader.release_memory()
+    else:
+        fail_in(monkeypatch, TRAINING, after=2)
+        with pytest.warns(TabfeedWarning, match="no memory left"):
+            list(loader)
+    assert slabs() is None
+    with pytest.raises(StopIteration):
+        next(closed)
+
+
+def test_memory_of_a_pass_that_another_thread_walks(many):
+    plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
+    slabs, ready = weakref.ref(loader.feed.recipe.maker.slabs), queue.Queue(2)
+
+    def produce():
+        for batch in loader:
+            ready.put(batch)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    found = [ready.get(timeout=60) for _ in range(3)]
+    end = time.monotonic() + 60
+    while not ready.full() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)  # it is about to wait for room
+    loader.release_memory()
+    assert slabs() is None
+    found += [ready.get(timeout=60) for _ in range(len(loader) - 3)]
+    producer.join(60)
+    assert same(plain, found)
+
+
+def test_a_loader_made_by_map_after_memory_was_given_back(dataset, monkeypatch):
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
+    loader = walked(Loader(dataset, 16, True, targets=["y"]), "auto")
+    loader.release_memory()
+    mapped = loader.map(lambda x, y: (x, y * 2))
+    assert mapped.reader_choice == loader.reader_choice
+    expected = [y * 2 for _, y in Loader(dataset, 16, True, targets=["y"])]
+    assert all(torch.equal(y, e) for (_, y), e in zip(mapped, expected, strict=True))
+
+
+def test_a_program_for_which_warnings_are_errors_can_go_on(dataset, monkeypatch):
+    plain, loader = list(tuples(dataset)), walked(tuples(dataset))
+    fail_in(monkeypatch, TRAINING, after=2)
+    batches, found = iter(loader), []
+    with pytest.raises(TabfeedWarning), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in batches:
+            found.append(batch)
+    assert 0 < len(found) < len(plain)
+    assert same(plain, found + list(batches))
+
+
+# -- states of other plans: memory was divided for one ----------------------------------------
+
+
+def ranks(size, rank):
+    return {"global_size": size, "global_rank": rank, "batch_size": 2400 // size}
+
+
+@pytest.mark.parametrize("reader", ["arrow", "auto"])
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        (ranks(8, 0), ranks(1, 0)),
+        (ranks(1, 0), ranks(8, 3)),
+        (ranks(2, 0), ranks(3, 1)),
+        ({"batch_size": 800, "streams": 12}, {"batch_size": 800, "streams": 2}),
+        ({"batch_size": 800, "streams": 2}, {"batch_size": 800, "streams": 2, "buffer_size": 1}),
+    ],
+)
+def test_a_state_of_other_ranks_and_streams(tmp_path, monkeypatch, reader, saved, loaded):
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 5.0)
+    monkeypatch.setattr(desks, "_PATIENCE", 5.0)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
+    monkeypatch.setattr("tabfeed.loader.torch.auto_reader.timed_event", lambda stream: Never())
+    monkeypatch.setattr("tabfeed.loader.torch.gpu_recipe.timed_event", lambda stream: Never())
+    dataset = written(tmp_path, 24, 5000)
+    before = tuples(dataset, **saved)
+    batches = iter(before)
+    for _ in range(9):
+        next(batches)
+    state, plain = before.state_dict(), tuples(dataset, **loaded)
+    batches.close()
+    plain.load_state_dict(state)
+    loader = walked(tuples(dataset, **loaded), reader)
+    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    left = iter(loader)
+    loader.load_state_dict(state)
+    assert slabs() is None, "there is other memory now"
+    assert isinstance(loader.feed.recipe, GpuRecipe)
+    for _ in range(2):
+        assert same(plain, loader)
+    left.load_state_dict(state)  # of a pass that had the memory
+    plain.load_state_dict(state)
+    assert same(plain, left)
+
+
+def test_a_state_of_a_like_plan_leaves_memory_as_it_is(dataset):
+    loader = walked(tuples(dataset))
+    slabs, batches = loader.feed.recipe.maker.slabs, iter(loader)
+    next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert loader.feed.recipe.maker.slabs is slabs
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_ranks_that_have_more_streams_than_others(tmp_path, monkeypatch, rank):
+    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 5.0)
+    dataset = written(tmp_path, 9, 3000)
+    options = {"batch_size": 100, "streams": 2, "buffer_size": 1}
+    options |= {"global_size": 3, "global_rank": rank}
+    assert same(tuples(dataset, **options), walked(tuples(dataset, **options)))
 
 
 def test_who_has_no_memory_on_a_gpu_has_none_to_give_back(dataset):

@@ -80,7 +80,9 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     here = torch.device("cpu")
-    monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, here, how))
+    monkeypatch.setattr(
+        for_jax, "on_gpu", lambda feed, device, how, held: on_gpu(feed, here, how, held)
+    )
 
 
 @pytest.fixture
@@ -217,12 +219,101 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
     assert made == "ids are compared with the sizes of their feature columns"
 
 
+@pytest.mark.parametrize(
+    "said", ["CUDA out of memory. Tried", "RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes."]
+)
+def test_memory_that_jax_itself_does_not_find(
+    torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    plain, loader = list(Loader(narrow(), 64, True)), Loader(narrow(), 64, True)
+    real, failed = Carrier._carry, []
+
+    def failing(carrier: Carrier, matrices: Any) -> Any:
+        if not isinstance(matrices[0], np.ndarray):
+            failed.append(None)
+            raise RuntimeError(said)
+        return real(carrier, matrices)
+
+    monkeypatch.setattr(Carrier, "_carry", failing)
+    with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
+        assert same(plain, loader)
+    assert len(failed) == 1
+
+
+class Later:
+    """A value that the GPU has not come to yet."""
+
+    def is_ready(self) -> bool:
+        return False
+
+    def block_until_ready(self) -> None:
+        return None
+
+
+def test_memory_that_is_given_back_is_not_kept_for_jax(
+    torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tabfeed.loader.torch import gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    monkeypatch.setattr(carry, "_first_value", lambda whole: Later())
+    plain, loader = Loader(narrow(), 64, device="cpu"), Loader(narrow(), 64, buffer_size=1)
+    held, batches = loader.feed.recipe.finish.carry._cutting, iter(loader)
+    found = [next(batches) for _ in range(9)]
+    assert 0 < len(held) <= 2
+    loader.release_memory()
+    assert not held
+    assert same(plain, found + list(batches)) and not held
+
+
+def test_an_error_ends_a_pass(torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tabfeed.loader.torch import gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    numbers = np.arange(ROWS)
+    numbers[300] = 2**40
+    batches = iter(Loader(Dataset({"a": numbers}, npartitions=5), 64, buffer_size=1))
+    with pytest.raises(LoaderError, match="column 'a' goes from"):
+        list(batches)
+    assert next(batches, None) is None
+
+
+def test_a_rank_without_rows(torch_makes_chunks: None) -> None:
+    few = Dataset({"a": np.arange(3, dtype=np.int32)})
+    found = []
+    for rank in range(4):
+        (batch,) = Loader(few, 4, global_size=4, global_rank=rank, last="short")
+        found.append(batch[0]["a"].tolist())
+    assert sorted(found) == [[], [0], [1], [2]]
+
+
+def test_a_larger_buffer_is_more_memory(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 40_000))
+    for larger in ({"device_memory": 25_000}, {"buffer_size": 25_000}):
+        assert len(list(Loader(narrow(), 500, **larger))) == 2
+    with pytest.raises(LoaderError, match="3 batches of 500 rows"):
+        Loader(narrow(), 500)
+
+
+def test_each_of_several_devices_has_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spread:
+        """Over four devices, of which the second has least memory."""
+
+        device_set = addressable_devices = (80, 40, 60, 80)
+
+        def shard_shape(self, shape: tuple[int]) -> tuple[int]:
+            return (shape[0] // 4,)
+
+    monkeypatch.setattr(place, "_memory", lambda device: (device, device // 2))
+    assert place._Place.of(Carrier(), Spread()) == (40, 20, 0.25)
+
+
 @pytest.mark.parametrize("given", [{"device_memory": 20_000}, {"device_memory": 0.5}])
 def test_copies_keep_within_memory(
     as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(place, "find_spec", lambda name: None)  # there is no torch
-    monkeypatch.setattr(Carrier, "memory", property(lambda carrier: (40_000, 36_000)))
+    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 36_000))
     small, plain = Loader(narrow(), 64, True, **given), Loader(narrow(), 64, True, device="cpu")
     assert small.feed.plan.chunk == 3  # steps of 64 rows of 8 bytes, there and cut from there
     assert (small.feed.options.ahead + 2) * 3 * 64 * 2 * 8 <= 20_000
@@ -236,7 +327,7 @@ def test_vectors_count_as_well(as_on_a_gpu: None) -> None:
 
 
 def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Carrier, "memory", property(lambda carrier: (40_000, 2_000)))
+    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 2_000))
     with pytest.raises(LoaderError, match="3 batches of 64 rows take about"):
         Loader(narrow(), 64)
 

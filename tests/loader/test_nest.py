@@ -226,3 +226,26 @@ def test_all_tensors_of_a_batch_are_told_to_the_allocator():
         patch.setattr(torch.Tensor, "is_cuda", True)
         found = list(owners(batches))
     assert found == [tensors[0], tensors[2]]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, that these are new
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), 1),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+            2,
+        ),
+        (lambda: torch.eye(3).to_sparse(), 2),
+        (lambda: torch.eye(3).to_sparse_csr(), 3),
+        (lambda: torch.eye(3).to_sparse_csc(), 3),
+        (lambda: torch.eye(4).to_sparse_bsr((2, 2)), 3),
+        (lambda: torch.eye(4).to_sparse_bsc((2, 2)), 3),
+    ],
+)
+def test_tensors_that_consist_of_others(make, parts):
+    plain = importlib.import_module("tabfeed.loader.torch.gpu_recipe")._plain
+    found = plain(make())
+    assert len(found) == parts
+    assert all(part.layout == torch.strided and part.untyped_storage().nbytes() for part in found)

@@ -339,6 +339,12 @@ def test_worker_processes_share_the_rows(tmp_path, context, workers):
         assert keys(loader) != first
 
 
+@pytest.mark.parametrize("op", [Padding(2), EmbeddingOperator(np.eye(3), "C2")])
+def test_operators_of_columns_by_name_are_refused(op):
+    with pytest.raises(ArgumentError, match=f"{type(op).__name__} works on columns by name"):
+        TorchAsyncItr(Dataset(table()), ["C2"], ["I1"], ["a"], batch_size=4, transforms=op)
+
+
 class EndsThreads:
     """Cannot go in another process than its own, as what ends threads cannot."""
 

@@ -35,6 +35,7 @@ __all__ = [
     "matrix_layout",
     "output_schema",
     "split_steps",
+    "table_steps",
     "target_names",
 ]
 
@@ -70,6 +71,28 @@ def split_steps(transforms: Any) -> Steps:
         else:
             raise ArgumentError(f"a transform must be a function of tables, not {step!r}")
     return Steps(tuple(tables), tuple(chunks))
+
+
+def table_steps(transforms: Any, door: str) -> Steps:
+    """The same for a door whose batches are not columns by name.
+
+    Examples
+    --------
+    >>> table_steps(Padding(3), "TorchAsyncItr")
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ArgumentError: Padding works on columns by name, which the Loader of \
+tabfeed.loader.torch and of tabfeed.loader.jax gives; for lists TorchAsyncItr has sparse_names, \
+sparse_max and sparse_as_dense
+    """
+    steps = split_steps(transforms)
+    for op in steps.chunks:
+        raise ArgumentError(
+            f"{type(op).__name__} works on columns by name, which the Loader of "
+            f"tabfeed.loader.torch and of tabfeed.loader.jax gives; for lists {door} has "
+            "sparse_names, sparse_max and sparse_as_dense"
+        )
+    return steps
 
 
 def _program(step: TableFunction) -> TableFunction:
@@ -187,7 +210,7 @@ def build_feed(
     """Put the parts together."""
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
-    if not steps.tables and not dataset.mapped:
+    if not dataset.mapped:
         layout = replace(layout, lengths=tuple(_lengths(dataset, layout)))
     row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
     partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
@@ -231,16 +254,29 @@ def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:
 
 
 def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
-    """How many values a row of each ragged column has, by the sizes of some row groups."""
+    """How many values a row of each ragged column has, by the sizes of some row groups.
+
+    Transforms are taken to leave that as it is, for columns that there are before as well.
+    """
     parts = dataset.partitions if layout.lists else []
     some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _LOOKED_AT)])
     pieces = [piece for piece in some if piece.whole or _is_parquet(dataset, piece)]
     rows = sum(_unit_rows(dataset, piece) for piece in pieces)
     for name, _ in layout.lists:
-        leaf = dataset.schema[name].leaf_dtype if name in dataset.schema else None
-        if rows and leaf is not None:
+        width = _value_bytes(dataset.schema.get(name))
+        if rows and width is not None:
             nbytes = sum(dataset.fileset.nbytes(piece, [name]) for piece in pieces)
-            yield name, max(1, round(nbytes / rows / max(1, leaf.bit_width // 8)))
+            yield name, max(1, round(nbytes / rows / width))
+
+
+def _value_bytes(column: ColumnSchema | None) -> int | None:
+    """Bytes of a value of a list column; None if it is none, or its values differ in size."""
+    if column is None or not column.is_list or column.leaf_dtype is None:
+        return None
+    try:
+        return max(1, int(column.leaf_dtype.bit_width) // 8)
+    except ValueError:  # text
+        return None
 
 
 def _is_parquet(dataset: Dataset, piece: Piece) -> bool:

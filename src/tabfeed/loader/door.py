@@ -66,7 +66,8 @@ class Door:
         """Give back the memory on a GPU that chunks lie in, for a step that found too little.
 
         Call it where the step was called; then call the step again. From the next chunk on, the
-        same batches are made in the computer's memory, and copied.
+        same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
+        may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
         """
         self.feed.release_memory()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -41,7 +42,6 @@ Array = npt.NDArray[Any]
 T = TypeVar("T")
 _FEW_CORES = 4
 _MOST_HELD = 2
-_UNKNOWN = 2**40  # bytes of a device that does not say how many it has
 
 
 def find_device(device: Any) -> Any:
@@ -108,18 +108,7 @@ class Carrier:
         return all(device.platform != "cpu" for device in self(jax.numpy.int32(0)).devices())
 
     @property
-    def hardware_number(self) -> int:
-        """The number of the device among those of its kind in this computer."""
-        return int(self._there().local_hardware_id or 0)
-
-    @property
-    def memory(self) -> tuple[int, int]:
-        """Bytes that JAX may have on the device, and those that it does not use yet."""
-        found = self._there().memory_stats() or {}
-        total = int(found.get("bytes_limit", _UNKNOWN))
-        return total, total - int(found.get("bytes_in_use", 0))
-
-    def _there(self) -> Any:
+    def there(self) -> Any:
         """The device, where JAX has chosen it too."""
         (device,) = self(jax.numpy.int32(0)).devices()
         return device
@@ -143,12 +132,19 @@ class Carrier:
             self._hold(wholes)
         return batches
 
+    def forget(self) -> None:
+        """Wait until all memory that is not JAX's own has been read, and keep none of it."""
+        with suppress(IndexError):  # there is none left
+            while True:
+                self._cutting.popleft()[1].block_until_ready()
+
     def _hold(self, wholes: Sequence[Any]) -> None:
         """Keep memory that is not JAX's own until all that is queued on it so far is done."""
         held = self._cutting
         held.append((wholes, _first_value(wholes[0])))
-        while held and (held[0][1].is_ready() or len(held) > _MOST_HELD):
-            held.popleft()[1].block_until_ready()
+        with suppress(IndexError):  # another thread may forget them meanwhile
+            while held[0][1].is_ready() or len(held) > _MOST_HELD:
+                held.popleft()[1].block_until_ready()
 
     def _carry(self, matrices: Sequence[Any]) -> Sequence[Any]:
         """Buffers on the device, as long as the longest so far; there when they are given.
@@ -157,7 +153,7 @@ class Carrier:
         """
         rows = matrices[0].shape[1]
         new = isinstance(matrices[0], np.ndarray)
-        self._rows[new] = most = max(self._rows[new], rows)
+        self._rows[new] = most = max(1, self._rows[new], rows)
         if rows < most:
             matrices = [_longer(matrix, most) for matrix in matrices]
         if not isinstance(matrices[0], np.ndarray):

@@ -173,8 +173,8 @@ class Loader(Door):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.gpu_options.GpuOptions`; they have a meaning where PyTorch sees the GPU
-        as well, and makes chunks there; if it does not, `reader_choice` says why. ``"auto"`` is
+        See `tabfeed.loader.gpu_options.GpuOptions`. `reader` has a meaning where PyTorch sees the
+        GPU as well, and makes chunks there; if it does not, `reader_choice` says why. ``"auto"`` is
         ``"arrow"`` here.
 
     Examples
@@ -228,7 +228,7 @@ class Loader(Door):
             layout = replace(layout, matrices=True)
         self.feed = build_feed(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
-            self.feed = on_device(self.feed, finish.carry, finish.groups, on_gpu, apart)
+            self.feed = on_device(self.feed, finish.carry, finish.groups, on_gpu, apart, sharding)
         warn_if_sorted(dataset, self.targets, self.feed.plan)
 
     def __iter__(self) -> EpochIterator[Any]:

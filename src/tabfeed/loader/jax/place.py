@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import Feed
@@ -19,6 +21,8 @@ from tabfeed.loader.op_bytes import op_bytes
 
 __all__ = ["on_device"]
 
+_UNKNOWN = 2**40  # bytes of a device that does not say how many it has
+
 
 def on_device(
     feed: Feed[Any],
@@ -26,6 +30,7 @@ def on_device(
     groups: Sequence[Group],
     options: GpuOptions,
     apart: str | None = None,
+    sharding: Any = None,
 ) -> Feed[Any]:
     """The same batches, cut on the device from chunks that come there whole.
 
@@ -41,8 +46,10 @@ def on_device(
         Reader and memory.
     apart
         Why columns are to come one by one instead, as `feed` gives them; None if they are not.
+    sharding
+        How they lie over several devices instead.
     """
-    copies = _Copies.of(feed, carry, options, apart)
+    copies = _Copies.of(feed, _Place.of(carry, sharding), options, apart)
     made = apart or _made_there(feed, carry, groups, options, copies)
     if isinstance(made, Feed):
         return made
@@ -51,6 +58,49 @@ def on_device(
     if options.reader == "cudf":
         warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
     return plain
+
+
+class _Place(NamedTuple):
+    """Where batches lie.
+
+    Attributes
+    ----------
+    total, free
+        Bytes that JAX may have on a device, and those that it does not use yet.
+    share
+        How much of this process's rows one device has.
+    """
+
+    total: int
+    free: int
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, carry: Carrier, sharding: Any) -> _Place:
+        """A device, or that of several which has least memory."""
+        if sharding is None:
+            return cls(*_memory(carry.there))
+        devices = len(sharding.device_set)
+        (rows,) = sharding.shard_shape((devices,))
+        least = min(map(_memory, sharding.addressable_devices))
+        return cls(*least, rows * jax.process_count() / devices)
+
+
+def _memory(device: Any) -> tuple[int, int]:
+    found = device.memory_stats() or {}
+    total = int(found.get("bytes_limit", _UNKNOWN))
+    return total, total - int(found.get("bytes_in_use", 0))
+
+
+@dataclass(frozen=True)
+class _Asked(Widths):
+    """What whoever makes chunks for JAX on a GPU has to ask of it."""
+
+    carry: Carrier
+
+    def forget(self) -> None:
+        """Wait until JAX has come by all buffers that it was given, and keep none of them."""
+        self.carry.forget()
 
 
 @dataclass(frozen=True)
@@ -72,17 +122,20 @@ class _Copies:
     row_bytes: int
 
     @classmethod
-    def of(cls, feed: Feed[Any], carry: Carrier, options: GpuOptions, apart: str | None) -> _Copies:
+    def of(cls, feed: Feed[Any], place: _Place, options: GpuOptions, apart: str | None) -> _Copies:
         """Those of a feed; refused if not even a few have room."""
         recipe: Any = feed.recipe
         layout = recipe.reader.layout
         row_bytes = layout.row_bytes + op_bytes(recipe.ops, layout)
         if apart is None:
             row_bytes *= 2  # there are buffers, and the columns that are cut from them
-        total, free = carry.memory
-        check_room(feed, options.memory(total=total, free=free), row_bytes)
-        memory = options.memory(total=total, free=free, buffer_size=feed.options.buffer_size)
-        return cls(feed if apart is not None else in_whole_chunks(feed), memory, row_bytes)
+        row_bytes = max(1, int(row_bytes * place.share))
+        own, given = (
+            options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
+            for buffer_size in (None, feed.options.buffer_size)
+        )
+        check_room(feed, max(own, given), row_bytes)
+        return cls(feed if apart is not None else in_whole_chunks(feed), given, row_bytes)
 
     def __call__(self, share: int = 1) -> Feed[Any]:
         """A feed of them that keeps within the memory, or a third of it, or an eighth."""
@@ -101,4 +154,5 @@ def _made_there(
         return "PyTorch, which makes batches on a GPU, is not installed"
     from tabfeed.loader.torch.for_jax import made_by_torch
 
-    return made_by_torch(feed, carry.hardware_number, options, copies, Widths(tuple(groups)))
+    number = int(carry.there.local_hardware_id or 0)
+    return made_by_torch(feed, number, options, copies, _Asked(tuple(groups), carry))

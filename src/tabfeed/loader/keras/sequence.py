@@ -13,7 +13,7 @@ from tabfeed.errors import ArgumentError
 from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.base import Feed
-from tabfeed.loader.build import build_feed, output_schema, split_steps
+from tabfeed.loader.build import build_feed, output_schema, table_steps
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras.adapter import KerasFeed
 from tabfeed.loader.keras.backends import find_device, find_tensors
@@ -131,7 +131,7 @@ class KerasSequenceLoader(KerasFeed):
     ) -> None:
         dataset = _as_dataset(paths_or_dataset, engine, reader_kwargs)
         options = LoaderOptions.among(locals(), buffer_size=_buffer_bytes(buffer_size))
-        steps = split_steps(transforms)
+        steps = table_steps(transforms, "KerasSequenceLoader")
         known = _with_remarks(output_schema(dataset, transforms, steps), schema)
         self.roles = find_roles(known, feature_columns, cat_names, cont_names, label_names)
         forms = _list_forms(lists, sparse_names, sparse_max, sparse_as_dense)

@@ -27,12 +27,12 @@ import torch
 from tabfeed.errors import TabfeedError
 from tabfeed.loader.base import Feed
 from tabfeed.loader.lots import ReadsLots
-from tabfeed.loader.plan import Epoch
+from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.readers import ReadsParts
 from tabfeed.loader.state import Position
 from tabfeed.loader.torch.auto_choice import GPU, Choice
 from tabfeed.loader.torch.gpu_feed import GpuFeed, GpuIterator
-from tabfeed.loader.torch.gpu_recipe import timed_event
+from tabfeed.loader.torch.gpu_recipe import GpuRecipe, timed_event
 from tabfeed.loader.torch.nest import copied
 
 __all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
@@ -152,10 +152,13 @@ class Ways(NamedTuple):
         A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
     why_not
         Why the GPU cannot decode, None if it can; may take seconds, to load what does.
+    for_plan
+        The same two for another plan of the same rows.
     """
 
     build: Callable[[bool], Feed[Any] | None]
     why_not: Callable[[], str | None]
+    for_plan: Callable[[Plan], Any]
 
 
 class _Loading(threading.Thread):
@@ -185,10 +188,10 @@ class AutoFeed(GpuFeed[B]):
         Both ways to make them on the GPU.
     """
 
-    _own = ("_spare", "choice", "_ways", "_loading", "_kin")
+    _own = ("_spare", "remake", "choice", "_ways", "_loading", "_kin")
 
     def __init__(self, made: Feed[B], spare: Feed[Any], ways: Ways) -> None:
-        super().__init__(made, spare)
+        super().__init__(made, spare, _made_by_itself)
         self.recipe = _watched(made.recipe)
         self.choice = Choice()
         self._ways = ways
@@ -204,9 +207,24 @@ class AutoFeed(GpuFeed[B]):
         """Say who reads now, and why; for good."""
         self.choice.end(why)
 
-    def _kin_of(self, made: Feed[Any]) -> AutoFeed[Any]:
+    def _made_for(self, plan: Plan) -> Feed[Any]:
+        self._ways = self._ways.for_plan(plan)
+        made = self._built(self.choice.reader == GPU)
+        if isinstance(made, str):
+            made = self._built(False)
+        return self._spare if isinstance(made, str) else made
+
+    def take_over(self, made: Feed[Any]) -> None:
+        """Make batches as another feed of the same rows does."""
+        super().take_over(made)
+        if isinstance(self.recipe, GpuRecipe):
+            self.recipe = _watched(self.recipe)
+
+    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
+        if not isinstance(made.recipe, GpuRecipe):  # it has given up its memory
+            return super()._kin_of(made)
         new: AutoFeed[Any] = AutoFeed(made, self._spare, self._ways)
-        new._kin = self._kin
+        new._kin, new._sized_for = self._kin, self._sized_for
         new._kin.add(new)
         return new
 
@@ -247,7 +265,6 @@ class AutoFeed(GpuFeed[B]):
             return
         self.choice.went_over()
         self.take_over(made.finishing(finish))
-        self.recipe = _watched(self.recipe)
 
     def _built(self, on_gpu: bool) -> Feed[Any] | str:
         """A feed for which the GPU decodes, or Arrow does; or why there is none."""
@@ -255,6 +272,10 @@ class AutoFeed(GpuFeed[B]):
             return self._ways.build(on_gpu) or "device_memory is too small for it"
         except (TabfeedError, MemoryError, RuntimeError) as e:
             return f"it cannot begin: {e}"
+
+
+def _made_by_itself(plan: Plan) -> Feed[Any]:
+    raise AssertionError("what was made for a plan is its own matter")
 
 
 def _watched(recipe: Any) -> Any:

@@ -29,20 +29,21 @@ from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.copies import ASIDE
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.torch.gpu import on_gpu
-from tabfeed.loader.torch.gpu_feed import GpuFeed
+from tabfeed.loader.torch.gpu_feed import GpuFeed, no_memory
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 from tabfeed.trace import span
 
-__all__ = ["KnowsWidths", "made_by_torch"]
+__all__ = ["OfJax", "made_by_torch"]
 
 Tensor = torch.Tensor
 _UNKNOWN = "Arrow: how long steps wait for batches is not to be had from JAX"
 _SHORT = {torch.int64: torch.int32, torch.uint64: torch.uint32, torch.float64: torch.float32}
 _HALF = 2**63
+_HELD = 6  # chunks: of torch's one queued, one on its way and two being cut; what two are cut into
 
 
-class KnowsWidths(Protocol):
-    """Knows how wide numbers of JAX are; see `tabfeed.loader.jax.widths.Widths`."""
+class OfJax(Protocol):
+    """What is to be asked of JAX; see `tabfeed.loader.jax.place`."""
 
     @property
     def wide(self) -> bool:
@@ -51,6 +52,10 @@ class KnowsWidths(Protocol):
 
     def check(self, group: str, lows: Sequence[int], highs: Sequence[int]) -> None:
         """Refuse the integers of a buffer if one of them does not fit into 32 bits."""
+        ...
+
+    def forget(self) -> None:
+        """Wait until JAX has come by all buffers that it was given, and keep none of them."""
         ...
 
 
@@ -114,15 +119,19 @@ class _JaxRecipe(GpuRecipe[Any]):
 
     Attributes
     ----------
-    widths
-        How wide numbers of JAX are.
+    asked
+        What is to be asked of JAX.
     """
 
-    widths: Any = None
+    asked: Any = None
+
+    def let_go(self) -> None:
+        """Keep nothing of chunks that arrived."""
+        self.asked.forget()
 
     def cut(self, chunk: Chunk) -> list[Any]:
         """The chunk as it is, but for the width of numbers, and the ranges of those."""
-        ranges = [] if self.widths.wide else _shorten(chunk.matrices)
+        ranges = [] if self.asked.wide else _shorten(chunk.matrices)
         return [(chunk, ranges)]
 
     def arrive(self, made: Any) -> list[Any]:
@@ -133,7 +142,7 @@ class _JaxRecipe(GpuRecipe[Any]):
         made.event.synchronize()
         ((chunk, ranges),) = made.batches
         for found in ranges:
-            self.widths.check(found.group, *found.numbers())
+            self.asked.check(found.group, *found.numbers())
         with span("queue"):
             batches: list[Any] = self.finish(chunk)
         return batches
@@ -144,7 +153,7 @@ def made_by_torch(
     number: int,
     options: GpuOptions,
     copied: Callable[[int], Feed[Any]],
-    widths: KnowsWidths,
+    asked: OfJax,
 ) -> Feed[Any] | str:
     """The same batches from chunks which torch makes; or why it cannot.
 
@@ -159,8 +168,8 @@ def made_by_torch(
     copied
         Gives a feed of batches that are copied, within the memory divided by a number: for passes
         aside, and if there is no memory left on the GPU, or not enough to begin with.
-    widths
-        How wide numbers of JAX are.
+    asked
+        What is to be asked of JAX.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         return "PyTorch, which makes batches on a GPU, does not see this one"
@@ -170,16 +179,30 @@ def made_by_torch(
     if getattr(recipe.finish, "asks", False):
         return "ids are compared with the sizes of their feature columns"
     reader = "arrow" if options.reader == "auto" else options.reader
+    gpu = torch.device("cuda", number)
     try:
-        made = on_gpu(feed, torch.device("cuda", number), replace(options, reader=reader))
-    except LoaderError as e:  # JAX itself may have the memory
+        made = on_gpu(feed, gpu, replace(options, reader=reader), held=_HELD)
+    except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
+        if isinstance(e, RuntimeError) and not no_memory(e):
+            raise
         return str(e)
-    recipe = made.recipe
-    if not isinstance(recipe, GpuRecipe) or not recipe.here:
+    ours = _for_jax(made, copied, asked)
+    if isinstance(ours, GpuFeed):
+        ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
+    return ours
+
+
+def _for_jax(made: Feed[Any], copied: Callable[[int], Feed[Any]], asked: OfJax) -> Feed[Any]:
+    """What torch makes as JAX takes it; copies, if torch can make but these."""
+    recipe: Any = made.recipe
+    if not isinstance(made, GpuFeed) or not isinstance(recipe, GpuRecipe) or not recipe.here:
         plain = copied(1)
         plain.reader_choice = made.reader_choice
         return plain
+    remake = made.remake
     parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    ours = GpuFeed(Feed(_JaxRecipe(**parts, widths=widths), made.plan, made.options), copied(ASIDE))
-    ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
-    return ours
+    return GpuFeed(
+        Feed(_JaxRecipe(**parts, asked=asked), made.plan, made.options),
+        copied(ASIDE),
+        lambda plan: _for_jax(remake(plan), copied, asked),
+    )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -29,6 +28,7 @@ from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.lots import LotReader
 from tabfeed.loader.op_bytes import op_bytes
 from tabfeed.loader.packed_pages import UnfitError
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.loader.torch.auto_reader import AutoFeed, Ways
 from tabfeed.loader.torch.copied import copied_feed
@@ -58,7 +58,9 @@ def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = Non
     return options.memory(total=total, free=free_bytes(device), buffer_size=buffer_size)
 
 
-def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
+def on_gpu(
+    feed: Feed[B], device: torch.device, options: GpuOptions, held: int | None = None
+) -> Feed[B]:
     """The same batches, made on a GPU.
 
     Parameters
@@ -69,6 +71,8 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
         The GPU.
     options
         Reader and memory.
+    held
+        As for `Need`, if it is another number than usual.
     """
     check_device(device)
     recipe = feed.recipe
@@ -76,24 +80,25 @@ def on_gpu(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
     if not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
         return feed
     with on_device(device):
-        made = _made(feed, reader.layout, device, options)
+        made = _made(feed, reader.layout, device, options, held)
     if not isinstance(made, AutoFeed):  # which will say so by itself
         _log.info("reader: %s", made.reader_choice)
     return made
 
 
-def _made(feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions) -> Feed[Any]:
+def _made(
+    feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions, held: int | None
+) -> Feed[Any]:
     ops = GpuOps.of(feed.recipe.ops, layout, device)
     row_bytes = layout.row_bytes + op_bytes(feed.recipe.ops, layout)
-    check_room(feed, memory_for(options, device), row_bytes)
     memory = memory_for(options, device, feed.options.buffer_size)
-    copied = partial(copied_feed, feed, device, row_bytes=row_bytes)
+    check_room(feed, max(memory, memory_for(options, device)), row_bytes)
     if ops is None or not layout.groups:
         what = "columns of lists are put together" if ops is not None else "an operator works"
-        plain = copied(memory)
+        plain = copied_feed(feed, device, memory, row_bytes)
         plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
         return plain
-    build = _Build(feed, copied, device, ops, memory - ops.table_bytes)
+    build = _Build(feed, device, ops, memory - ops.table_bytes, row_bytes, held)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)
@@ -114,10 +119,26 @@ class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
     feed: Feed[Any]
-    copied: Callable[[int], Feed[Any]]
     device: torch.device
     ops: GpuOps
     memory: int
+    row_bytes: int
+    held: int | None = None
+
+    def for_plan(self, plan: Plan) -> _Build:
+        """The same for another plan of the same rows, perhaps of other ranks than there are now."""
+        options = self.feed.options
+        plan = replace(plan, chunk=self.feed.plan.chunk, ranks=options.place.world)
+        return replace(self, feed=Feed(self.feed.recipe, plan, options))
+
+    def remake(self, on_gpu: bool, plan: Plan) -> Feed[Any]:
+        """One for another plan, in whichever way there is memory for it."""
+        build = self.for_plan(plan)
+        return build(on_gpu) or build(False) or build.on_host()
+
+    def copied(self, memory: int) -> Feed[Any]:
+        """One whose batches are copied, within so many bytes."""
+        return copied_feed(self.feed, self.device, memory, self.row_bytes)
 
     @property
     def arrow(self) -> Reading:
@@ -143,7 +164,8 @@ class _Build:
         need = Need.of(self.feed.plan, layout, reading.reader.dtypes)
         here = not (layout.rest.columns or getattr(self.feed.recipe.finish, "asks", False))
         batch, passing = need.batch + self.ops.row_bytes, need.passing + reading.joining
-        return replace(need, batch=batch, passing=passing, here=here)
+        held = need.held if self.held is None else self.held
+        return replace(need, batch=batch, passing=passing, here=here, held=held)
 
     def on_host(self) -> Feed[Any]:
         """One whose chunks are made in the computer's memory, and copied."""
@@ -232,7 +254,7 @@ class _Build:
         depth = min(share.depth, feed.options.depth or share.depth)
         options = replace(feed.options, threads=threads, depth=depth)
         plan = replace(feed.plan, chunk=share.steps)
-        return GpuFeed(Feed(made, plan, options), self.spare)
+        return GpuFeed(Feed(made, plan, options), self.spare, partial(self.remake, how != "arrow"))
 
     def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
         recipe = self.feed.recipe
@@ -257,9 +279,18 @@ def _auto(build: _Build) -> Feed[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, build.spare, Ways(build, build.why_not))
+        return AutoFeed(made, build.spare, _ways(build))
     made.reader_choice = f"Arrow: {reason}"
     return made
+
+
+def _ways(build: _Build) -> Ways:
+    """Arrow's way leaves room for the copy of a batch, which is made before the GPU takes over."""
+    return Ways(
+        lambda on_gpu: build(on_gpu, copies=int(not on_gpu)),
+        build.why_not,
+        lambda plan: _ways(build.for_plan(plan)),
+    )
 
 
 def _is_there(module: str) -> bool:

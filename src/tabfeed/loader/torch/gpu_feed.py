@@ -29,12 +29,13 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.recipe import Recipe
-from tabfeed.loader.state import Position
+from tabfeed.loader.state import Position, restore
 from tabfeed.loader.torch.gpu_recipe import GpuRecipe, Turn
 
-__all__ = ["GpuFeed", "GpuIterator"]
+__all__ = ["GpuFeed", "GpuIterator", "no_memory"]
 
 B = TypeVar("B")
 _GIVEN_UP = (
@@ -53,13 +54,18 @@ class GpuFeed(Feed[B]):
         Makes the batches on the GPU.
     spare
         Makes them in the computer's memory, and copies them.
+    remake
+        Gives such a feed for another plan of the same rows, for which other memory is needed.
     """
 
-    _own: tuple[str, ...] = ("_spare",)  # what is of no use in another process
+    _own: tuple[str, ...] = ("_spare", "remake")  # what is of no use in another process
 
-    def __init__(self, made: Feed[B], spare: Feed[Any]) -> None:
+    def __init__(
+        self, made: Feed[B], spare: Feed[Any], remake: Callable[[Plan], Feed[Any]]
+    ) -> None:
         super().__init__(made.recipe, made.plan, made.options)
-        self._spare = spare
+        self._spare, self.remake = spare, remake
+        self._sized_for = sizes_of(made.plan)
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuFeed[Any]:
         """A feed of the same chunks, cut into batches by another function."""
@@ -67,8 +73,8 @@ class GpuFeed(Feed[B]):
 
     def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
         """A feed like this one, which makes other batches in the same memory."""
-        new: GpuFeed[Any] = GpuFeed(made, self._spare)
-        new.reader_choice = self.reader_choice
+        new: GpuFeed[Any] = GpuFeed(made, self._spare, self.remake)
+        new.reader_choice, new._sized_for = self.reader_choice, self._sized_for
         return new
 
     def _iterator(
@@ -80,6 +86,33 @@ class GpuFeed(Feed[B]):
 
     def _begin_at(self, begin: Position) -> GpuIterator[B]:
         return GpuIterator(self, begin, self._on_batch)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter` goes on where `state` stands, in constant time.
+
+        If that was planned for other ranks or streams, memory is divided anew.
+        """
+        super().load_state_dict(state)
+        plan = self._next.plan
+        if isinstance(self.recipe, GpuRecipe) and not self.has_room(plan):
+            self.release_iterators()
+            finish = self.recipe.finish
+            self.let_go()
+            self._sized_for, made = sizes_of(plan), self._made_for(plan)
+            if isinstance(made, GpuFeed):
+                self._spare = made._spare
+            self.take_over(made.finishing(finish))
+
+    def has_room(self, plan: Plan) -> bool:
+        """Whether the memory on the GPU was divided for plans like this one."""
+        return sizes_of(plan) == self._sized_for
+
+    def _made_for(self, plan: Plan) -> Feed[Any]:
+        """A feed with memory for another plan."""
+        made = self.remake(plan)
+        if made.reader_choice:
+            self.tell(made.reader_choice)
+        return made
 
     def peek(self) -> B:
         """The first batch of the next pass, without moving on."""
@@ -119,11 +152,15 @@ class GpuFeed(Feed[B]):
 
     def release_memory(self) -> None:
         """The same because the program wants it; a pass that runs goes on with its next chunk."""
+        self.release_iterators()
+        if isinstance(self.recipe, GpuRecipe):
+            self._leave_gpu(_RELEASED)
+
+    def release_iterators(self) -> None:
+        """Have all passes go on in the computer's memory."""
         for iterator in list(self._iterators):
             if isinstance(iterator, GpuIterator):
                 iterator.release()
-        if isinstance(self.recipe, GpuRecipe):
-            self._leave_gpu(_RELEASED)
 
     def _leave_gpu(self, why: str) -> None:
         finish = self.recipe.finish
@@ -138,6 +175,7 @@ class GpuFeed(Feed[B]):
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
         if isinstance(self.recipe, GpuRecipe):
+            self.recipe.let_go()
             self.recipe = self.spare(self.recipe.finish).recipe
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -173,32 +211,47 @@ class GpuIterator(EpochIterator[B]):
         position: Position,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
-        self._feed, self._closed, self._sent_aside = feed, False, False
-        self._user = threading.get_ident()
+        self._feed, self._closed = feed, False
+        self._sent_aside = False  # to be told by the next `_take`, which goes on elsewhere
+        self._taking = False  # whether a thread is just about to take a chunk
+        self._lock = threading.RLock()  # of these, and of `_recipe` and `_prefetch`
         recipe, options = feed.recipe, feed.options
         self._recipe, self._finish = recipe, recipe.finish
         if isinstance(recipe, GpuRecipe):
-            recipe.turn.take(self)
-        super().__init__(recipe, position, options.place, options, on_batch)
-        if self._sent_aside:  # by another thread, meanwhile
-            self._prefetch.close()
+            recipe.turn.take(self)  # not with the lock: two passes would wait for each other
+        with self._lock:
+            super().__init__(recipe, position, options.place, options, on_batch)
+            if self._sent_aside:  # by another thread, meanwhile
+                self._leave_gpu()
 
     def _take(self) -> list[B]:
-        self._user = threading.get_ident()
-        while not self._closed:
-            if self._sent_aside:
-                self._go_on_aside()
-            if not isinstance(self._recipe, GpuRecipe):
-                break
+        while self._begin_taking():
             try:
                 return self._take_now()
             except Exception as e:  # StopIteration too: another thread may have sent it aside
-                if self._sent_aside:
-                    continue
-                if self._closed or not _no_memory(e):
+                if not self._sent_aside and (self._closed or not no_memory(e)):
+                    if not isinstance(e, StopIteration):
+                        self.close()  # or the next chunk would follow as if nothing had happened
                     raise
-            self._go_over(self._feed.give_up)
+            finally:
+                self._end_taking()
+            if not self._sent_aside:
+                self._go_over(self._feed.give_up)
         return super()._take()
+
+    def _begin_taking(self) -> bool:
+        """Whether to take a chunk that was made on the GPU."""
+        with self._lock:
+            if self._sent_aside and not self._closed:
+                self._go_on_aside()
+            self._taking = self.there and not self._closed
+            return self._taking
+
+    def _end_taking(self) -> None:
+        with self._lock:
+            self._taking = False
+            if self._sent_aside or self._closed:
+                self._leave_gpu()
 
     def _take_now(self) -> list[B]:
         return super()._take()
@@ -214,16 +267,13 @@ class GpuIterator(EpochIterator[B]):
         May be called from another thread. This one goes on in the computer's memory, when it is
         asked for the next chunk.
         """
-        recipe = self._recipe
-        if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
-            return
-        self._sent_aside = True
-        if not hasattr(self, "_prefetch"):  # it will see that by itself
-            return
-        self._prefetch.close()
-        if self._user == threading.get_ident():  # else that thread may just be taking from it
-            self._empty()
-            self._recipe = recipe.host
+        with self._lock:
+            recipe = self._recipe
+            if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
+                return
+            self._sent_aside = True
+            if hasattr(self, "_prefetch"):  # else it will see that by itself
+                self._leave_gpu()
 
     def release(self) -> None:
         """Give back what lies on the GPU for the chunks to come, for good."""
@@ -232,52 +282,74 @@ class GpuIterator(EpochIterator[B]):
             self.step_aside(recipe.turn)
             recipe.turn.give_back(self)
 
-    def _empty(self) -> None:
-        """Keep nothing of what was made ready."""
+    def _leave_gpu(self) -> None:
+        """Keep nothing of what was made ready; the lock is held."""
+        self._prefetch.close()
+        if self._taking or not isinstance(self._recipe, GpuRecipe):
+            return  # whoever takes will do so, and needs the recipe until then
         self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
         self._queued.clear()
+        self._recipe = self._recipe.host
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
-        if self._sent_aside:
-            self._go_on_aside()
-        super().load_state_dict(state)
+        if self.there and not self._feed.has_room(restore(state, self._begin.plan).plan):
+            self.release()
+        with self._lock:
+            if self._sent_aside:
+                self._go_on_aside()
+            super().load_state_dict(state)
 
     def _go_on_aside(self) -> None:
-        """Begin again where this stands, in the computer's memory."""
+        """Begin again where this stands, in the computer's memory; the lock is held."""
         spare = self._feed.spare(self._finish)
         self._begin_again(spare.recipe, spare.options, spare.plan.chunk)
-        self._sent_aside = False
 
     def _go_over(self, change: Callable[[], None]) -> None:
         """Begin again where this stands, after the feed has changed its way."""
         feed, recipe = self._feed, self._recipe
-        self._prefetch.close()
-        self._empty()
+        with self._lock:
+            taking, self._taking = self._taking, False
+            self._sent_aside = True  # if the change fails, it goes on there
+            self._leave_gpu()
+            self._taking = taking
         if isinstance(recipe, GpuRecipe):
             recipe.turn.give_back(self)
-            self._recipe = recipe.host
         if feed.recipe is recipe:  # else it has changed before, for another iterator
             del recipe
             change()
-        if isinstance(feed.recipe, GpuRecipe):
-            feed.recipe.turn.take(self)
-        self._begin_again(feed.recipe, feed.options, feed.plan.chunk)
+        made, options, chunk = feed.recipe, feed.options, feed.plan.chunk
+        with self._lock:
+            self._recipe, self._sent_aside = made, False
+        if isinstance(made, GpuRecipe):
+            made.turn.take(self)
+        with self._lock:
+            if self._sent_aside:  # by another thread, meanwhile
+                self._go_on_aside()
+            else:
+                self._begin_again(made, options, chunk)
 
     def _begin_again(self, recipe: Any, options: LoaderOptions, chunk: int) -> None:
-        self._recipe, self._options = recipe, options
+        """Begin where this stands, in another way; the lock is held."""
+        self._recipe, self._options, self._sent_aside = recipe, options, False
         self._sit_down(with_chunk(self.position, chunk))
         self._start()
-        aside = self._sent_aside and isinstance(recipe, GpuRecipe)
-        if self._closed or aside:  # by another thread, meanwhile
+        if self._closed:  # by another thread, meanwhile
             self._prefetch.close()
 
     def close(self) -> None:
         """End the threads; there is no next batch after this."""
-        self._closed = True
-        if isinstance(self._recipe, GpuRecipe):
-            self._recipe.turn.give_back(self)
-        super().close()
+        with self._lock:
+            self._closed = True
+            if isinstance(self._recipe, GpuRecipe):
+                self._recipe.turn.give_back(self)
+            super().close()
+            self._leave_gpu()
+
+
+def sizes_of(plan: Plan) -> tuple[int, ...]:
+    """What of a plan the memory on a GPU is divided by."""
+    return plan.batch, plan.ranks, plan.streams, plan.lot
 
 
 def with_chunk(position: Position, chunk: int) -> Position:
@@ -289,10 +361,10 @@ def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
     return None
 
 
-def _no_memory(error: BaseException) -> bool:
+def no_memory(error: BaseException) -> bool:
     """Whether an error is of that kind; not all of them have a type of their own."""
     said = str(error).replace("_", " ")
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said.lower()
 
 
 def _plain(state: dict[str, Any]) -> Feed[Any]:

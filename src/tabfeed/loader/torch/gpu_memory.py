@@ -47,6 +47,9 @@ class Need:
         Whether one thread, that of the training, makes all chunks.
     packed, plain
         Bytes of a row in its file, and decompressed; 0 where the GPU does not unpack files.
+    held
+        Chunks that are there at a time where one thread makes them: ready, in use and not yet given
+        back.
     """
 
     plan: Plan
@@ -56,6 +59,7 @@ class Need:
     here: bool = False
     packed: float = 0
     plain: float = 0
+    held: int = 3
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> Need:
@@ -76,7 +80,7 @@ class Need:
     @property
     def batch_rows(self) -> int:
         """Rows of a batch, on one rank."""
-        return self.plan.batch // self.plan.ranks
+        return -(-self.plan.batch // self.plan.ranks)
 
     @property
     def packed_lot(self) -> tuple[int, int]:
@@ -91,12 +95,13 @@ class Need:
 
     def chunks_bytes(self, steps: int, depth: int) -> int:
         """Chunks that are ready, in use and not yet given back, and those in the making."""
-        held, making = (3, 1) if self.here else (depth + 2, 2)
+        held, making = (self.held, 1) if self.here else (depth + 2, 2)
         return held * self.chunk_bytes(steps) + making * steps * self.batch_rows * self.passing
 
     def open_lots(self, steps: int, depth: int) -> int:
         """Most lots that the chunks in the making need at a time."""
-        streams = len(self.plan.rank_streams(0, self.plan.ranks))
+        ranks = self.plan.ranks
+        streams = max(len(self.plan.rank_streams(rank, ranks)) for rank in range(ranks))
         share = -(-steps * self.batch_rows // streams)
         least = max(self.plan.lot, min((s for s in self.plan.sizes if s), default=1))
         return streams * (depth * share // least + 2)

@@ -36,6 +36,14 @@ __all__ = ["GpuRecipe", "Parts", "Ready", "StreamRecipe", "Turn", "for_host", "t
 
 B = TypeVar("B")
 R = TypeVar("R", bound="StreamRecipe[Any]")
+_BY_ROW = (torch.Tensor.crow_indices, torch.Tensor.col_indices)
+_BY_COLUMN = (torch.Tensor.ccol_indices, torch.Tensor.row_indices)
+_COMPRESSED: dict[torch.layout, Any] = {
+    torch.sparse_csr: _BY_ROW,
+    torch.sparse_bsr: _BY_ROW,
+    torch.sparse_csc: _BY_COLUMN,
+    torch.sparse_bsc: _BY_COLUMN,
+}
 
 
 class Parts(NamedTuple):
@@ -212,6 +220,9 @@ class GpuRecipe(StreamRecipe[B]):
             made.done()
             return ready
 
+    def let_go(self) -> None:
+        """Keep nothing of chunks that arrived: here nobody does."""
+
     def cut(self, chunk: Chunk) -> list[Any]:
         """The batches of a chunk that was just queued, on the training thread."""
         return self.finish(chunk)
@@ -253,6 +264,12 @@ def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
 
 def _plain(tensor: Any) -> tuple[torch.Tensor, ...]:
     """What a tensor consists of."""
+    if tensor.layout in _COMPRESSED:
+        rows, columns = _COMPRESSED[tensor.layout]
+        return rows(tensor), columns(tensor), tensor.values()
     if tensor.is_sparse:
         return tensor._indices(), tensor._values()
-    return (tensor.values(), tensor.offsets()) if tensor.is_nested else (tensor,)
+    if tensor.is_nested:
+        values = tensor.values()
+        return (values,) if tensor.layout == torch.strided else (values, tensor.offsets())
+    return (tensor,)

@@ -16,7 +16,7 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.build import build_feed, matrix_layout, output_schema, split_steps
+from tabfeed.loader.build import build_feed, matrix_layout, output_schema, table_steps
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.columns import Lists
 from tabfeed.loader.gpu_options import GpuOptions
@@ -193,7 +193,7 @@ class TorchAsyncItr(TorchFeed):
     ) -> None:
         global_rank, global_size = rank_and_world(global_rank, global_size)
         options = LoaderOptions.among(locals())
-        steps = split_steps(transforms)
+        steps = table_steps(transforms, "TorchAsyncItr")
         schema = output_schema(dataset, transforms, steps)
         self.cats, self.conts, self.labels = _roles(schema, cats, conts, labels)
         layout = matrix_layout(
