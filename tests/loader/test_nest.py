@@ -228,6 +228,9 @@ def test_all_tensors_of_a_batch_are_told_to_the_allocator():
     assert found == [tensors[0], tensors[2]]
 
 
+ROWS = [torch.ones(1), torch.ones(2)]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, that these are new
 @pytest.mark.parametrize(
     ("make", "parts"),

@@ -155,7 +155,7 @@ def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
     monkeypatch.setattr(jax.dicts.Carrier, "remote", property(lambda carrier: True))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(for_jax, "on_gpu", lambda feed, device, how: on_gpu(feed, CPU, how))
+    monkeypatch.setattr(for_jax, "on_gpu", lambda feed, _, how, held: on_gpu(feed, CPU, how, held))
     mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
     assert mine.reader_choice == "the GPU: as asked for"
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     feed = mixed_tuples(mixed(tmp_path)).feed
-    build = gpu._Build(feed, lambda memory: feed, CPU, GpuOps(), 10**8)
+    build = gpu._Build(feed, CPU, GpuOps(), 10**8, 100)
     need, plain = build.need(build.in_files), build.need(build.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.
