@@ -72,6 +72,29 @@ def test_two_passes_in_turns_and_single_batches_in_between(dataset):
     assert same(wanted, found[0]) and same(wanted, found[1])
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("saved", [{"global_size": 4, "batch_size": 1024}, {"streams": 9}])
+def test_a_state_of_other_ranks_or_streams(dataset, reader, saved):
+    if reader == "cudf":
+        pytest.importorskip("pylibcudf")
+    if "global_size" in saved:
+        saved = {"global_rank": 2, **saved}
+    before = batches(dataset, "cpu", **saved)
+    started = iter(before)
+    for _ in range(50):
+        next(started)
+    host, gpu = (
+        batches(dataset, "cpu", streams=2),
+        batches(dataset, "cuda", streams=2, reader=reader),
+    )
+    for loader in (host, gpu):
+        loader.load_state_dict(before.state_dict())
+    assert isinstance(gpu.feed.recipe, GpuRecipe)
+    for _ in range(2):
+        assert same(host, gpu)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_batches_that_are_copied_are_there_when_they_are_read(dataset, stream):
     """On a stream of the model's own too, which does not wait for the default one."""
