@@ -15,6 +15,9 @@ LARGE = json.loads((RESULTS / "gpu_h200_large_groups.json").read_text())
 WIDE = json.loads((RESULTS / "gpu_h200_wide.json").read_text())
 MACHINES = {
     "the one above": FOUND,
+    "a quieter one (`gpu_h200_quieter.json`)": json.loads(
+        (RESULTS / "gpu_h200_quieter.json").read_text()
+    ),
     "a busier one (`gpu_h200_busier.json`)": json.loads(
         (RESULTS / "gpu_h200_busier.json").read_text()
     ),
@@ -109,6 +112,15 @@ def test_within_a_limit():
     assert "have {:.1f} GB together, {:.1f} GB where the GPU decodes".format(*both) in page
 
 
+def test_within_a_limit_once_more():
+    again = json.loads((RESULTS / "gpu_h200_bounded.json").read_text())
+    assert again["rounds"] == 9 and again["hardware"] == FOUND["hardware"]
+    reader = "{}, share of the rate without a limit"
+    shares = [again["bounded"][reader.format(r)] for r in ("arrow", "cudf")]
+    said = "in nine rounds on the same machine some minutes later, {:.2f} and {:.2f}"
+    assert said.format(*shares) in PAGE.replace("\n", " ")
+
+
 def test_auto():
     page = PAGE.replace("\n", " ")
     loading = FOUND["load"]["tabfeed, auto, 1 GB"]
@@ -154,4 +166,9 @@ def test_wide_columns():
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_keras(backend):
     found = json.loads((RESULTS / f"keras_{backend}_h200.json").read_text())
-    assert f"{found['share of the ceiling']:.2f} of it" in PAGE.replace("\n", " ")
+    page = PAGE.replace("\n", " ")
+    assert f"on {backend} ({found['share of the ceiling']:.2f} of it" in page.replace("JAX", "jax")
+    if backend == "torch":
+        rounds = sorted(found["shares, round by round"])
+        assert len(rounds) == 5
+        assert f"rounds that went from {rounds[0]:.2f} to {rounds[-1]:.2f}" in page
