@@ -213,11 +213,13 @@ def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> 
     torch.cuda.reset_peak_memory_stats()
     gpu = jax.devices()[0]
 
-    def in_use() -> int:
-        of_torch = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
-        return int(of_torch + gpu.memory_stats()["bytes_in_use"])
+    def of_torch(when: str = "current") -> int:
+        return int(torch.cuda.memory_stats().get(f"active_bytes.all.{when}", 0))
 
-    before, held, rows = in_use(), 0, 0
+    def in_use() -> int:
+        return of_torch() + int(gpu.memory_stats()["bytes_in_use"])
+
+    alone, before, held, rows = of_torch(), in_use(), 0, 0
     made = Loader(files, 4096, True, targets=["y"], **limit)
     for inputs, y in (batch for _ in range(2) for batch in made):
         held, rows = max(held, in_use() - before), rows + len(y)
@@ -225,6 +227,7 @@ def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> 
     assert rows == 2 * ROWS
     assert_made(made, "torch")
     assert 10**6 < held <= 30 * 10**6
+    assert 10**6 < of_torch("peak") - alone <= 30 * 10**6
 
 
 @pytest.mark.parametrize("lists", [False, True])
