@@ -2,7 +2,10 @@
 
     python examples/serving_app.py demo_data/serving --port 8000
     curl -X POST localhost:8000/score -H 'content-type: application/json' -d '{"I1": 3, ...}'
+    curl localhost:8000/ready
 
+A row that the workflow cannot take is answered with status 422 and the column's name, whether it
+comes alone or among others. The tables of the workflow are read before the first request is taken.
 `serving.py` makes the folder, starts this, and measures it.
 """
 
@@ -10,24 +13,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 import uvicorn
 from click_model import ClickModel
 from criteo_data import CATEGORICAL, CONTINUOUS, LABEL
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 
 from tabfeed import Workflow
 from tabfeed.errors import TabfeedError
 
 Row = dict[str, Any]
 CATEGORIES = sorted(CATEGORICAL)  # the order in which the model was given them
+MOST_BYTES = 1 << 20  # of a request's body
 
 
 class Scorer:
@@ -45,22 +48,17 @@ class Scorer:
         self.model = ClickModel(json.loads((folder / "model.json").read_text()), len(CONTINUOUS))
         self.model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
         self.model.eval()
-        self.schema = self.workflow.input_schema.to_arrow()
+        # The first row reads the workflow's tables, which may take seconds.
+        self.score([dict.fromkeys(self.workflow.input_schema.column_names)])
 
     def features(self, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
         """What the model takes. One row goes a shorter way than a table."""
-        if len(rows) == 1:
-            row = self.workflow.transform(rows[0])
-            return (
-                torch.tensor([[row[n] for n in CATEGORIES]]),
-                torch.tensor([[row[n] for n in CONTINUOUS]], dtype=torch.float32),
-            )
-        table = self.workflow.transform(pa.Table.from_pylist(rows, self.schema))
-        cats, conts = (
-            torch.from_numpy(np.stack([table.column(n).to_numpy() for n in names], 1))
-            for names in (CATEGORIES, CONTINUOUS)
+        one = len(rows) == 1 and not any(isinstance(v, list) for v in rows[0].values())
+        found = [self.workflow.transform(rows[0])] if one else self.workflow.transform(rows)
+        return (
+            torch.tensor([[row[n] for n in CATEGORIES] for row in found]),
+            torch.tensor([[row[n] for n in CONTINUOUS] for row in found], dtype=torch.float32),
         )
-        return cats, conts
 
     def score(self, rows: list[Row]) -> tuple[list[float], dict[str, float]]:
         """Probabilities, and how many milliseconds each part took."""
@@ -73,25 +71,61 @@ class Scorer:
         return scores, {"workflow": 1e3 * (made - start), "model": 1e3 * (done - made)}
 
 
+async def read_json(request: Request) -> Any:
+    """A request's body, refused while it arrives if it is too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"a request may have {MOST_BYTES} bytes; send fewer rows")
+    try:
+        return json.loads(body, parse_constant=refuse_constant, parse_float=finite)
+    except (ValueError, RecursionError) as e:
+        raise HTTPException(422, f"this is not JSON: {e}") from e
+
+
+def refuse_constant(name: str) -> float:
+    """JSON has no NaN and no Infinity, though Python reads them; a missing value is null."""
+    raise ValueError(f"{name} is not JSON; send null for a missing value")
+
+
+def finite(text: str) -> float:
+    """1e400 would be read as infinite."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
 def make_app(folder: Path) -> FastAPI:
     """The service. Scoring takes a millisecond, less than handing it to a thread is worth."""
     app, scorer = FastAPI(title="Clicks"), Scorer(folder)
 
-    def answer(rows: list[Row], response: Response) -> list[float]:
+    def answer(rows: Any, response: Response) -> list[float]:
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise HTTPException(422, "a row is a JSON object, {column: value}")
+        if not rows:
+            return []
         try:
             scores, took = scorer.score(rows)
-        except (TabfeedError, pa.ArrowInvalid, pa.ArrowTypeError) as e:
+        except TabfeedError as e:
             raise HTTPException(422, str(e)) from e
+        if not all(map(math.isfinite, scores)):
+            raise HTTPException(422, "a score is not finite: one of the row's values is too large")
         response.headers["Server-Timing"] = ", ".join(f"{n};dur={t:.4f}" for n, t in took.items())
         return scores
 
     @app.post("/score")
-    async def score(row: Row, response: Response) -> dict[str, float]:
-        return {"click": answer([row], response)[0]}
+    async def score(request: Request, response: Response) -> dict[str, float]:
+        return {"click": answer([await read_json(request)], response)[0]}
 
     @app.post("/scores")
-    async def scores(rows: list[Row], response: Response) -> dict[str, list[float]]:
-        return {"clicks": answer(rows, response) if rows else []}
+    async def scores(request: Request, response: Response) -> dict[str, list[float]]:
+        return {"clicks": answer(await read_json(request), response)}
+
+    @app.get("/ready")
+    async def ready() -> dict[str, bool]:
+        return {"ready": True}
 
     return app
 

@@ -10,8 +10,9 @@ counts requests and bytes, and misbehaves as it is told::
         server.stats()["bytes"]
 
 Kinds of misbehaviour: a status ("500", "503", "403"), "reset" (the connection is cut halfway),
-"truncate" (the body ends early, politely), "hang" (no answer), "slow" (a kilobyte a second),
-"ignore-range" (the whole file, whatever was asked).
+"truncate" (the body ends early, politely), "lost" (the request is done, no answer comes),
+"hang" (no answer), "slow" (a kilobyte a second), "ignore-range" (the whole file, whatever was
+asked).
 """
 
 from __future__ import annotations
@@ -200,6 +201,8 @@ class _Server:
         if fault is None and answer.file is not None:
             return await self._send_file(writer, answer)
         answer.read()
+        if fault == "lost":
+            return False
         speed = 1000.0 if fault == "slow" else self.options.bandwidth
         if fault not in ("reset", "truncate"):
             return await self._send(writer, request, answer, speed)

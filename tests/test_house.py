@@ -7,6 +7,7 @@ top: the rule is about what a module knows, not about when it learns it.
 import ast
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ SRC = Path(__file__).parents[1] / "src"
 
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
-    "errors trace",
+    "errors trace user_functions",
     "arguments dtypes hashing budget gpu_memory notebook progress textproto protostruct",
     "column_schema schema selector schema_formats tfmetadata",
     "execute",
@@ -250,6 +251,17 @@ def test_importing_tabfeed_loads_no_framework() -> None:
     assert heavy & set(run.stdout.split()) == set()
 
 
+def test_polars_imported_first_has_found_numpy_before_threads_look_for_it() -> None:
+    code = """
+import polars, sys
+assert "numpy" not in sys.modules, "NumPy was there before: nothing is tested"
+import tabfeed
+print(hasattr(sys.modules["polars._dependencies"].numpy, "__lazy__"))
+"""
+    run = run_python(code)
+    assert run.stdout == "False\n", run.stderr
+
+
 def public_modules() -> list[str]:
     """The package, and what in it has no leading underscore and says what is public."""
     shown = (name for name in MODULES if not any(p.startswith("_") for p in name.split(".")))
@@ -288,3 +300,13 @@ def test_the_frameworks_live_together() -> None:
     here = [name for name in wanted if importlib.util.find_spec(name.split(".")[0])]
     run = run_python("; ".join(f"import {name}" for name in here))
     assert run.returncode == 0, run.stderr
+
+
+def test_no_warning_filter_is_set_for_a_while() -> None:
+    """It would be that of all threads, and could be put back in the wrong order."""
+    found = [
+        p.name
+        for p in SRC.rglob("*.py")
+        if re.search(r"^ *with warnings\.catch_warnings", p.read_text(), re.M)
+    ]
+    assert found == []

@@ -422,6 +422,17 @@ def test_json_that_is_no_schema_is_refused(text: str, message: str) -> None:
         read_merlin_json(text)
 
 
+@pytest.mark.parametrize("levels", [490, 700, 950, 100_000])
+def test_json_nested_deep_is_refused_or_read(levels: int) -> None:
+    text = '{"x": ' + "[" * levels + "]" * levels + ', "feature": []}'
+    try:  # how deep Python can go differs by its version
+        assert read_merlin_json(text) == Schema()
+    except SchemaError as e:
+        assert "schema.json is" in str(e)
+    else:
+        assert levels < 1000
+
+
 def test_one_name_twice_is_refused() -> None:
     with pytest.raises(DuplicateColumnError, match="'a' appears twice"):
         read_pbtxt('feature { name: "a" } feature { name: "a" }')

@@ -70,6 +70,7 @@ def test_binary_strings_keep_their_bytes() -> None:
         ('a: "two\nlines"', "expected a value at line 1, column 4"),
         ("a: [1 2]", "expected ',' or ']' at line 1, column 7"),
         ("a: - x", "expected a value"),
+        ("a:\n " + "9" * 5000, "a number of at most 1000 characters at line 2, column 2"),
         ('{"feature": []}', "expected a field's name at line 1, column 1"),
     ],
 )

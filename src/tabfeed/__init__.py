@@ -7,6 +7,7 @@ batches; batches reach PyTorch, Keras, JAX and fastai before the model asks for 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tabfeed import errors, io
@@ -36,6 +37,16 @@ __all__ = [
     "ops",
     "set_client",
 ]
+
+
+def _let_polars_find_numpy() -> None:
+    """Polars, imported before NumPy, looks for it at first use; two threads that do so may fail."""
+    polars = sys.modules.get("polars")
+    if polars is not None:
+        polars.Series(importlib.import_module("numpy").empty(0))
+
+
+_let_polars_find_numpy()
 
 
 def __getattr__(name: str) -> Any:

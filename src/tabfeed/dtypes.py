@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from tabfeed.errors import SchemaError
 
-__all__ = ["as_arrow_type", "format_type", "is_list_type", "leaf_type", "parse_type", "small_type"]
+__all__ = [
+    "as_arrow_type",
+    "format_type",
+    "holds_union",
+    "is_list_type",
+    "leaf_type",
+    "parse_type",
+    "small_type",
+]
 
 
 def is_list_type(dtype: pa.DataType) -> bool:
@@ -27,6 +35,12 @@ def is_list_type(dtype: pa.DataType) -> bool:
         or pa.types.is_large_list(dtype)
         or pa.types.is_fixed_size_list(dtype)
     )
+
+
+def holds_union(dtype: pa.DataType) -> bool:
+    """Whether values are of several types, by themselves or inside lists and structs."""
+    inner = (dtype.field(i).type for i in range(dtype.num_fields))
+    return pa.types.is_union(dtype) or any(holds_union(t) for t in inner)
 
 
 def leaf_type(dtype: pa.DataType) -> pa.DataType:
@@ -47,6 +61,9 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
 def small_type(dtype: pa.DataType) -> pa.DataType:
     """The type with 32-bit offsets that holds the same values.
 
+    Run-end encoded values, and dictionaries of lists or structs, become plain values: Arrow does
+    not filter the former, nor join the latter.
+
     Examples
     --------
     >>> print(small_type(pa.large_list(pa.large_string())))
@@ -54,6 +71,8 @@ def small_type(dtype: pa.DataType) -> pa.DataType:
     """
     if dtype in _FLAT:
         return _FLAT[dtype]
+    if pa.types.is_run_end_encoded(dtype):
+        return small_type(dtype.value_type)
     if pa.types.is_fixed_size_list(dtype):
         return pa.list_(_small_field(dtype.value_field), dtype.list_size)
     if _is_list(dtype):
@@ -61,7 +80,9 @@ def small_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(dtype):
         return pa.struct([_small_field(dtype.field(i)) for i in range(dtype.num_fields)])
     if pa.types.is_dictionary(dtype):
-        return pa.dictionary(dtype.index_type, small_type(dtype.value_type), dtype.ordered)
+        value = small_type(dtype.value_type)
+        nested = pa.types.is_nested(value)
+        return value if nested else pa.dictionary(dtype.index_type, value, dtype.ordered)
     if pa.types.is_map(dtype):
         return pa.map_(
             small_type(dtype.key_type), _small_field(dtype.item_field), dtype.keys_sorted

@@ -24,6 +24,7 @@
     ├── ClusterError                        a cluster cannot do the work; names the task
     ├── ArtefactError                       a saved workflow cannot be written or read
     └── LoaderError                         batches cannot be made
+        ├── FunctionError (RuntimeError)    a function you gave raised StopIteration
         └── StateError (ValueError)         a saved loader state does not fit this loader
 
 Each message says what came, what was expected, and what to do. Each class also
@@ -48,6 +49,7 @@ __all__ = [
     "DatasetError",
     "DatasetExistsError",
     "DuplicateColumnError",
+    "FunctionError",
     "GraphError",
     "LoaderError",
     "MissingExtraError",
@@ -217,6 +219,10 @@ class ArtefactError(TabfeedError):
 
 class LoaderError(TabfeedError):
     """Batches cannot be made."""
+
+
+class FunctionError(LoaderError, RuntimeError):
+    """A function you gave raised StopIteration, which a loop would take for its end."""
 
 
 class StateError(LoaderError, ValueError):

@@ -157,7 +157,12 @@ class Schema:
         for column in self:
             if column.dtype is None:
                 raise SchemaError(f"the type of column {column.name!r} is not known")
-        return pa.schema([pa.field(c.name, c.dtype, nullable=c.nullable) for c in self])
+        return pa.schema(
+            [
+                pa.field(c.name, c.dtype, nullable=c.nullable or pa.types.is_null(c.dtype))
+                for c in self
+            ]
+        )
 
     def to_json(self) -> str:
         """As JSON text, version and all."""

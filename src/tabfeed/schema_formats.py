@@ -65,7 +65,10 @@ def read_merlin_json(text: str) -> Schema:
         raise SchemaError(f"schema.json is not JSON: {e}") from e
     if not isinstance(body, dict):
         raise SchemaError(f"schema.json is {text[:40]!r}, not an object with a list of features")
-    return _schema(_plain_json(body), "schema.json")
+    try:
+        return _schema(_plain_json(body), "schema.json")
+    except RecursionError as e:  # deeper than Python's stack, though json could read it
+        raise SchemaError("schema.json is nested too deep to be a schema") from e
 
 
 def write_merlin_json(schema: Schema) -> str:

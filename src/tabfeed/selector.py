@@ -86,14 +86,29 @@ class ColumnSelector:
         for group in self.subgroups:
             for name in group:
                 chosen.update(dict.fromkeys(_match(name, schema, where)))
-        tagged = schema.select_by_tag(self.tags)
-        for column in schema:
+        # Many selectors of one name each must not look through a wide schema each.
+        tagged = schema.select_by_tag(self.tags) if self.tags else ()
+        for column in schema if self.tags or self.dtypes else ():
             if column.name in tagged or (self.dtypes and column.leaf_dtype in self.dtypes):
                 chosen[column.name] = None
         for selector in self.excluded:
             for name in selector.resolve(schema, where=where):
                 chosen.pop(name, None)
         return list(chosen)
+
+    def check_taken(self, schema: Schema, *, where: str = "the data") -> None:
+        """Refuse a name that is to be taken away and is not there."""
+        for selector in self.excluded:
+            selector.resolve(schema, where=where)
+
+    def absent(self, schema: Schema) -> list[str]:
+        """Names and patterns that are to be taken away and that `schema` has no column for."""
+        plain = [s for s in self.excluded if not s.excluded]
+        names = (n for s in plain for n in (*s.names, *(m for g in s.subgroups for m in g)))
+        columns = schema.column_names
+        return [
+            n for n in dict.fromkeys(names) if n not in schema and not fnmatch.filter(columns, n)
+        ]
 
     def groups(self, schema: Schema, *, where: str = "the data") -> list[tuple[str, ...]]:
         """As groups: each subgroup whole, every other column a group of one, in order."""

@@ -23,6 +23,7 @@ __all__ = ["Message", "Name", "dump", "parse"]
 Message = dict[str, list[Any]]
 
 _DEEPEST = 100  # protobuf's own limit
+_LONGEST_NUMBER = 1000  # Python refuses integers of more than 4300 digits
 _SPACE = re.compile(r"(?:\s|#[^\n]*)*")
 _FIELD = re.compile(r"[A-Za-z_]\w*|\[\s*[\w./%~-]+\s*\]", re.ASCII)
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'', re.DOTALL)
@@ -149,7 +150,11 @@ class _Reader:
         if string := self.match(_STRING):
             return self.string(string)
         negative = self.take("-")
+        place = self.at
         if number := self.match(_NUMBER):
+            if len(number[0]) > _LONGEST_NUMBER:
+                self.at = place
+                self.fail(f"a number of at most {_LONGEST_NUMBER} characters")
             return -_number(number[0]) if negative else _number(number[0])
         word = self.match(_NAME)
         if word is not None and word[0].lower() in _FLOATS:

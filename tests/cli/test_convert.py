@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -119,3 +121,42 @@ def test_the_function(folder: Path, tmp_path: Path) -> None:
         )
     assert made.num_rows == 20_109
     assert str(made.schema["x"].dtype) == "double"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--files", "0"], "--files is 0;"),
+        (["--row-group-size", "0"], "--row-group-size is 0;"),
+        (["--sep", "abc"], "--sep is 'abc';"),
+        (["--engine", "foo"], "--engine is 'foo';"),
+        (["--dtype", "b=int64"], "Pass --dtype b=string"),
+        (["--overwrite"], ""),
+        ([], "or pass --overwrite"),
+    ],
+)
+def test_errors_speak_of_the_commands_options(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
+    source, out = tmp_path / "a.csv", tmp_path / "out"
+    source.write_text("a,b\n1,x\n")
+    Dataset({"a": [1]}).to_parquet(out)
+    result = runner.invoke(app, ["convert", str(source), str(out), *options])
+    assert result.exit_code == (1 if message else 0)
+    assert message in result.stderr
+    assert not any(name in result.stderr for name in ("overwrite=", "dtypes", "output_files"))
+
+
+def test_what_options_do_not_stand_for_is_left_as_it_is(tmp_path: Path) -> None:
+    def said(name: str) -> str:
+        result = runner.invoke(app, ["convert", str(tmp_path / name), str(tmp_path / "out")])
+        assert result.exit_code == 1
+        return " ".join(result.stderr.split())
+
+    nameless = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["", "b"])
+    pq.write_table(nameless, tmp_path / "nameless.parquet")
+    assert "a column is found by its name" in said("nameless.parquet")
+    (tmp_path / "mixed").mkdir()
+    pq.write_table(pa.table({"p": [1]}), tmp_path / "mixed" / "a.parquet")
+    pq.write_table(pa.table({"p": ["x"]}), tmp_path / "mixed" / "b.parquet")
+    assert "with --dtype p=TYPE, leave the column out with --column, or" in said("mixed")

@@ -40,7 +40,7 @@ def test_overwrite_only_when_asked(tmp_path: Path) -> None:
     run("criteo", "--rows", "100", tmp_path)
     refused = runner.invoke(app, ["datagen", "criteo", "--rows", "200", str(tmp_path)])
     assert refused.exit_code == 1
-    assert "hint: on the command line, that is --overwrite" in refused.stderr
+    assert "pass --overwrite" in refused.stderr
     run("criteo", "--rows", "200", "--overwrite", tmp_path)
     assert Dataset(tmp_path).num_rows == 200
 

@@ -34,7 +34,7 @@ def test_an_error_is_one_sentence_and_a_hint_on_stderr(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        "error: rows is 0; it must be a whole number from 1",
+        "error: --rows is 0; it must be a whole number from 1",
         "hint: --help after the command lists its options",
     ]
 

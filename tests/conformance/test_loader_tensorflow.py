@@ -87,8 +87,8 @@ class ByTensorFlow:
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.data")
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_promises_of_tf_data():
-    # tf.data fetches ahead, so that a state is not that of the batch last seen, and it has
-    # exceptions of its own; tests/loader/test_tensorflow.py looks at both.
+    # tf.data has exceptions of its own, and making a dataset for every restore takes a minute;
+    # tests/loader/test_tensorflow.py looks at both.
     check_loader(ByTensorFlow, read, skip=["check_restore", "check_errors_arrive"])
 
 

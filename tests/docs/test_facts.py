@@ -115,9 +115,15 @@ def templates() -> dict[str, list[str]]:
         for scope, call in _calls(ast.parse(path.read_text("utf-8")), ""):
             name = ast.unparse(call.func).rsplit(".", 1)[-1]
             name = scope if name == "__init__" else name
+            names = [name]
+            if name == "warn" and len(call.args) > 1:
+                names = [ast.unparse(call.args[1])]
+            elif name == "error":  # of a type that a caller chose
+                names = errors.__all__
             for argument in call.args:
-                if name in errors.__all__ and (pattern := _pattern(argument)):
-                    found[name].append(pattern)
+                if pattern := _pattern(argument):
+                    for kind in set(names) & set(errors.__all__):
+                        found[kind].append(pattern)
     message = "message = f'{feature} need an optional library: pip install \"tabfeed[{extra}]\"'"
     assert message in (SOURCE / "errors.py").read_text("utf-8")
     found["MissingExtraError"].append(r'.+ need an optional library: pip install "tabfeed\[\w+\]"')
@@ -159,7 +165,7 @@ def test_a_message_that_changed_is_noticed() -> None:
 
 def test_there_are_messages_of_most_kinds() -> None:
     kinds = {m.partition(":")[0] for m in MESSAGES}
-    bases = {"TabfeedError", "TabfeedWarning", "DatasetError", "SkippedFileWarning"}
+    bases = {"TabfeedError", "DatasetError", "SkippedFileWarning"}
     assert set(errors.__all__) - bases == kinds
 
 

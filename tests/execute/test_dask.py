@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from distributed import get_task_stream
 
 import tabfeed
 from tabfeed import Dataset, Workflow, ops
-from tabfeed.errors import ArgumentError, ClusterError, OperatorError, WriteError
+from tabfeed.errors import ArgumentError, ClusterError, WriteError
 from tabfeed.execute import LocalExecutor, as_executor, current_executor
 from tabfeed.execute.dask import DaskExecutor
 from tabfeed.execute.dask_tree import Tree
@@ -207,9 +208,10 @@ def fail_on_high(series: pl.Series) -> pl.Series:
 def test_a_partition_that_cannot_be_fitted_is_named(dask_client: Any, files: Path) -> None:
     pq.write_table(pa.table({"x": [2.0]}), files / "05.parquet")
     node = ["x"] >> ops.LambdaOp(fail_on_high, dtype="float64") >> ops.Normalize()
-    with pytest.raises(
-        OperatorError, match=r"fit/part_5: <fail_on_high of \[x\]> failed.*too high"
-    ):
+    message = r"fit/part_5 failed: ValueError: too high"
+    if sys.version_info >= (3, 11):  # errors have notes
+        message += r"; raised by the function of <fail_on_high of \[x\]>"
+    with pytest.raises(ClusterError, match=message):
         Workflow(node, client=dask_client).fit(Dataset(files, columns=["x"]))
 
 
@@ -261,7 +263,7 @@ def test_files_that_workers_do_not_see(dask_client: Any, tmp_path: Path) -> None
     """A filesystem in the memory of this process alone."""
     Dataset({"x": [1.0, 2.0]}).to_parquet("memory://dask-unseen", overwrite=True)
     data = Dataset("memory://dask-unseen")
-    with pytest.raises(ClusterError, match=r"worker tcp:.* cannot see memory:/.*part_0.parquet"):
+    with pytest.raises(ClusterError, match=r"worker tcp:.* cannot see memory:/.*part_0-w.*parquet"):
         Workflow(["x"] >> ops.Normalize(), client=dask_client).fit(data)
     with pytest.raises(ClusterError, match="cannot see"):
         data.to_parquet(tmp_path / "out", executor=as_executor(dask_client))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -31,6 +32,7 @@ from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ClusterError
 from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
+from tabfeed.execute.dask_run import Lost, Run
 
 pytestmark = pytest.mark.timeout(150)  # processes start slowly on a busy machine
 
@@ -280,3 +282,13 @@ def test_a_cluster_of_our_own_is_gone_after_the_block(files: Path, tmp_path: Pat
         nobody,
     ):
         pass
+
+
+def test_a_cluster_that_comes_back_without_workers_is_told_so() -> None:
+    run = Run.__new__(Run)
+    around = SimpleNamespace(count_workers=lambda: 0)
+    run.client = SimpleNamespace(status="running")
+    run.executor = SimpleNamespace(patience=0.2, tries=3, surroundings=around)
+    run._again = 0
+    with pytest.raises(ClusterError, match=r"work/part_1: .*no workers are left, nor did any come"):
+        run.start_again("work/part_1", Lost("gone"))

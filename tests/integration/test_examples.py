@@ -139,6 +139,43 @@ def test_serving(tmp_path: Path, run: Run) -> None:
         requests, median, p99, *parts = cells(told, name)
         assert requests == count and 0 < float(median) <= float(p99) and all(map(float, parts))
     assert is_picture(tmp_path / "out" / "latency.png")
+    check_hostile_requests(tmp_path / "out")
+
+
+def check_hostile_requests(folder: Path) -> None:
+    """One row and several follow one rule, and nothing makes the service fail."""
+    from fastapi.testclient import TestClient
+
+    app = shared("serving_app")
+    client = TestClient(app.make_app(folder))
+    row = {name: 3 for name in app.CONTINUOUS} | {name: "ab12" for name in app.CATEGORICAL}
+    assert client.get("/ready").json() == {"ready": True}
+
+    def ask(text: str) -> list[tuple[int, Any]]:
+        one = client.post("/score", content=text.encode("utf-8", "surrogatepass"))
+        two = client.post("/scores", content=f"[{text}, {text}]".encode("utf-8", "surrogatepass"))
+        return [(response.status_code, response.json()) for response in (one, two)]
+
+    (status, one), (_, two) = ask(json.dumps(row))
+    assert status == 200 and two["clicks"] == pytest.approx([one["click"]] * 2)
+    for change, message in {
+        '"I1": 3.5': "column 'I1' is 3.5 here",
+        '"I1": 1180591620717411303424': "column 'I1' is 1180591620717411303424 here",
+        '"I1": "3"': "column 'I1' is '3' here",
+        '"I1": Infinity': "Infinity is not JSON",
+        '"I1": 1e400': "1e400 is too large",
+        '"I1": [3]': "column 'I1' is \\[3\\] here",
+        '"C1": 7': "column 'C1' is 7 here",
+        r'"C1": "\ud800"': r"column 'C1' is '\\ud800' here",
+        '"C1": ' + "[" * 5000 + "]" * 5000: "this is not JSON",
+    }.items():
+        for status, answer in ask(json.dumps(row)[:-1] + f", {change}}}"):
+            assert status == 422 and re.search(message, answer["detail"]), (change, answer)
+    for text in ('{"I1": 3}', "{}", json.dumps({n: [v] for n, v in row.items()})):
+        assert [status for status, _ in ask(text)] == [422, 422]
+    for text, status in {"[]": 422, "3": 422, "nonsense": 422, "[" + " " * (1 << 20): 413}.items():
+        assert client.post("/score", content=text).status_code == status
+    assert client.post("/scores", content="[]").json() == {"clicks": []}
 
 
 def test_a_server_that_cannot_start_is_told_of(

@@ -19,7 +19,7 @@ import tabfeed as nvt
 from tabfeed.errors import ArtefactError, TabfeedError
 
 SCRIPT = '''
-import sys, threading, time
+import signal, sys, threading, time
 from pathlib import Path
 import tabfeed as nvt
 from tabfeed import ops
@@ -27,10 +27,22 @@ from tabfeed.workflow import artefact
 
 step, folder = sys.argv[1], Path(sys.argv[2])
 
+interrupted, said = threading.Event(), threading.Lock()
+
+def stop(number, frame):
+    interrupted.set()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, stop)
+
 def here(wanted):
+    """Say it once, and go no further until the signal has come."""
     if step == wanted:
-        print("here", flush=True)
-        time.sleep(120 if threading.current_thread() is threading.main_thread() else 0.2)
+        if said.acquire(blocking=False):
+            print("here", flush=True)
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(600)  # the signal's handler ends it
+        interrupted.wait(600)
 
 class Slow(ops.StatOperator):
     """Passes its columns; says when the third partition is summarised."""
@@ -88,7 +100,7 @@ def _left(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)  # three processes in turn; nothing waits for a time
 @pytest.mark.parametrize("step", ["fit", "write", "save"])
 def test_interrupted(step: str, tmp_path: Path) -> None:
     code, output = _run(step, tmp_path, signal.SIGINT)

@@ -183,7 +183,7 @@ def test_a_device_that_is_not_there(device: Any) -> None:
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch")
 @pytest.mark.parametrize("device", ["mps", "xla"])
 def test_a_kind_of_device_that_is_not_there(device: str) -> None:
-    with pytest.raises(LoaderError, match=f"device is '{device}', but torch cannot use such"):
+    with pytest.raises(LoaderError, match=f"device is '{device}', which torch cannot use here"):
         loader(device=device)
 
 
@@ -292,6 +292,87 @@ def test_fit_learns_and_the_callback_validates(trained: keras.Model) -> None:
         for name, value in seen[epoch].items():
             assert value == pytest.approx(history[name][epoch], rel=1e-5)
     wait_until_gone()
+
+
+def two_labels(**options: Any) -> KerasSequenceLoader:
+    """Labels whose names are in another order than the alphabet's, far apart in size."""
+    rows = {"I": np.ones(256), "click": np.zeros(256), "amount": np.full(256, 100.0)}
+    names = ["click", "amount"]
+    return KerasSequenceLoader(Dataset(rows), 64, label_names=names, cont_names=["I"], **options)
+
+
+def always(value: float, name: str, inputs: Any) -> Any:
+    """An output that is that number, whatever comes in."""
+    bias = keras.initializers.Constant(value)
+    layer = keras.layers.Dense(1, name=name, kernel_initializer="zeros", bias_initializer=bias)
+    return layer(inputs)
+
+
+class TwoHeads(keras.Model):
+    """Outputs by name that Keras knows only once the model has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.click = keras.layers.Dense(1, kernel_initializer="zeros")
+        bias = keras.initializers.Constant(100.0)
+        self.amount = keras.layers.Dense(1, kernel_initializer="zeros", bias_initializer=bias)
+
+    def call(self, inputs: Any) -> Any:
+        return {"click": self.click(inputs["I"]), "amount": self.amount(inputs["I"])}
+
+
+@pytest.mark.parametrize("outputs", ["dict", "named", "by position", "subclass"])
+def test_each_label_goes_to_the_output_of_its_name(outputs: str) -> None:
+    x = keras.Input((1,), name="I")
+    names = ("first", "second") if outputs == "by position" else ("click", "amount")
+    found = [always(0.0, names[0], x), always(100.0, names[1], x)]
+    if outputs == "dict":
+        found = {"click": always(0.0, "a", x), "amount": always(100.0, "b", x)}
+    model = TwoHeads() if outputs == "subclass" else keras.Model({"I": x}, found)
+    model.compile("sgd", {"click": "mse", "amount": "mse"} if outputs == "subclass" else "mse")
+    train = two_labels()
+    history = model.fit(train, validation_data=two_labels(), epochs=2, verbose=0).history
+    assert history["loss"] == history["val_loss"] == [0.0, 0.0]
+    assert model.evaluate(train, verbose=0, return_dict=True)["loss"] == 0.0
+    _, labels = next(iter(train))
+    assert [float(keras.ops.max(y)) for y in labels] == [0.0, 100.0]  # by hand, in the order given
+    train.close()
+
+
+def test_outputs_of_other_names_than_the_labels_are_refused() -> None:
+    x = keras.Input((1,), name="I")
+    model = keras.Model({"I": x}, {"clicks": always(0.0, "a", x), "amount": always(1.0, "b", x)})
+    model.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match=r"outputs are clicks, amount, .* click, amount"):
+        model.fit(two_labels(), verbose=0)
+
+
+def test_weights_that_keras_would_ignore_are_refused(trained: keras.Model) -> None:
+    with pytest.raises(ArgumentError, match=r"KerasSequenceLoader\(..., class_weight="):
+        trained.fit(loader(), class_weight={0: 1.0, 1: 2.0}, verbose=0)
+    with pytest.raises(ArgumentError, match="sample_weight= does not reach a loader"):
+        trained.fit(loader(), sample_weight=np.ones(ROWS), verbose=0)
+    with pytest.raises(ArgumentError, match="sample_weight= does not reach a loader"):
+        trained.evaluate(loader(), sample_weight=np.ones(ROWS), verbose=0)
+    wait_until_gone()
+
+
+@pytest.mark.parametrize("trained_on", [1, 6, 16])
+def test_a_state_in_mid_epoch_is_at_the_next_batch(trained: keras.Model, trained_on: int) -> None:
+    expected = as_numpy(loader(seed=3))
+    train, states = loader(seed=3), []
+
+    class Save(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            states.append(train.state_dict())
+
+    trained.fit(train, epochs=1, verbose=0, callbacks=[Save()])
+    resumed = loader(seed=3)
+    resumed.load_state_dict(states[trained_on - 1])
+    left = as_numpy(resumed)
+    assert len(left) == len(expected) - trained_on or trained_on == len(expected)
+    for ours, right in zip(left, expected[trained_on:], strict=False):
+        np.testing.assert_array_equal(ours["I"], right["I"])
 
 
 def test_validation_data_predict_and_evaluate(trained: keras.Model) -> None:

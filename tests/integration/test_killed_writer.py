@@ -25,9 +25,11 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError
-from tabfeed.io.commit import JOURNAL, STAGING
+from tabfeed.io.manifest import JOURNAL, STAGING
 
 KILLS = 10  # for each way of writing
+
+pytestmark = pytest.mark.timeout(600)  # many processes, which a busy machine starts slowly
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -38,27 +40,36 @@ WAYS: dict[str, dict[str, Any]] = {
 
 SERVER = """
     import json, os, signal, sys
-    import numpy as np, pyarrow as pa
+    import numpy as np, pyarrow as pa, pyarrow.fs as pafs
     from tabfeed import Dataset
     from tabfeed.io import commit
 
     COUNT = -1
-    CHANGES = ("move", "delete_file", "create_dir", "delete_dir", "open_output_stream")
+    CHANGES = (
+        "move", "copy_file", "delete_file", "create_dir", "delete_dir", "open_output_stream"
+    )
 
-    class Watched:
+    def stepped(name):
+        def call(self, *args, **options):
+            self.here()
+            result = getattr(self.inner, name)(*args, **options)
+            self.here()
+            return result
+        return call
+
+    class Disk(pafs.LocalFileSystem):
         '''A filesystem that kills its process at the given step.'''
-        def __init__(self, inner, here):
-            self.inner, self.here = inner, here
-        def __getattr__(self, name):
-            method = getattr(self.inner, name)
-            def stepped(*args, **options):
-                self.here()
-                result = method(*args, **options)
-                self.here()
-                return result
-            return stepped if name in CHANGES else method
 
-    def watch(step):
+    class Store:
+        '''The same for a store, which has neither locks nor renames.'''
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    for name in CHANGES:
+        setattr(Disk, name, stepped(name))
+        setattr(Store, name, stepped(name))
+
+    def watch(step, kind):
         count = 0
         def here():
             nonlocal count
@@ -68,13 +79,15 @@ SERVER = """
         place_of, force = commit.place_of, commit._force_to_disk
         def watched(*args):
             place = place_of(*args)
-            return commit.Place(place.path, Watched(place.filesystem, here), place.prefix)
+            system = kind()
+            system.inner, system.here = place.filesystem, here
+            return commit.Place(place.path, system, place.prefix)
         commit.place_of = watched
         commit._force_to_disk = lambda path: (force(path), here())
         return lambda: count
 
-    def write(folder, version, options, step):
-        counted = watch(step) if step else lambda: 0
+    def write(folder, version, options, step, store):
+        counted = watch(step, Store if store else Disk) if step or store else lambda: 0
         rows = 50 + version % 7
         i = np.arange(rows)
         columns = {"i": i, "version": np.full(rows, version), "rows": np.full(rows, rows)}
@@ -98,6 +111,7 @@ class Server:
     """Writes versions of a dataset in processes of their own."""
 
     def __init__(self) -> None:
+        self.store = False  # whether folders are taken for a store's
         self._process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(SERVER)],
             stdin=subprocess.PIPE,
@@ -108,7 +122,7 @@ class Server:
 
     def start(self, folder: Path, version: int, options: dict[str, Any], step: int = 0) -> int:
         """Begin to write; the process's id."""
-        return self._ask(json.dumps([str(folder), version, options, step]))
+        return self._ask(json.dumps([str(folder), version, options, step, self.store]))
 
     def end(self) -> int:
         """How the writing ended: 0, or minus the signal that ended it."""
@@ -138,7 +152,7 @@ class Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait()
         self._process.stdout.close()
 
 
@@ -246,6 +260,29 @@ def test_killed_before_and_after_every_change_of_the_folder(
     assert set(outcomes[last:]) == {3}  # then the new one
     assert not (folder / STAGING).exists()
     assert not (folder / JOURNAL).exists()
+
+
+def test_killed_before_and_after_every_change_of_a_store(
+    monkeypatch: pytest.MonkeyPatch, server: Server, place: Path
+) -> None:
+    """There the folder is never refused: it is the old dataset until it is the new one."""
+    monkeypatch.setattr(server, "store", True)
+    folder, options = place / "data", WAYS["plain"]
+    assert server.write(folder, 1, options)
+    steps = server.count(folder, 3, options)
+    outcomes: list[int | None] = []
+    for step in range(1, steps + 1):
+        assert server.write(folder, 1, options)
+        assert not server.write(folder, 3, options, step)
+        outcomes.append(version_in(folder))
+        assert server.write(folder, 3, options)
+        assert version_in(folder) == 3
+        assert leftovers(folder) == []
+        assert len(list(folder.iterdir())) == 1 + 2 + 3 % 3
+    assert len(outcomes) > 20
+    new = outcomes.index(3)
+    assert set(outcomes[:new]) == {1}
+    assert set(outcomes[new:]) == {3}
 
 
 def test_killed_twice(server: Server, place: Path) -> None:

@@ -90,3 +90,76 @@ def test_resident_memory_stays_within_the_budget(tmp_path):
     without = found.pop("no budget")[1]
     assert without > 1.5 * BUDGET, "the measurement would not notice a budget that is ignored"
     assert {name: peak for name, (_, peak) in found.items() if peak > BUDGET} == {}
+
+
+UNEVEN = 80_000_000
+UNEVEN_MEASURE = """
+import gc, sys
+from tabfeed import Dataset
+from tabfeed.loader.torch import Loader
+
+def resident(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+
+def run(path):
+    extras = [name for name in Dataset(path).column_names if name == "text"]
+    shuffle = sys.argv[3] == "shuffled"
+    loader = Loader(Dataset(path), 64, shuffle, targets=["y"], device="cpu", extras=extras,
+                    host_memory=int(sys.argv[4]), threads=2)
+    return sum(len(target) for _, target in loader)
+
+run(sys.argv[2])
+gc.collect()
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = resident("VmRSS")
+rows = run(sys.argv[1])
+print(rows, resident("VmHWM") - before)
+"""
+
+
+def uneven(kind: str, rows: int) -> pa.Table:
+    """Some 200 MB once decoded, for 10,000 rows."""
+    if kind == "lists":
+        column = pa.ListArray.from_arrays(
+            pa.array(np.arange(rows + 1, dtype=np.int32) * 2500),
+            pa.array(np.arange(rows * 2500) % 1000),
+        )
+        return pa.table({"list": column, "y": np.zeros(rows)})
+    if kind == "few long strings":
+        return pa.table({"text": [c * 20_000 for c in "abcd"] * (rows // 4), "y": np.zeros(rows)})
+    return pa.table({"text": [f"{i:09d}" * 2_200 for i in range(rows)], "y": np.zeros(rows)})
+
+
+@pytest.mark.parametrize("order", ["shuffled", "in order"])
+@pytest.mark.parametrize("kind", ["lists", "few long strings", "long text"])
+def test_rows_of_different_sizes_stay_within_it(tmp_path, kind, order):
+    for name, rows in (("big", 10_000), ("small", 400)):
+        pq.write_table(uneven(kind, rows), tmp_path / f"{name}.parquet", store_schema=False)
+    paths = [str(tmp_path / "big.parquet"), str(tmp_path / "small.parquet")]
+    command = [sys.executable, "-W", "ignore", "-c", UNEVEN_MEASURE, *paths, order, str(UNEVEN)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows, growth = map(int, done.stdout.split())
+    assert rows == 10_000
+    assert growth < 1.3 * UNEVEN
+
+
+def test_rows_that_cannot_fit_are_refused_before_they_are_read(tmp_path):
+    pytest.importorskip("torch")
+    from tabfeed import Dataset
+    from tabfeed.errors import LoaderError
+    from tabfeed.loader.torch import Loader
+
+    lengths = np.ones(20_000, np.int64)
+    lengths[7_000:7_020] = 200_000
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    values = pa.array(np.zeros(int(lengths.sum()), np.int64))
+    table = pa.table({"list": pa.ListArray.from_arrays(offsets, values), "y": np.zeros(20_000)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = Dataset(tmp_path / "a.parquet")
+    with pytest.raises(LoaderError, match=r"of 64 rows takes up to 3\d.*'list'.*host_memory"):
+        Loader(dataset, 64, targets=["y"], host_memory="40MB")
+    with pytest.raises(LoaderError, match=r"row 7,\d+ of row group 0 of .*a.parquet.*'list'"):
+        Loader(dataset, 64, targets=["y"], host_memory="3MB")

@@ -58,3 +58,53 @@ def test_every_learning_operator(many: Path) -> None:
     assert done.returncode == 0, done.stderr
     used = json.loads(done.stdout)
     assert max(used.values()) < 300_000_000, used
+
+
+WRITE = """
+import sys
+import duckdb, polars
+from tabfeed import Dataset
+from tabfeed.execute import LocalExecutor
+
+def resident(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+
+def run(path, how):
+    data = Dataset(path)
+    if how == "join":
+        right = Dataset({"key": list(range(100)), "z": list(range(100))})
+        limit = int(sys.argv[4])
+        return Dataset.merge(data, right, on="key", how="left", memory_limit=limit).num_rows
+    shuffle = None if how == "plain" else how
+    written = data.to_parquet(path + how, shuffle=shuffle, output_files=2, overwrite=True,
+                              memory_limit=int(sys.argv[4]), executor=LocalExecutor(2))
+    return written.num_rows
+
+run(sys.argv[2], sys.argv[3])
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = resident("VmRSS")
+rows = run(sys.argv[1], sys.argv[3])
+print(rows, resident("VmHWM") - before)
+"""
+LIMIT = 128_000_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize("how", ["plain", "PER_WORKER", "FULL", "join"])
+@pytest.mark.parametrize("kind", ["long text", "few long strings"])
+def test_writing_and_joining_rows_of_text(tmp_path: Path, how: str, kind: str) -> None:
+    """Some 200 MB once decoded, in one row group, within 128 MB."""
+    for name, rows in (("big", 50_000), ("small", 500)):
+        numbers = [i % 40 if kind == "few long strings" else i for i in range(rows)]
+        text = [f"{i:09d}" * 440 for i in numbers]
+        table = pa.table({"key": numbers, "text": text})
+        pq.write_table(table, tmp_path / f"{name}.parquet", store_schema=False)
+    paths = [str(tmp_path / "big.parquet"), str(tmp_path / "small.parquet")]
+    command = [sys.executable, "-W", "ignore", "-c", WRITE, *paths, how, str(LIMIT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows, growth = map(int, done.stdout.split())
+    assert rows == 50_000
+    assert growth < 1.3 * LIMIT

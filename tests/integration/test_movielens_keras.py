@@ -24,6 +24,7 @@ def test_the_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = ["--rows", "20000", "--batch-size", "512", "--folder", str(tmp_path / "out")]
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *small])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     printed = capsys.readouterr().out

@@ -1,5 +1,7 @@
+import bz2
 import io
 import json
+import lzma
 import zlib
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
@@ -342,6 +344,102 @@ def test_wrong_checksum(tmp_path: Path) -> None:
     data = container(record(a="long"), [(1, block)], "snappy")
     with pytest.raises(BadFileError, match="checksum"):
         rows_of(open_avro(write(tmp_path / "a.avro", data), OPTIONS))
+
+
+def v(*numbers: int) -> bytes:
+    return b"".join(map(_varint, numbers))
+
+
+DEFLATE = zlib.compressobj(9, zlib.DEFLATED, -15)
+BOMB = DEFLATE.compress(bytes(2**28)) + DEFLATE.flush()
+WIDE = {
+    "type": "record",
+    "name": "wide",
+    "fields": [{"name": f"f{i}", "type": ["null", "long"]} for i in range(3000)],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows", "body", "codec", "message"),
+    [
+        ("long", 2**40, v(1), "null", "cannot hold the 1,099,511,627,776 rows"),
+        ("null", 2**40, b"", "null", "cannot hold the 1,099,511,627,776 rows"),
+        ("null", 2**30, b"", "null", "cannot hold the 1,073,741,824 rows"),
+        ("long", 2**40, BOMB[:100], "deflate", "cannot hold the 1,099,511,627,776 rows"),
+        ("double", 2**20, BOMB[:100], "deflate", "compressed data are cut short"),
+        ("double", 2, v(1, 2), "null", "cannot hold the 2 rows"),
+        ("bytes", 1, BOMB, "deflate", "unpacks to more than 134,217,728 bytes"),
+        ("bytes", 1, bz2.compress(bytes(2**28)), "bzip2", "unpacks to more than 134,217,728 bytes"),
+        ("bytes", 1, lzma.compress(bytes(2**28)), "xz", "unpacks to more than 134,217,728 bytes"),
+        ("bytes", 1, b"\xff\xff\xff\xff\x0f" + b"x" * 9, "snappy", "unpacks to more than"),
+        ("long", 1, v(1, 2), "null", "1 rows do not take the 2 bytes that hold them"),
+        ("long", 0, v(1), "null", "0 rows do not take the 1 bytes"),
+        (["null", "long"], 2, v(2, 1, 5), "null", "cut short or damaged"),  # 0 was null
+        (["null", "long"], 2, v(-2, 1, 5), "null", "cut short or damaged"),
+        ("int", 1, v(2**40), "null", "1099511627776 not in range"),
+        ({"type": "enum", "name": "e", "symbols": ["a"]}, 1, v(7), "null", "out of bounds"),
+        ({"type": "enum", "name": "e", "symbols": ["a"]}, 1, v(2**32), "null", "not in range"),
+        ({**CENTS, "type": "bytes"}, 1, v(16) + b"\x7f" * 16, "null", "does not fit in precision"),
+        (["null", WIDE], 10**5, bytes(10**5), "null", "nearly all of them nulls"),
+    ],
+)
+def test_blocks_that_claim_too_much(
+    tmp_path: Path, schema: Any, rows: int, body: bytes, codec: str, message: str, capfd
+) -> None:
+    location = write(tmp_path / "bad.avro", container(record(a=schema), [(rows, body)], codec))
+    with pytest.raises(BadFileError, match=rf"bad\.avro .*{message}"):
+        rows_of(open_avro(location, OPTIONS))
+    capfd.readouterr()
+
+
+def test_many_small_bombs(tmp_path: Path) -> None:
+    pack = bz2.compress(v(10**7) + bytes(10**7))
+    file = open_avro(
+        write(tmp_path / "a.avro", container(record(a="bytes"), [(1, pack)] * 20, "bzip2")), OPTIONS
+    )
+    with pytest.raises(BadFileError, match="unpacks to more than 134,217,728 bytes"):
+        file.read([0], ["a"])
+
+
+def test_rows_are_listed_once(tmp_path: Path) -> None:
+    location = save(tmp_path / "a.avro", SCHEMA, ROWS, sync_interval=300)
+    file = open_avro(location, ReadOptions(block_size=1))
+    assert file.unit_rows is file.unit_rows
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "fixed", "name": "f", "size": 0}, "a fixed of 0 bytes"),
+        ({"type": "fixed", "name": "f", "size": 2**62}, "a fixed of 4611686018427387904 bytes"),
+        ({"type": "record", "name": "e", "fields": []}, "a record without fields"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 0}, "decimal of 0 digits"),
+        ({**CENTS, "type": "bytes", "scale": 11}, "11 of them after the point"),
+    ],
+)
+def test_types_without_a_value(tmp_path: Path, schema: Any, message: str) -> None:
+    location = write(tmp_path / "a.avro", container(record(bad=schema), []))
+    with pytest.raises(SchemaError, match=rf"a\.avro: column 'bad': .*{message}"):
+        open_avro(location, OPTIONS)
+
+
+def test_schemas_that_are_too_deep_or_too_large(tmp_path: Path) -> None:
+    def nested(levels: int) -> bytes:
+        inner = '{"type":"array","items":' * levels + '"long"' + "}" * levels
+        schema = '{"type":"record","name":"r","fields":[{"name":"a","type":' + inner + "}]}"
+        return container(None, []).replace(_string(b"null"), _string(schema.encode()), 1)
+
+    with pytest.raises(SchemaError, match="column 'a': nested more than 64 levels"):
+        open_avro(write(tmp_path / "a.avro", nested(100)), OPTIONS)
+    with pytest.raises(BadFileError, match="recursion"):
+        open_avro(write(tmp_path / "a.avro", nested(50_000)), OPTIONS)
+    fields: list[Any] = [{"name": "x", "type": "long"}]
+    for i in range(20):  # each holds the one before twice
+        twice = {"type": "record", "name": f"r{i}", "fields": fields}
+        fields = [{"name": "p", "type": twice}, {"name": "q", "type": f"r{i}"}]
+    data = container(record(a={"type": "record", "name": "top", "fields": fields}), [])
+    with pytest.raises(SchemaError, match="too many types"):
+        open_avro(write(tmp_path / "a.avro", data), OPTIONS)
 
 
 # -- properties ---------------------------------------------------------------------------

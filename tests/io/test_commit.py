@@ -7,7 +7,10 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -18,15 +21,19 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     WriteError,
 )
-from tabfeed.io.commit import (
+from tabfeed.io import objects
+from tabfeed.io.commit import Commit
+from tabfeed.io.filesystem import place_of
+from tabfeed.io.manifest import (
     JOURNAL,
     MANIFEST,
     STAGING,
-    Commit,
+    Entry,
     check_finished,
+    marked,
     read_manifest,
 )
-from tabfeed.io.filesystem import place_of
+from tabfeed.io.writers import Sign
 
 
 def write(folder: Path | str, files: dict[str, bytes], **options: object) -> None:
@@ -60,14 +67,15 @@ def test_files_appear_at_the_end_with_a_manifest(tmp_path: Path) -> None:
         commit.rows["a.parquet"] = 7
         with commit.create("k=1/b.parquet") as sink:
             sink.write(b"12")
-        assert tree(folder).keys() == {f"{STAGING}/a.parquet", f"{STAGING}/k=1/b.parquet"}
+        own = f"{STAGING}/{commit.writer}"
+        assert tree(folder).keys() == {f"{own}/a.parquet", f"{own}/k=1/b.parquet"}
     assert tree(folder) == {"a.parquet": b"123", "k=1/b.parquet": b"12"}
     manifest = read_manifest(place_of(folder))
     assert manifest is not None
-    assert manifest["files"] == [
-        {"name": "a.parquet", "bytes": 3, "rows": 7},
-        {"name": "k=1/b.parquet", "bytes": 2},
-    ]
+    assert manifest.files == (
+        Entry("a.parquet", 3, 7, "884863d2"),
+        Entry("k=1/b.parquet", 2, None, "4f5344cd"),
+    )
 
 
 def test_the_manifest_lists_files_in_reading_order(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_the_manifest_lists_files_in_reading_order(tmp_path: Path) -> None:
         commit.order = ["z", "b"]
     manifest = read_manifest(place_of(tmp_path))
     assert manifest is not None
-    assert [f["name"] for f in manifest["files"]] == ["z", "b", "a"]
+    assert manifest.names == ["z", "b", "a"]
 
 
 def test_a_name_is_given_once(tmp_path: Path) -> None:
@@ -129,6 +137,94 @@ def test_what_is_not_data_stays(tmp_path: Path) -> None:
     write(tmp_path, {"a.parquet": b"old", "schema.pbtxt": b"old"})
     write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
     assert tree(tmp_path) == {**mine, "b.parquet": b"new"}
+
+
+NEIGHBOURS = {
+    "workflow/workflow.json": b"{}",
+    "workflow/checksums.json": b"{}",
+    "workflow/tables/0000.parquet": b"learned",
+    "valid/_tabfeed.json": b"{}",
+    "valid/part_0.parquet": b"another dataset",
+    "categories/unique.C1.parquet": b"an older tool's",
+    "k=1/sub/x.parquet": b"below a key",
+}
+
+
+@pytest.mark.parametrize("by", ["tabfeed", "another tool"])
+def test_overwriting_leaves_other_things_in_subfolders(tmp_path: Path, by: str) -> None:
+    """A saved workflow, another dataset, any other folder."""
+    if by == "tabfeed":
+        write(tmp_path, {"a.parquet": b"old", "k=1/b.parquet": b"old"})
+    for name, content in NEIGHBOURS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for name in ("a.parquet", "k=1/b.parquet") if by != "tabfeed" else ():
+        (tmp_path / name).write_bytes(b"old")
+    with pytest.raises(
+        DatasetExistsError,
+        match=r"replace its 2 files, such as a.parquet. Other files and subfolders stay",
+    ):
+        write(tmp_path, {"c.parquet": b"new"})
+    write(tmp_path, {"c.parquet": b"new"}, overwrite=True)
+    stay = {n: c for n, c in NEIGHBOURS.items() if not n.endswith(MANIFEST)}
+    assert tree(tmp_path) == {**stay, "c.parquet": b"new"}
+    assert (tmp_path / "valid" / MANIFEST).read_bytes() == b"{}"
+
+
+def test_other_things_in_subfolders_are_no_dataset(tmp_path: Path) -> None:
+    for name, content in NEIGHBOURS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    Commit(tmp_path).check()
+    write(tmp_path, {"c.parquet": b"new"})
+    assert (tmp_path / "workflow/tables/0000.parquet").read_bytes() == b"learned"
+
+
+def test_files_added_by_the_user_stay_when_a_dataset_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path, {"a.parquet": b"old"})
+    (tmp_path / "mine.parquet").write_bytes(b"mine")
+    write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
+    assert tree(tmp_path) == {"b.parquet": b"new", "mine.parquet": b"mine"}
+    with pytest.raises(WriteError, match=r"mine.parquet is in the way of .*Nothing was changed"):
+        write(tmp_path, {"mine.parquet": b"new"}, overwrite=True)
+    assert tree(tmp_path) == {"b.parquet": b"new", "mine.parquet": b"mine"}
+
+
+@pytest.mark.parametrize("note", ["_tabfeed.json", "_tabfeed_commit.json"])
+def test_nothing_is_deleted_through_a_link(tmp_path: Path, note: str) -> None:
+    folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious.parquet").write_bytes(b"mine")
+    write(folder, {"a.parquet": b"old"})
+    (folder / "sub").symlink_to(elsewhere)
+    name = "sub/precious.parquet"
+    both = ["a.parquet", name]
+    files = [{"name": n, "bytes": 4} for n in both]
+    listed = {"files": files, "writing": [], "removing": both}
+    (folder / note).write_text(json.dumps(listed))
+    write(folder, {"a.parquet": b"new"}, overwrite=True)
+    assert (folder / "a.parquet").read_bytes() == b"new"
+    assert tree(elsewhere) == {"precious.parquet": b"mine"}
+    with pytest.raises(WriteError, match=r"sub is in the way of .*Nothing was changed"):
+        write(folder, {"sub/b.parquet": b"new"}, overwrite=True)
+    assert tree(elsewhere) == {"precious.parquet": b"mine"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_linked_folder_of_data_is_neither_replaced_nor_mixed_in(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.mkdir()
+    (elsewhere / "a.parquet").write_bytes(b"mine")
+    (folder / "k=1").symlink_to(elsewhere)
+    with pytest.raises(WriteError, match=r"k=1 is a link to a folder of data"):
+        Commit(folder, overwrite=overwrite).check()
+    with pytest.raises(WriteError, match=r"k=1 is a link to a folder of data"):
+        write(folder, {"k=1/a.parquet": b"new"}, overwrite=overwrite)
+    assert tree(elsewhere) == {"a.parquet": b"mine"}
+    assert os.listdir(folder) == ["k=1"]
 
 
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
@@ -368,7 +464,113 @@ def test_a_filesystem_in_memory() -> None:
             raise Boom
         write(url, {"b.parquet": b"new"}, overwrite=True)
         found = {p.removeprefix("/test_commit/x/") for p in memory.find("/test_commit/x")}
-        assert found == {"b.parquet", "notes.txt", MANIFEST}
-        assert memory.cat("/test_commit/x/b.parquet") == b"new"
+        manifest = read_manifest(place_of(url))
+        assert manifest is not None
+        (new,) = manifest.names
+        assert new == marked("b.parquet", manifest.writer)
+        assert found == {new, "notes.txt", MANIFEST}
+        assert memory.cat(f"/test_commit/x/{new}") == b"new"
     finally:
         memory.rm("/test_commit", recursive=True)
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The address of a folder in a store that is empty, and is emptied."""
+    yield "memory://test_commit/store"
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/test_commit"):
+        memory.rm("/test_commit", recursive=True)
+
+
+def below(url: str) -> set[str]:
+    """The names of all objects of a store in memory."""
+    root = url.removeprefix("memory:/") + "/"
+    return {p.removeprefix(root) for p in fsspec.filesystem("memory").find(url)}
+
+
+def names(url: str) -> list[str]:
+    """The files that the manifest names."""
+    manifest = read_manifest(place_of(url))
+    assert manifest is not None
+    return list(manifest.names)
+
+
+def test_what_a_dead_writer_left_goes_and_what_the_manifest_names_stays(store: str) -> None:
+    memory, dead, living = fsspec.filesystem("memory"), "0" * 16, "1" * 16
+    write(store, {"a.parquet": b"old"})
+    commit = Commit(store, overwrite=True)
+    own = marked("a.parquet", commit.writer)
+    for writer, renewed in ((dead, 0.0), (living, time.time())):
+        staged = f"{store}/{STAGING}/{writer}"
+        said = {
+            "machine": "another",
+            "renewed": renewed,
+            "writing": [marked("b.parquet", writer), own],
+            "removing": [f"{writer}.parquet", own],
+        }
+        for name in (marked("b.parquet", writer), f"{writer}.parquet"):
+            memory.pipe(f"{store}/{name}", b"left")
+        memory.pipe(f"{staged}/c.parquet", b"staged")
+        memory.pipe(f"{staged}/writer.json", json.dumps(said).encode())
+    with commit, commit.create("a.parquet") as sink:
+        sink.write(b"new")
+    assert names(store) == [own]
+    assert {n for n in below(store) if living not in n} == {own, MANIFEST}
+    assert len([n for n in below(store) if living in n]) == 4
+
+
+def test_files_of_a_writer_at_work_are_no_dataset(store: str) -> None:
+    """Those that it has copied already, while there is no manifest."""
+    memory, living = fsspec.filesystem("memory"), "1" * 16
+    said = {"machine": "another", "renewed": time.time(), "writing": [], "removing": []}
+    memory.pipe(f"{store}/{STAGING}/{living}/writer.json", json.dumps(said).encode())
+    memory.pipe(f"{store}/{marked('a.parquet', living)}", b"copied")
+    write(store, {"b.parquet": b"new"})
+    assert len(names(store)) == 1
+    assert marked("a.parquet", living) in below(store)
+
+
+def test_a_writer_says_which_files_it_adds_and_removes(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For whoever finds it dead."""
+    write(store, {"a.parquet": b"old"})
+    old, said = names(store), []
+    say = Sign.say
+    monkeypatch.setattr(Sign, "say", lambda self, j: (said.append(j), say(self, j))[1])
+    write(store, {"a.parquet": b"new", "b.parquet": b"new"}, overwrite=True)
+    (journal,) = said
+    assert list(journal.writing) == names(store)
+    assert list(journal.removing) == old
+
+
+def test_a_manifest_that_arrived_though_its_answer_was_lost_is_published(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = objects._Any.swap
+
+    def lost(self: objects._Any, *request: Any) -> bool:
+        swap(self, *request)
+        raise OSError(5, "no answer")
+
+    write(store, {"a.parquet": b"old"})
+    monkeypatch.setattr(objects._Any, "swap", lost)
+    write(store, {"a.parquet": b"new"}, overwrite=True)
+    (new,) = names(store)
+    assert below(store) == {new, MANIFEST}
+    assert fsspec.filesystem("memory").cat(f"{store}/{new}") == b"new"
+
+
+def test_a_manifest_that_did_not_arrive_leaves_the_old_dataset(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: objects._Any, *request: Any) -> bool:
+        raise OSError(5, "no answer")
+
+    write(store, {"a.parquet": b"old"})
+    before = below(store)
+    monkeypatch.setattr(objects._Any, "swap", refused)
+    with pytest.raises(WriteError, match="before is untouched"):
+        write(store, {"a.parquet": b"new"}, overwrite=True)
+    assert below(store) == before

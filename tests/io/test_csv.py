@@ -1,6 +1,9 @@
+import bz2
 import gc
 import gzip
+import random
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
@@ -18,8 +21,10 @@ from tabfeed.errors import (
     SchemaError,
     UnreadableFileError,
 )
-from tabfeed.io import byte_ranges, text_file
-from tabfeed.io.csv import open_csv
+from tabfeed.io import byte_ranges, exact_numbers, text_file
+from tabfeed.io.csv import CsvFormat, open_csv
+from tabfeed.io.exact_numbers import padded_columns
+from tabfeed.io.jsonl import open_jsonl
 from tabfeed.io.quoted_lines import first_row_end, inside_quotes, last_row_end
 from tabfeed.io.source import ReadOptions
 from tests.io.formats import check_data_file, rows_of, write
@@ -121,6 +126,145 @@ def test_numbers_that_inference_would_damage(tmp_path: Path) -> None:
     ]
 
 
+LATER = [
+    ("1", "007", "int64"),
+    ("1", "-007", "int64"),
+    ("-1", "-00", "int64"),
+    ("1", "0x10", "int64"),
+    ("1", " 0XFFFFFFFF", "int64"),
+    ("1", "+5", "int64"),
+    ("1", "9223372036854775808", "int64"),
+    ("1", "1.0", "int64"),
+    ("1", "1_000", "int64"),
+    ("1", '"1,000"', "int64"),
+    ("1", "true", "int64"),
+    ("1", "2024-01-02", "int64"),
+    ("18446744073709551615", "007", "uint64"),
+    ("18446744073709551615", "-1", "uint64"),
+    ("0.5", "9007199254740993", "double"),
+    ("0.5", "-12345678901234567890", "double"),
+    ("0.5", "007", "double"),
+    ("0.5", "+491701234567", "double"),
+    ("0.5", "1e400", "double"),
+    ("0.5", "9" * 400, "double"),
+    ("0.5", "0x10", "double"),
+    ("0.5", "0x1.8p3", "double"),
+]
+
+
+@pytest.mark.parametrize(("first", "later", "dtype"), LATER)
+def test_a_value_that_a_number_would_change(
+    tmp_path: Path, monkeypatch, first: str, later: str, dtype: str
+) -> None:
+    monkeypatch.setattr(text_file, "INFER_BYTES", 64)
+    text = f"id,c\n{first},1\n" + "2,1\n" * 60 + f"\n{later},1\n" + "2,1\n" * 60
+    location = write(tmp_path / "a.csv", text.encode())
+    plain = later.strip('"')
+    message = rf"a\.csv has a value in column 'id' that is not {dtype}, as its first rows suggest: "
+    for block in (50, 10**6):
+        with pytest.raises(BadFileError, match=message) as caught:
+            rows_of(open_csv(location, small(block)))
+        assert repr(plain)[1:-1].strip()[:150] in str(caught.value)
+        assert str(caught.value).endswith("(line 64)")
+        with pytest.raises(BadFileError, match=r"\(line 64\)$"):
+            file = open_csv(location, small(block))
+            _ = [list(file.batches(u, ["id"], 10)) for u in range(len(file.unit_rows))]
+        mended = open_csv(location, small(block, dtypes={"id": pa.string()}))
+        assert rows_of(mended)[61] == {"id": plain, "c": 1}
+
+
+@pytest.mark.parametrize(
+    "field", ["007", "-007", "0x1", "0XA", " 07", '"07"', '"-07"', "\t00", "+5"]
+)
+@pytest.mark.parametrize("sep", [",", "|", "\t", ";"])
+def test_a_padded_number_is_seen_wherever_it_stands(field: str, sep: str) -> None:
+    for rows in ([field + sep + "1"], ["1" + sep + field], ["5" + sep + "6", field + sep + "1"]):
+        assert padded_columns("\n".join(rows).encode() + b"\n", sep, 2)
+    for place in range(2**18 - 20, 2**18 + 20):  # where one part that is looked at ends
+        text = b"5" * (place - 1) + sep.encode() + field.encode() + b"\n"
+        assert padded_columns(text, sep, 2)
+
+
+_PADDED_CELLS = ["007", "00", "-01", " 08", "\t-09", "0x1F", "0XA", "+5", "0" * 26 + "1"]
+_OTHER_CELLS = ["0", "0.5", "-0.5", "10", "", "2024-01-02 03:04:05", "1e-05", "00a1b2", "-", "x07"]
+
+
+@pytest.mark.parametrize("sep", [",", "\t", "|", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_the_columns_of_padded_numbers_are_found(monkeypatch, sep: str, end: str) -> None:
+    monkeypatch.setattr(exact_numbers, "_PART", 64)
+    rng = random.Random(f"{sep}{end}")
+    padded = [c for c in _PADDED_CELLS if sep not in c]
+    for width in (1, 2, 3, 7) * 20:
+        rows = [[rng.choice(_OTHER_CELLS) for _ in range(width)] for _ in range(rng.randrange(40))]
+        expected = set()
+        for row in rows:
+            if rng.random() < 0.05:
+                column = rng.randrange(width)
+                row[column] = rng.choice(padded)
+                expected.add(column)
+        text = "".join(sep.join(row) + end for row in rows).removesuffix(rng.choice(["", end]))
+        found = padded_columns(text.encode(), sep, width)
+        assert expected <= found
+        plain = all(c[0] not in " \t-" for row in rows for c in row if c in padded)
+        if plain and end != "\r\n":
+            assert expected == found
+
+
+def test_padded_text_leaves_numbers_beside_it_alone(tmp_path: Path, monkeypatch) -> None:
+    text = b"id,zip,n\n" + b"1,00501,2\n" * 50
+    monkeypatch.setattr("tabfeed.io.csv.exact_numbers", None)  # no column of text is cast
+    form = CsvFormat(
+        write(tmp_path / "a.csv", text),
+        pa.schema({"id": pa.int64(), "zip": pa.string(), "n": pa.float64()}),
+        ",",
+        PLAIN,
+    )
+    table = form.decode(text.partition(b"\n")[2], ["id", "zip", "n"])
+    assert table.to_pylist() == [{"id": 1, "zip": "00501", "n": 2.0}] * 50
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "007"], ["1", "007"]),
+        (["1", "0x10"], ["1", "0x10"]),
+        (["+491701234567", "+491701234568"], ["+491701234567", "+491701234568"]),
+        (["0.5", "12345678901234567890"], ["0.5", "12345678901234567890"]),
+        (["-1", "9223372036854775808"], ["-1", "9223372036854775808"]),
+        (["1", "1e400"], ["1", "1e400"]),
+        ([" 1", "-0", "5 "], [1, 0, 5]),
+        (["1", "+2.5", "100000000000000000000", "inf", "007.5"], [1, 2.5, 1e20, float("inf"), 7.5]),
+        (["123456789012345680000", "0.5"], [123456789012345680000.0, 0.5]),
+    ],
+)
+def test_types_are_inferred_so_that_no_value_changes(
+    tmp_path: Path, cells: list[str], values: list[object]
+) -> None:
+    text = "id,c\n" + "".join(f"{cell},1\n" for cell in cells)
+    file = open_csv(write(tmp_path / "a.csv", text.encode()), PLAIN)
+    assert [r["id"] for r in rows_of(file)] == values
+
+
+def test_a_type_asked_for_is_read_as_such(tmp_path: Path) -> None:
+    location = write(tmp_path / "a.csv", b"a,b\n007,9007199254740993\n0x10,1\n")
+    types = {"a": pa.int64(), "b": pa.float64()}
+    assert rows_of(open_csv(location, ReadOptions(dtypes=types))) == [
+        {"a": 7, "b": 9007199254740992.0},
+        {"a": 16, "b": 1.0},
+    ]
+
+
+def test_lines_are_counted_from_the_start_of_the_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(text_file, "INFER_BYTES", 40)
+    body = b"\n\na,b\n" + b'1,"x\ny"\n' * 20 + b"x,z\n" + b"1,z\n" * 5
+    options = small(30, newlines_in_values=True)
+    with pytest.raises(BadFileError, match=r"'x'.*\(line 44\)$"):
+        rows_of(open_csv(write(tmp_path / "a.csv", body), options))
+    with pytest.raises(BadFileError, match=r"'x'.*\(line 44\)$"):
+        rows_of(open_csv(write(tmp_path / "a.csv.gz", gzip.compress(body)), options))
+
+
 def test_dtypes_are_obeyed(tmp_path: Path) -> None:
     types = {"a": pa.int8(), "b": pa.dictionary(pa.int32(), pa.string()), "not here": pa.int8()}
     location = write(tmp_path / "a.csv", b"a,b\n1,x\n2,y\n")
@@ -169,6 +313,15 @@ def test_quoted_separators_and_quotes(tmp_path: Path) -> None:
     text = b'a,b\n1,"x,y"\n2,"say ""hi"""\n3,5" disk\n4,\n5,""\n'
     file = open_csv(write(tmp_path / "a.csv", text), PLAIN)
     assert [r["b"] for r in rows_of(file)] == ["x,y", 'say "hi"', '5" disk', None, None]
+
+
+def test_long_fields(tmp_path: Path) -> None:
+    long = "x" * 200_000
+    text = f'{long},"{long}"\n1,2\n'.encode()
+    file = open_csv(write(tmp_path / "a.csv", text), ReadOptions(header=None))
+    assert rows_of(file) == [{"f0": long, "f1": long}, {"f0": "1", "f1": "2"}]
+    file = open_csv(write(tmp_path / "b.csv", f"{long},b\n1,2\n".encode()), PLAIN)
+    assert rows_of(file) == [{long: 1, "b": 2}]
 
 
 def test_tab_separated_by_name(tmp_path: Path) -> None:
@@ -244,6 +397,7 @@ def test_a_column_of_nulls_is_text(tmp_path: Path) -> None:
         (b"\xff\xff\xff,b\n1,2\n", "not text in UTF-8"),
         (b"a,b\n1,2\n1,2,3\n", "a line of 3 fields where 2 were expected: '1,2,3'"),
         (b"a,b\n1,2\n1\n", "a line of 1 fields where 2 were expected: '1'"),
+        (b"a,b\r1,2\r3,4\r", "ends its first line with a carriage return alone"),
         (b'a,b\n1,"x\n2,y\n', "never closed.*newlines_in_values=True"),
     ],
 )
@@ -311,6 +465,40 @@ def test_rows_longer_than_a_block_and_than_the_parser_likes(tmp_path: Path, monk
     endless = write(tmp_path / "b.csv", b"x" * 10_000_000)
     with pytest.raises(BadFileError, match="no line end within 1,000,000 bytes"):
         open_csv(endless, PLAIN)
+
+
+def _packed(kind: str, text: bytes) -> bytes:
+    if kind == "zst":
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as out:
+            out.write(text)
+        return sink.getvalue().to_pybytes()
+    return {"gz": gzip.compress, "bz2": bz2.compress}[kind](text)
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "zst"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("first", [0, 1000], ids=["at once", "after some rows"])
+def test_a_compressed_line_takes_twice_the_longest_row(
+    tmp_path: Path, monkeypatch, kind: str, name: str, first: int
+) -> None:
+    most = 4 * 2**20
+    for module in (byte_ranges, text_file):
+        monkeypatch.setattr(module, "LONGEST_ROW", most)
+    monkeypatch.setattr(text_file, "INFER_BYTES", 2**12)
+    row = b"a,b\n" if name == "a.csv" else b'{"a": 1}\n'
+    bomb = _packed(kind, row * first + b"7" * (64 * 2**20))
+    assert len(bomb) < 2**18
+    location = write(tmp_path / f"{name}.{kind}", bomb)
+    open_file = open_csv if name == "a.csv" else open_jsonl
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadFileError, match=f"no line end within {most:,} bytes"):
+            rows_of(open_file(location, small(2**16)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * most + 2**20
 
 
 # -- line ends in values ------------------------------------------------------------------
@@ -456,6 +644,13 @@ def test_batches_hold_little(tmp_path: Path) -> None:
     assert next(batches).column(0).to_pylist() == [-i for i in range(1000)]
     assert sum(decoded) < len(text) / 20
     assert sum(b.num_rows for b in batches) == 199_000
+
+
+def test_rows_are_listed_in_constant_time(tmp_path: Path) -> None:
+    file = open_csv(write(tmp_path / "a.csv", b"a\n" + b"1\n" * 50), small(10))
+    assert file.unit_rows is file.unit_rows
+    zipped = open_csv(write(tmp_path / "a.csv.gz", gzip.compress(b"a\n" + b"1\n" * 50)), small(10))
+    assert zipped.unit_rows is zipped.unit_rows
 
 
 def test_opening_reads_only_the_start(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import pytest
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, SchemaError
 from tabfeed.io import Dataset
+from tabfeed.io.fileset import FileSet
+from tabfeed.io.inspect import inspect
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema_formats import write_merlin_json, write_pbtxt
 from tabfeed.trace import ListRecorder, recording
@@ -412,6 +414,8 @@ def test_how_it_looks(path: str) -> None:
 _PEAK = """
 import json, sys
 from tabfeed.io import Dataset
+from tabfeed.io.fileset import FileSet
+from tabfeed.io.inspect import inspect
 def peak():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
@@ -478,3 +482,30 @@ def test_pandas_is_named_when_it_is_missing(path: str, monkeypatch: pytest.Monke
     with pytest.raises(ImportError, match="pandas"):
         Dataset(path).to_pandas()
     assert pd is not None
+
+
+def test_inspect_lists_units_once_whatever_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = Dataset({f"c{i}": [1, 2] for i in range(20)}, npartitions=2)
+    assert ds.npartitions == 2
+    calls: list[int] = []
+    units = FileSet.units
+    monkeypatch.setattr(FileSet, "units", lambda self: calls.append(1) or units(self))
+    assert len(inspect(ds).columns) == 20
+    assert len(calls) == 1
+
+
+def test_a_write_without_columns_leaves_the_old_dataset(tmp_path: Path) -> None:
+    old = Dataset({"k": [1, 2, 3]}).to_parquet(tmp_path / "out")
+    with pytest.raises(SchemaError, match=r"there is no column to write.* Nothing was changed"):
+        Dataset({"a": [1]}).select([]).to_parquet(tmp_path / "out", overwrite=True)
+    assert Dataset(tmp_path / "out").num_rows == old.num_rows == 3
+
+
+def test_a_dataset_in_a_folder_with_a_key_is_not_part_of_what_is_overwritten(
+    tmp_path: Path,
+) -> None:
+    Dataset({"a": [1]}).to_parquet(tmp_path / "split=train")
+    pq.write_table(pa.table({"a": [9]}), tmp_path / "old.parquet")
+    Dataset({"a": [1, 2]}).to_parquet(tmp_path, overwrite=True)
+    assert Dataset(tmp_path).to_arrow().to_pydict() == {"a": [1, 2]}
+    assert Dataset(tmp_path / "split=train").num_rows == 1

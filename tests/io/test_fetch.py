@@ -262,3 +262,50 @@ def test_without_a_version_an_object_is_read_all_the_same() -> None:
             ]
     finally:
         memory.rm("/test_fetch", recursive=True)
+
+
+# -- how much is asked ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["arrow", "s3fs"])
+def test_a_folder_costs_its_listing_and_the_footers(tmp_path: Path, kind: str) -> None:
+    for number in range(30):
+        (tmp_path / "bucket/many").mkdir(parents=True, exist_ok=True)
+        pq.write_table(TABLE.slice(number, 1), tmp_path / f"bucket/many/{number}.parquet")
+    with FaultyServer(folder=tmp_path) as server:
+        options = {"key": "k", "secret": "s", "endpoint_url": server.url}
+        options |= {"arrow": {}, "s3fs": {"default_block_size": 2**23}}[kind]
+        options["client_kwargs"] = {"region_name": "us-east-1"}
+        assert Dataset("s3://bucket/many", storage_options=options).num_rows == 30
+        assert server.count(r"GET .*\d\.parquet") == 30
+        # s3fs has ETags from the listing; Arrow asks for each object's size, and learns its ETag.
+        assert server.count(r"HEAD .*\d\.parquet") == {"arrow": 30, "s3fs": 0}[kind]
+        assert server.stats()["requests"] <= {"arrow": 80, "s3fs": 55}[kind]
+
+
+@KINDS
+def test_a_list_of_paths_costs_one_look_at_each(
+    kind: str, server: FaultyServer, folder: Path
+) -> None:
+    for number in range(20):
+        pq.write_table(TABLE.slice(number, 1), folder / f"bucket/few_{number}.parquet")
+    start = "s3://bucket" if kind == "arrow" else f"{server.url}/bucket"
+    paths = [f"{start}/few_{i}.parquet" for i in range(20)]
+    assert Dataset(paths, storage_options=options_of(kind, server)).num_rows == 20
+    assert server.count("HEAD .*few_") == server.count("GET .*few_") == 20
+    assert server.stats()["requests"] <= 60
+
+
+@KINDS
+def test_a_forked_child_lists_opens_and_reads(kind: str, server: FaultyServer) -> None:
+    dataset = opened(kind, server)
+    dataset.read(0)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            rows = dataset.read(1).num_rows + opened(kind, server).num_rows
+            status = 0 if rows == 4000 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

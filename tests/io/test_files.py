@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -11,15 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tabfeed import Dataset
 from tabfeed.errors import (
     ArgumentError,
     MissingExtraError,
     SourceNotFoundError,
     UnfinishedDatasetError,
+    UnreadableFileError,
 )
-from tabfeed.io.commit import JOURNAL
 from tabfeed.io.files import find_files, infer_engine, natural_key, outermost_key
-from tabfeed.io.filesystem import place_of
+from tabfeed.io.filesystem import Place, place_of
+from tabfeed.io.manifest import JOURNAL, MANIFEST, STAGING, Manifest, marked, read_manifest
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -165,6 +169,122 @@ def test_one_part_of_a_dataset_still_knows_its_keys(tmp_path: Path) -> None:
     assert outermost_key("/out/d=1/h=2") == "/out"
 
 
+# -- what belongs to a dataset ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_saved_workflow_inside_the_folder_is_passed_over(tmp_path: Path, manifest: bool) -> None:
+    touch(tmp_path, "part_0.parquet", "k=1/part_0.parquet")
+    touch(tmp_path / "workflow", "workflow.json", "checksums.json", "tables/0000.parquet")
+    named = ["part_0.parquet", "k=1/part_0.parquet"]
+    if manifest:
+        (tmp_path / MANIFEST).write_text(
+            json.dumps({"files": [{"name": n, "bytes": 1} for n in named]})
+        )
+    assert sorted(found(tmp_path, tmp_path)) == sorted(named)
+    assert sorted(found(tmp_path / "*", tmp_path)) == sorted(named)
+
+
+def test_a_folder_with_a_workflow_json_alone_is_read(tmp_path: Path) -> None:
+    touch(tmp_path, "a/workflow.json", "b/checksums.json")
+    assert found(tmp_path, tmp_path) == ["a/workflow.json", "b/checksums.json"]
+
+
+def test_with_a_manifest_other_subfolders_are_not_part_of_the_dataset(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet", "valid/part_0.parquet", "k=1/valid/x.parquet", "s/b.parquet")
+    assert len(found(tmp_path, tmp_path)) == 4
+    listed = [{"name": n, "bytes": 1} for n in ("s/b.parquet", "a.parquet")]
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": listed}))
+    assert found(tmp_path, tmp_path) == ["s/b.parquet", "a.parquet"]
+    touch(tmp_path, "c.parquet", "k=1/c.parquet")
+    with pytest.warns(UserWarning, match="2 files that were added after it was written"):
+        assert len(found(tmp_path, tmp_path)) == 4
+
+
+def test_with_a_manifest_files_of_other_formats_and_other_datasets_are_passed_over(
+    tmp_path: Path,
+) -> None:
+    touch(tmp_path, "a.parquet", "metrics.json", "k=1/notes.csv", "k=2/n=1/own.parquet")
+    touch(tmp_path, "k=3/workflow.json", "k=3/checksums.json", "k=3/tables/0000.parquet")
+    listed = json.dumps({"files": [{"name": "a.parquet", "bytes": 1}]})
+    (tmp_path / MANIFEST).write_text(listed)
+    (tmp_path / "k=2" / MANIFEST).write_text(json.dumps({"files": []}))
+    assert found(tmp_path, tmp_path) == ["a.parquet"]
+
+
+def test_what_a_writer_has_not_published_is_not_read(memory: fsspec.AbstractFileSystem) -> None:
+    """Its files already have their names, and its sign stands; then it publishes."""
+    root, writer = "/tabfeed-test", "0" * 16
+    new = [marked(n, writer) for n in ("part_0.parquet", "k=1/part_0.parquet")]
+    for name in new:
+        memory.pipe(f"{root}/{name}", b"x")
+    memory.pipe(f"{root}/{STAGING}/{writer}/writer.json", b"{}")
+    for source in ("memory://tabfeed-test", "memory://tabfeed-test/k=1"):
+        with pytest.raises((UnfinishedDatasetError, SourceNotFoundError)):
+            find_files(source)
+    memory.pipe(f"{root}/old.parquet", b"x")  # of another tool
+    for source in ("memory://tabfeed-test", "memory://tabfeed-test/*.parquet"):
+        assert [f.path for f in find_files(source).files] == [f"{root}/old.parquet"]
+
+    said = json.dumps({"writing": new, "removing": ["old.parquet"]}).encode()
+    memory.pipe(f"{root}/{STAGING}/{writer}/writer.json", said)
+    entries = [{"name": n, "bytes": 1} for n in new]
+    memory.pipe(f"{root}/{MANIFEST}", json.dumps({"files": entries, "writer": writer}).encode())
+    memory.pipe(f"{root}/{marked('late.parquet', '1' * 16)}", b"x")  # another writer's
+    expected = [f"{root}/{n}" for n in new]
+    assert [f.path for f in find_files("memory://tabfeed-test").files] == expected
+    assert [f.path for f in find_files("memory://tabfeed-test/k=1").files] == expected[1:]
+    assert [f.path for f in find_files("memory://tabfeed-test/part*").files] == expected[:1]
+
+
+def test_files_of_several_writers_are_no_dataset_without_a_manifest(tmp_path: Path) -> None:
+    """Nothing says which of them are the dataset, and a mix of both never was one."""
+    for i, writer in enumerate(("0" * 16, "1" * 16)):
+        pq.write_table(pa.table({"x": [i]}), tmp_path / marked("part_0.parquet", writer))
+    with pytest.raises(UnfinishedDatasetError, match=r"files of 2 writers, such as part_0-w0.*\*"):
+        Dataset(tmp_path)
+    assert Dataset(f"{tmp_path}/*").num_rows == 2
+    (tmp_path / marked("part_0.parquet", "0" * 16)).unlink()
+    assert Dataset(tmp_path).to_arrow().to_pydict() == {"x": [1]}
+
+
+def test_a_manifest_with_another_writers_file_is_damaged(tmp_path: Path) -> None:
+    files = [{"name": marked("a.parquet", c * 16), "bytes": 1} for c in "01"]
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": files, "writer": "0" * 16}))
+    with pytest.raises(UnfinishedDatasetError, match=r"files\[1\].*writer 0{16} did not write"):
+        read_manifest(place_of(tmp_path))
+
+
+def test_a_dataset_that_is_replaced_while_it_is_opened_is_looked_at_again(
+    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is read, then a writer publishes, then the folder is listed."""
+    root = "/tabfeed-test"
+
+    def publish(name: str) -> None:
+        for path in memory.find(root):
+            memory.rm(path)
+        memory.pipe(f"{root}/{name}", b"x")
+        listed = json.dumps({"files": [{"name": name, "bytes": 1}]})
+        memory.pipe(f"{root}/{MANIFEST}", listed.encode())
+
+    publish("0.parquet")
+    times = iter(range(1, 100))
+    last = 3
+
+    def read(folder: Place) -> Manifest | None:
+        manifest = read_manifest(folder)
+        if (number := next(times)) <= last:
+            publish(f"{number}.parquet")
+        return manifest
+
+    monkeypatch.setattr("tabfeed.io.files.read_manifest", read)
+    assert [f.path for f in find_files("memory://tabfeed-test").files] == [f"{root}/3.parquet"]
+    last = 1000
+    with pytest.raises(UnfinishedDatasetError, match="replaced again and again"):
+        find_files("memory://tabfeed-test")
+
+
 # -- URLs -------------------------------------------------------------------------------
 
 
@@ -229,3 +349,82 @@ def test_a_dataset_in_the_midst_of_being_replaced_is_refused(tmp_path: Path, ins
     touch(tmp_path, "out/d=1/a.parquet", f"out/{JOURNAL}")
     with pytest.raises(UnfinishedDatasetError, match="half replaced"):
         find_files(str(tmp_path / "out" / inside))
+
+
+# -- what is no plain file --------------------------------------------------------------
+
+
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
+    touch(tmp_path, "day=1/a.parquet", "day=2/b.parquet")
+    (tmp_path / "day=1" / "again").symlink_to(tmp_path)
+    (tmp_path / "itself").symlink_to(tmp_path)
+    names = ["day=1/a.parquet", "day=2/b.parquet"]
+    assert found(tmp_path, tmp_path) == names
+    assert found(str(tmp_path / "**"), tmp_path) == names
+    assert found(str(tmp_path / "**" / "*.parquet"), tmp_path) == names
+    assert keys(tmp_path) == [{"day": 1}, {"day": 2}]
+
+
+def test_two_links_to_one_folder_are_two_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "day=1/a.parquet")
+    (tmp_path / "day=2").symlink_to(tmp_path / "day=1")
+    assert keys(tmp_path) == [{"day": 1}, {"day": 2}]
+    twice = [tmp_path / "day=1/a.parquet", tmp_path / "day=2/a.parquet"]
+    assert found(twice, tmp_path) == ["day=1/a.parquet", "day=2/a.parquet"]
+
+
+@pytest.mark.parametrize("given", ["", "pipe.parquet", "*.parquet"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, given: str) -> None:
+    touch(tmp_path, "a.parquet")
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(UnreadableFileError, match=r"pipe\.parquet is a named pipe"):
+        find_files(str(tmp_path / given))
+    assert found(str(tmp_path / "a*"), tmp_path) == ["a.parquet"]
+
+
+def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet")
+    os.mkfifo(tmp_path / MANIFEST)
+    with pytest.raises(UnreadableFileError, match=r"_tabfeed\.json is a named pipe"):
+        find_files(str(tmp_path))
+
+
+def test_sockets_and_devices_are_refused_and_left_out(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet")
+    os.mkfifo(tmp_path / "control")  # not data by its name
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(str(tmp_path / "service"))
+        with pytest.raises(UnreadableFileError, match="service is a socket"):
+            find_files(tmp_path / "service")
+        assert found(tmp_path, tmp_path) == ["a.parquet"]
+    with pytest.raises(UnreadableFileError, match="/dev/null is a device"):
+        find_files("/dev/null")
+
+
+def test_a_link_to_nothing_given_as_a_path_or_by_a_glob(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").symlink_to("gone")
+    for path in ("a.parquet", "*.parquet"):
+        with pytest.raises(SourceNotFoundError, match=r"a\.parquet is a link to gone, which"):
+            find_files(str(tmp_path / path))
+
+
+@pytest.mark.parametrize("name", ["a b", "100%20", "#1", "new\nline", "été", "c:d", "k=v w"])
+def test_odd_names(tmp_path: Path, name: str) -> None:
+    for folder in ("one", "two", name):
+        (tmp_path / folder).mkdir()
+    path = tmp_path / name / f"{name}.parquet"
+    pq.write_table(pa.table({"x": [1, 2]}), path)
+    for source in (path, path.parent, str(tmp_path / "*" / f"{name}.parquet")):
+        assert Dataset(source, columns=["x"]).to_arrow().to_pydict() == {"x": [1, 2]}
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a.parquet")
+    other = os.fsencode(tmp_path) + b"/caf\xe9"
+    Path(os.fsdecode(other)).write_bytes(b"")
+    assert found(tmp_path, tmp_path) == ["a.parquet"]
+    data = Path(os.fsdecode(other + b".parquet"))
+    data.write_bytes(b"x")
+    for source in (tmp_path, data):
+        with pytest.raises(UnreadableFileError, match=r"caf\\xe9\.parquet is not UTF-8"):
+            find_files(source)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -160,3 +163,96 @@ def test_a_filtered_dataset_pickles(sorted_file: str) -> None:
     copy = pickle.loads(pickle.dumps(ds))
     assert copy.to_arrow().equals(ds.to_arrow())
     assert copy.num_rows == 4
+
+
+# -- values that Arrow compares in a type in between --------------------------------------
+
+NAN = float("nan")
+_NUMBERS: dict[str, list[Any]] = {
+    "f": [1.0, NAN, 5.0, None, 5.0, NAN],
+    "u": [0, 5, 2**63 - 1, 2**63, None, 2**64 - 1],
+    "i": [-(2**63), -5, 2**53, 2**53 + 1, None, 2**63 - 1],
+    "b": [-128, 7, 7, 7, None, 127],
+}
+_TYPES = {"f": pa.float64(), "u": pa.uint64(), "i": pa.int64(), "b": pa.int8()}
+_COMPARED = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+_WITH = {
+    "f": [5.0, 5, 0, float("inf")],
+    "u": [0, 5, 2**63, 2**64 - 1, -1, 2**64, 5.0, 5.5, float("-inf"), np.uint64(2**63)],
+    "i": [-(2**63), 2**53, 2**53 + 1, 2**63, -(2**64), 7.5, float(2**53)],
+    "b": [7, 300, -129, 127, -128, 7.5, 7.0, np.int8(7)],
+}
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Any]:
+    """The same numbers in memory, in one row group, and in one a row."""
+    table = pa.table({n: pa.array(v, _TYPES[n]) for n, v in _NUMBERS.items()})
+    for rows in (1, 6):
+        pq.write_table(table, tmp_path / f"{rows}.parquet", row_group_size=rows)
+    return [table, *tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in _WITH.items() for v in vs])
+def test_numbers_are_compared_as_numbers(sources: list[Any], name: str, value: Any) -> None:
+    valid = [v for v in _NUMBERS[name] if v is not None]
+    number = value.item() if isinstance(value, np.generic) else value
+    cases = {op: [v for v in valid if compare(v, number)] for op, compare in _COMPARED.items()}
+    cases["in"] = [v for v in valid if v in (number, 1)]
+    cases["not in"] = [v for v in _NUMBERS[name] if v is None or v not in (number, 1)]
+    for op, expected in cases.items():
+        given = [value, 1] if op in ("in", "not in") else value
+        for source in sources:
+            ds = Dataset(source, filters=[(name, op, given)])
+            assert str(ds.to_arrow()[name].to_pylist()) == str(expected), (op, source)
+
+
+@pytest.mark.parametrize("value", [NAN, np.float32(NAN), [NAN], [1.0, NAN]])
+def test_a_filter_that_compares_with_nan_is_refused(sources: list[Any], value: Any) -> None:
+    for op in ("in", "not in") if isinstance(value, list) else ("==", "!=", "<"):
+        for source in sources:
+            with pytest.raises(ArgumentError, match=r"NaN, which equals nothing.*is_nan\(\)"):
+                Dataset(source, filters=[("f", op, value)])
+
+
+f = pc.field("f")
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (f.is_nan(), "[nan, nan]"),
+        (f.isin([NAN]), "[nan, nan]"),
+        (f == NAN, "[]"),
+        (f != 5.0, "[1.0, nan, nan]"),
+        (~f.isin([5.0]), "[1.0, nan, None, nan]"),
+        (~(f <= 5.0), "[nan, nan]"),
+        (f.is_null(nan_is_null=True), "[nan, None, nan]"),
+        (f.is_null(), "[None]"),
+    ],
+    ids=str,
+)
+def test_expressions_find_the_same_rows_with_statistics(
+    sources: list[Any], condition: pc.Expression, expected: str
+) -> None:
+    for source in sources:
+        assert str(Dataset(source, filters=condition).to_arrow()["f"].to_pylist()) == expected
+
+
+def test_an_expression_that_arrow_cannot_evaluate(sources: list[Any]) -> None:
+    for source in sources:
+        ds = Dataset(source, filters=pc.field("u") > 5)  # Arrow brings both to int64
+        with pytest.raises(ArgumentError, match=r"cannot be evaluated.*pyarrow\.scalar"):
+            ds.to_arrow()
+
+
+def test_values_of_another_kind_are_refused() -> None:
+    table = {"x": [1], "s": ["a"], "l": [[1]], "d": [dt.date(2020, 1, 1)]}
+    wrong = [("x", "==", "a"), ("x", "in", ["a"]), ("s", ">", 1), ("s", "in", [1]), ("l", "==", 1)]
+    wrong += [("l", "in", [1]), ("d", ">", "yesterday"), ("d", "in", ["x"]), ("x", "in", 5)]
+    wrong += [("s", "in", "abc")]
+    for condition in wrong:
+        with pytest.raises(ArgumentError):
+            Dataset(table, filters=[condition])
+    kept = Dataset(table, filters=[("d", "in", ["2020-01-01"]), ("d", ">=", "2020-01-01")])
+    assert kept.num_rows == 1

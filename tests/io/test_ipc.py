@@ -11,8 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tabfeed.errors import BadFileError, DuplicateColumnError, UnreadableFileError
-from tabfeed.io import ipc
+from tabfeed.errors import (
+    BadFileError,
+    DuplicateColumnError,
+    SchemaError,
+    SchemaMismatchError,
+    UnreadableFileError,
+)
+from tabfeed.io import Dataset, ipc
+from tabfeed.io.inspect import inspect
 from tabfeed.io.ipc import IpcFile, IpcStream, open_ipc
 from tabfeed.io.source import Location, ReadOptions
 from tests.io.formats import check_data_file, locate, rows_of, write
@@ -317,3 +324,133 @@ def test_any_table(
         stored = table.cast(pa.schema(list(zip(SCHEMA.names, types, strict=True))))
     location = save(tmp_path / "a", stored, kind=kind, rows=size, compression=compression)
     check_data_file(open_ipc(location, OPTIONS), table)
+
+
+_UNUSUAL = {
+    "interval": pa.array([pa.MonthDayNano([1, 2, 3]), None] * 2, pa.month_day_nano_interval()),
+    "runs": pa.RunEndEncodedArray.from_arrays(pa.array([3, 4], pa.int16()), pa.array(["a", None])),
+    "view": pa.array(["a", None, "longer than twelve bytes", ""], pa.string_view()),
+    "list_view": pa.array([[1], None, [], [2, 3]], pa.list_view(pa.int8())),
+    "large_list_view": pa.array([[1], None, [], [2, 3]], pa.large_list_view(pa.int8())),
+    "codes": pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 0], pa.uint64()), pa.array([1.5, 2])
+    ),
+    "lists": pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0]), pa.array([[1], [2]])),
+    "struct": pa.array([{}, None, {}, {}], pa.struct([])),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", _UNUSUAL)
+def test_unusual_types(tmp_path: Path, kind: str, name: str) -> None:
+    table = pa.table({"x": _UNUSUAL[name], "y": [0, 1, 2, 3]})
+    path = save(tmp_path / "a.arrow", table, kind=kind, rows=3).path
+    assert Dataset(path).to_arrow().to_pylist() == table.to_pylist()
+    small = Dataset(path, part_size=1)
+    parts = [row for i in range(small.npartitions) for row in small.read(i).to_pylist()]
+    assert parts == table.to_pylist()
+    kept = Dataset(path, filters=[("y", ">", 1)]).to_arrow()
+    assert kept.to_pylist() == table.to_pylist()[2:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_union_is_refused_unless_it_is_left_out(tmp_path: Path, kind: str) -> None:
+    union = pa.UnionArray.from_sparse(
+        pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])]
+    )
+    path = save(tmp_path / "a.arrow", pa.table({"x": union, "y": [1, 2]}), kind=kind).path
+    with pytest.raises(SchemaMismatchError, match=r"'x' of .*a\.arrow is sparse_union.*columns="):
+        Dataset(path)
+    kept = Dataset(path, columns=["y"], filters=[("y", ">", 1)])
+    assert kept.to_arrow().to_pylist() == [{"y": 2}]
+
+
+def test_a_buffer_that_claims_more_than_memory(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array(range(1000), pa.int64())})
+    location = save(tmp_path / "a.arrow", table, rows=1000, compression="zstd")
+    data = bytearray(Path(location.path).read_bytes())
+    at = data.index(struct.pack("<q", 8000))
+    data[at : at + 8] = struct.pack("<q", 2**60)
+    Path(location.path).write_bytes(data)
+    with pytest.raises(BadFileError, match=r"a\.arrow is an Arrow file .*damaged: .*size 11529"):
+        open_ipc(location, OPTIONS).read([0], ["x"])
+
+
+def test_want_of_memory_is_not_damage(tmp_path: Path, monkeypatch) -> None:
+    file = open_ipc(save(tmp_path / "a.arrow", TABLE), OPTIONS)
+
+    def no_memory(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64000 failed")
+
+    monkeypatch.setattr(IpcFile, "_decode", no_memory)
+    with pytest.raises(MemoryError):
+        file.read([0], ["i"])
+
+
+def test_a_stream_that_ends_before_its_file(tmp_path: Path) -> None:
+    location = save(tmp_path / "a.arrows", pa.table({"x": range(8)}), kind="stream", rows=4)
+    data = Path(location.path).read_bytes()
+    second = data.rindex(b"\xff\xff\xff\xff", 0, data.rindex(b"\xff\xff\xff\xff"))
+    Path(location.path).write_bytes(data[: second + 4] + b"\0\0\0\0" + data[second + 8 :])
+    with pytest.raises(BadFileError, match=r"its stream ends at byte .* before more data"):
+        Dataset(location.path).to_arrow()
+    Path(location.path).write_bytes(data + data[-8:] + bytes(100))  # ended twice, filled up
+    assert Dataset(location.path).num_rows == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_record_batches_are_listed_once(tmp_path: Path, kind: str, monkeypatch) -> None:
+    location = save(tmp_path / "a.arrow", TABLE, kind=kind, rows=1)
+    file = open_ipc(location, OPTIONS)
+    assert file.unit_rows is file.unit_rows
+    finds = []
+    find = type(file)._find
+    monkeypatch.setattr(type(file), "_find", lambda self, f: finds.append(1) or find(self, f))
+    ds = Dataset(location.path, part_size=1)
+    assert [ds.read(i).num_rows for i in range(ds.npartitions)] == [1] * 10
+    inspect(ds)
+    assert len(finds) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("column", [pa.nulls(12_345), pa.array([1] * 12_345)], ids=["null", "int"])
+def test_more_rows_than_the_bytes_can_hold_are_refused(
+    tmp_path: Path, kind: str, compression: str | None, column: pa.Array
+) -> None:
+    path = tmp_path / "a.arrow"
+    save(path, pa.table({"x": column}), kind=kind, rows=12_345, compression=compression)
+    rows, absurd = struct.pack("<q", 12_345), struct.pack("<q", 2**60)
+    path.write_bytes(path.read_bytes().replace(rows, absurd))
+    with pytest.raises(BadFileError, match=r"a\.arrow .*batch 0 claims 1,152,921,504,6.* rows"):
+        _ = Dataset(path).npartitions
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_a_buffer_longer_than_its_message_is_refused(
+    tmp_path: Path, compression: str | None
+) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"x": pa.array(range(12_341), pa.int16())})
+    save(path, table, rows=12_341, compression=compression)
+    nbytes, absurd = struct.pack("<q", 2 * 12_341), struct.pack("<q", 2**62)
+    path.write_bytes(path.read_bytes().replace(nbytes, absurd, 1))
+    with pytest.raises(
+        BadFileError, match=r"a\.arrow .*a buffer .*4,611,686,018,427,387,90. bytes"
+    ):
+        _ = Dataset(path).npartitions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_are_not_utf8_none_at_all_and_no_columns(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.arrow"
+    save(path, pa.table({"abcd": [1]}), kind=kind)
+    path.write_bytes(path.read_bytes().replace(b"abcd", b"\xff\xfed\x80"))
+    with pytest.raises(BadFileError, match=r"a\.arrow is .*damaged.*utf-8"):
+        Dataset(path)
+    save(path, pa.table({"b": [1], "": [2]}), kind=kind)
+    with pytest.raises(SchemaError, match=r"a\.arrow has a column without a name, as column 1"):
+        Dataset(path)
+    save(path, pa.table({}), kind=kind)
+    with pytest.raises(BadFileError, match=r"a\.arrow has no columns"):
+        Dataset(path)

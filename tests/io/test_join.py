@@ -19,6 +19,7 @@ from tabfeed.errors import (
     ColumnNotFoundError,
     SchemaError,
 )
+from tests.bit_rot import rot
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +215,7 @@ def test_the_source_s_own_error_arrives(tmp_path: Path) -> None:
     path = tmp_path / "l" / "part_0.parquet"
     content = bytearray(path.read_bytes())
     content[10:60] = bytes(50)
-    path.write_bytes(content)
+    rot(path, bytes(content))
     with pytest.raises(BadFileError, match=r"part_0\.parquet"):
         Dataset.merge(left, Dataset(RIGHT), on="k")
 

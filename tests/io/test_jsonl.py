@@ -168,6 +168,25 @@ def test_a_nested_member_that_comes_late(tmp_path: Path, short_head) -> None:
     assert len(rows_of(file, ["b"])) == 101
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, 10**22 + 1, -(10**400)])
+def test_an_integer_that_doubles_would_round(tmp_path: Path, short_head, value: int) -> None:
+    for first, then in [
+        ({"a": 0.5, "t": "x"}, {"a": value, "t": "1234567890123456789,"}),
+        ({"a": [0.5]}, {"a": [1, value]}),
+        ({"a": {"b": 0.5}}, {"a": {"b": value}}),
+    ]:
+        file = later(tmp_path, first, then)
+        with pytest.raises(BadFileError, match=r"'a' that doubles.* would round.*\(line 51\)$"):
+            rows_of(file)
+    wide = later(tmp_path, {"a": 0.5}, {"a": 2**53 + 1}, dtypes={"a": pa.decimal128(38, 1)})
+    assert rows_of(wide)[50] == {"a": 2**53 + 1}
+
+
+def test_doubles_that_are_written_as_integers(tmp_path: Path, short_head) -> None:
+    file = later(tmp_path, {"a": 0.5, "i": 2**62 + 1}, {"a": 123456789012345680000, "i": 2**62 + 3})
+    assert rows_of(file)[50] == {"a": 123456789012345680000.0, "i": 2**62 + 3}
+
+
 # -- bad files ----------------------------------------------------------------------------
 
 
@@ -181,6 +200,17 @@ def test_a_nested_member_that_comes_late(tmp_path: Path, short_head) -> None:
         (b'[\n{"a":1}\n]\n', "JSON array, not JSON lines"),
         (b"hello\n", "is not JSON lines: .*hello"),
         (b"1\n2\n", "each line must be an object"),
+        (b'null\n{"a":1}\n', "each line must be an object.*'null'.*line 1"),
+        (b'{"a":1}\n null\n', "each line must be an object.*line 2"),
+        (b'{"a":1}\n[1]\n', "each line must be an object.*line 2"),
+        (b'{"a":1}{"a":2}\n', "a line holds more than one object"),
+        (b'{"a":\n1}\n', "each line must be an object"),
+        (b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}\n", "nested more than 64 levels"),
+        (b'{"a":1}\n' + b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "nested more than 64.*line 2"),
+        (b'{"a":' + b"[" * 200_000 + b"}\n", "its brackets do not match"),
+        (b'{"a":1e400}\n', "Number too big"),
+        (b'{"a":"\\ud800"}\n', "surrogate pair"),
+        (b'{"a":123456789012345678901}\n', "doubles.*would round.*decimal128"),
         (b'{"a":1}\n{"a":\n', "is not JSON lines"),
         (b'{"a":1,"a":2}\n', "specified twice"),
         (b"\0\1\2\3", "is not text"),
@@ -192,11 +222,44 @@ def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:
         open_jsonl(location, PLAIN)
 
 
+def test_a_member_without_a_name(tmp_path: Path) -> None:
+    location = write(tmp_path / "bad.jsonl", b'{"a":1}\n{"":2}\n')
+    with pytest.raises(SchemaError, match=r"bad\.jsonl has a column without a name, as column 1"):
+        open_jsonl(location, PLAIN)
+
+
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     for text in (b'{"a":"\xff\xfe"}\n', b'{"\xff\xfe":1}\n', b'{"a":[{"b":"\xff"}]}\n'):
         location = write(tmp_path / "bad.jsonl", text)
         with pytest.raises(BadFileError, match=r"bad\.jsonl is not text in UTF-8"):
             open_jsonl(location, PLAIN)
+
+
+@pytest.mark.parametrize("levels", [63, 64, 66])
+@pytest.mark.parametrize("width", [0, 1000])
+def test_the_deepest_that_is_read(tmp_path: Path, levels: int, width: int) -> None:
+    inner = levels - 1  # the object of the line is a level too
+    deep = b'{"a":' + b"[" * inner + b"1" + b"]" * inner + b"}\n"
+    flat = b'{"a":' + b" " * width + b"null}\n"
+    location = write(tmp_path / "a.jsonl", flat * 100 + deep + flat * 100)
+    if levels <= 64:
+        assert sum(1 for row in rows_of(open_jsonl(location, PLAIN)) if row["a"]) == 1
+    else:
+        with pytest.raises(BadFileError, match="nested more than 64 levels"):
+            open_jsonl(location, PLAIN)
+
+
+def test_what_only_looks_deep(tmp_path: Path) -> None:
+    rows = [
+        {"a": [{"b": [i]} for i in range(150)], "s": '\\"' + "[{" * 150},
+        {"a": [], "s": "}" * 150 + '"'},
+    ]
+    file = open_jsonl(write(tmp_path / "a.jsonl", lines(*rows)), PLAIN)
+    assert rows_of(file) == rows
+    nested: object = 1
+    for _ in range(62):
+        nested = [nested]
+    assert rows_of(open_jsonl(write(tmp_path / "b.jsonl", lines({"a": nested})), PLAIN))
 
 
 def test_long_rows(tmp_path: Path) -> None:
@@ -242,3 +305,8 @@ def test_any_table(tmp_path: Path, rows: list, size: int, zipped: bool) -> None:
     path = tmp_path / ("a.jsonl.gz" if zipped else "a.jsonl")
     location = write(path, gzip.compress(text, 1) if zipped else text)
     check_data_file(open_jsonl(location, ReadOptions(block_size=size)), table)
+
+
+def test_a_member_without_a_name_is_refused_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"a\.jsonl has a column without a name"):
+        open_jsonl(write(tmp_path / "a.jsonl", b'{"": 1, "a": 2}\n'), PLAIN)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -16,8 +19,10 @@ from tabfeed.errors import (
     BadFileError,
     DuplicateColumnError,
     SchemaError,
+    SkippedFileWarning,
     UnreadableFileError,
 )
+from tabfeed.io import Dataset
 from tabfeed.io.parquet import ParquetFile, open_parquet
 from tabfeed.io.parquet_layout import layout_of
 from tabfeed.io.source import ReadOptions
@@ -202,3 +207,97 @@ def test_want_of_memory_is_not_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     for reading in (lambda: file.read([0], ["x"]), lambda: list(file.batches(0, ["x"], 4))):
         with pytest.raises(MemoryError):
             reading()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_text_that_is_not_utf8_is_damage(tmp_path: Path, nested: bool) -> None:
+    good = pa.array(["ä", "b", "ASCII", None])
+    broken = pa.array(["ä", "b", "ASC\u00e4", None])
+    column = pa.StructArray.from_arrays([broken], ["t"]) if nested else broken
+    path = tmp_path / "a.parquet"
+    options = {"compression": None, "use_dictionary": False}
+    pq.write_table(pa.table({"s": column, "ok": good}), path, row_group_size=2, **options)
+    path.write_bytes(path.read_bytes().replace(b"ASC\xc3\xa4", b"ASC\xe4\xe4"))
+    for size in ("1GiB", 1):
+        ds = Dataset(path, part_size=size)
+        with pytest.raises(BadFileError, match=r"a\.parquet, row group 1, column 's' .*UTF8"):
+            for i in range(ds.npartitions):
+                ds.read(i)
+        assert ds.select(["ok"]).to_arrow()["ok"].to_pylist() == good.to_pylist()
+    with pytest.warns(SkippedFileWarning, match="row group 1"):
+        rest = Dataset(path, on_bad_file="skip").to_arrow()
+    assert rest["ok"].to_pylist() == ["ä", "b"]
+
+
+def varint(value: int) -> bytes:
+    """A number of 64 bits, zigzag, as Parquet's footers and page headers have it."""
+    value, found = 2 * value, b""
+    while value > 127:
+        value, found = value >> 7, found + bytes([value & 127 | 128])
+    return found + bytes([value])
+
+
+@pytest.mark.parametrize("column", [pa.nulls(12_345), pa.array([1] * 12_345)], ids=["null", "int"])
+def test_more_rows_than_the_bytes_can_hold_are_refused(tmp_path: Path, column: pa.Array) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": column}), path)
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:-8].replace(varint(12_345), varint(2**60))
+    path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    assert pq.read_metadata(path).num_rows == 2**60
+    with pytest.raises(
+        BadFileError, match=r"a\.parquet has a damaged footer: a row group of 1,152"
+    ):
+        Dataset(path)
+
+
+def test_a_page_that_claims_gigabytes_takes_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": list(range(5000))}), path, compression=None, use_dictionary=False)
+    start = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    # A page header: its kind, its bytes decompressed, its bytes in the file.
+    sizes = re.match(
+        rb"\x15\x00\x15[\x80-\xff]*[\x00-\x7f]\x15([\x80-\xff]*[\x00-\x7f])", data[start:]
+    )
+    assert sizes
+    rest = data[start + sizes.end() : start + sizes.end() + 64]
+    forged = sizes[0][: -len(sizes[1])] + varint(1_600_000_000) + rest
+    data[start : start + len(forged)] = forged
+    path.write_bytes(data)
+    code = """
+import sys
+import pyarrow as pa
+from tabfeed import Dataset
+for part_size in (4000, 10**9):
+    try:
+        Dataset(sys.argv[1], part_size=part_size).to_arrow()
+    except Exception as e:
+        print(e)
+print(pa.default_memory_pool().max_memory())
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    *errors, peak = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    assert len(errors) == 2
+    assert all("row group 0, column 'x' is damaged" in e for e in errors), errors
+    assert int(peak) < 2**26
+
+
+def test_a_file_without_columns_and_a_column_without_a_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({}), tmp_path / "none.parquet")
+    with pytest.raises(BadFileError, match=r"none\.parquet has no columns"):
+        Dataset(tmp_path / "none.parquet")
+    pq.write_table(pa.table({"a": [1], "": [2]}), tmp_path / "empty.parquet")
+    with pytest.raises(
+        SchemaError, match=r"empty\.parquet has a column without a name, as column 1"
+    ):
+        Dataset(tmp_path / "empty.parquet")
+
+
+def test_a_value_that_its_type_cannot_hold_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [-1]}), tmp_path / "a.parquet")
+    file = opened(tmp_path / "a.parquet")
+    file.schema = pa.schema({"x": pa.uint64()})  # as a damaged footer may have it
+    with pytest.raises(SchemaError, match=r"column 'x' of .*a\.parquet is int64 and cannot become"):
+        file.read([0], ["x"])

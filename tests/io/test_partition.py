@@ -70,3 +70,9 @@ def test_rows_files_and_the_first_rows() -> None:
     assert shape([first_rows(part, 4)]) == [[(0, 0, 5, 2, False), (2, 0, 0, 2, False)]]
     assert shape([first_rows(part, 0)]) == [[]]
     assert first_rows(part, 99) == part
+
+
+def test_a_unit_of_absurdly_many_rows_is_not_cut_into_as_many_slices() -> None:
+    parts = cut_by_size([(Piece(0, 0, 0, 2**60), 2**63)], 128 * 2**20)
+    assert len(parts) == 2**20
+    assert sum(p.rows or 0 for p in parts) == 2**60

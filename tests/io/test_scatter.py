@@ -283,7 +283,7 @@ def test_a_full_disk_names_the_temporary_file(tmp_path: Path) -> None:
     assert done.stdout.startswith(
         f"WriteError could not write the temporary file {tmp_path}/bucket_"
     )
-    assert "free some space there" in done.stdout
+    assert "Raise the limit of file sizes (ulimit -f) or choose another folder" in done.stdout
 
 
 def test_an_error_in_the_source_passes_through(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tabfeed.io import sink as module
 from tabfeed.io.commit import Commit
 from tabfeed.io.pages import PageOptions
 from tabfeed.io.sink import FileSink
+from tests.bit_rot import rot
 
 
 def write(folder: Path, tables: list[pa.Table], **options: Any) -> pq.ParquetFile:
@@ -146,7 +147,7 @@ def test_a_flipped_bit_is_found_when_reading_or_validating(tmp_path: Path) -> No
         path = tmp_path / layout / "part_0.parquet"
         content = bytearray(path.read_bytes())
         content[content.index(np.int64(5000).tobytes())] ^= 1
-        path.write_bytes(content)
+        rot(path, bytes(content))
         assert not ds.validate().ok
         assert "part_0.parquet" in ds.validate().damaged[0]
         if layout == "compact":
@@ -167,7 +168,6 @@ def test_a_flipped_bit_is_found_when_reading_or_validating(tmp_path: Path) -> No
         pa.list_(pa.int32(), 0),
         pa.struct([("a", pa.list_(pa.int8(), 0))]),
         pa.month_day_nano_interval(),
-        pa.run_end_encoded(pa.int32(), pa.int8()),
     ],
 )
 def test_types_that_parquet_cannot_hold_are_named_first(tmp_path: Path, dtype: pa.DataType) -> None:

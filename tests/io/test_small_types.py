@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from tabfeed.io import small_types
-from tabfeed.io.small_types import rebatch, small_schema, to_small
+from tabfeed.io.small_types import rebatch, small_schema, small_type, to_small
 
 
 def test_a_schema_without_large_types_or_metadata() -> None:
@@ -52,3 +52,29 @@ def test_rebatch_joins_different_dictionaries() -> None:
     parts = [pa.table({"c": pa.array(v).dictionary_encode()}) for v in (["a", "b"], ["c", "a"])]
     (batch,) = rebatch(parts, 10)
     assert batch.column(0).to_pylist() == ["a", "b", "c", "a"]
+
+
+_VIEWS = pa.list_view(pa.int32())
+_IN_DISORDER = pa.ListViewArray.from_arrays(
+    pa.array([2, 0], pa.int32()), pa.array([1, 2], pa.int32()), pa.array([1, 2, 3], pa.int32())
+)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        _IN_DISORDER,
+        pa.array([[1, 2], None, [3], []], _VIEWS),
+        pa.array([[[1], [2]], None, [[3], None]], pa.large_list_view(_VIEWS)),
+        pa.array([[[1], [2]], None, [[3], None]], pa.list_(_VIEWS)),
+        pa.array([[[1], [2]], None, [[3], None]], pa.list_(_VIEWS, 2)),
+        pa.array([{"a": [1]}, None, {"a": None}], pa.struct({"a": _VIEWS})),
+        pa.array([[("k", [1])], None, [("l", None)]], pa.map_(pa.string(), _VIEWS)),
+    ],
+    ids=lambda a: str(a.type),
+)
+def test_list_views_become_lists_of_the_same_values(array: pa.Array) -> None:
+    for part in (array, array.slice(1)):
+        small = to_small(pa.table({"x": part}), pa.schema({"x": small_type(array.type)}))
+        small.validate(full=True)
+        assert small["x"].to_pylist() == part.to_pylist()

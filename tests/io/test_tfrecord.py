@@ -256,6 +256,29 @@ def test_a_record_that_is_no_example(case: str, tmp_path: Path, way: str) -> Non
     assert caught.value.file == str(tmp_path / "a.tfrecord")
 
 
+def test_a_record_far_larger_than_the_compressed_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tfrecord_frames, "_ALWAYS_READ", 1000)
+    small = frame(example({"a": texts(b"x")}))
+    bomb = frame(example({"a": texts(bytes(300_000))}))
+    path = tmp_path / "a.tfrecord"
+    with pytest.raises(BadFileError, match=r"has a record of 300,\d+ bytes at byte \d+"):
+        rows_of(opened(path, gzip.compress(small + bomb), block_size=1))
+    first = frame(example({"a": texts(bytes(3_000_000))}))
+    with pytest.raises(BadFileError, match=r"record of 3,000,\d+ bytes at byte 0 \(decompressed\)"):
+        opened(path, gzip.compress(first + small))
+    assert len(rows_of(opened(path, first + small))) == 2
+
+
+@pytest.mark.parametrize("length", [2**31, 2**62, 2**63, 2**64 - 1])
+def test_lengths_beyond_any_record(tmp_path: Path, length: int) -> None:
+    head = struct.pack("<Q", length)
+    data = frame(example({"a": ints(1)})) + head + masked(head) + b"x" * 100
+    with pytest.raises(BadFileError, match="the length of a record is expected there"):
+        rows_of(opened(tmp_path / "a.tfrecord", data))
+    with pytest.raises(BadFileError, match="is not a TFRecord file"):
+        opened(tmp_path / "b.tfrecord", head + masked(head) + b"x" * 100)
+
+
 def test_a_sequence_example_is_refused(tmp_path: Path) -> None:
     record = example({"a": ints(1)}) + delimited(2, delimited(1, delimited(1, b"steps")))
     with pytest.raises(BadFileError, match="byte 0 is a SequenceExample; tabfeed reads Examples"):

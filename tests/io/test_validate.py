@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,6 +38,25 @@ def test_every_damaged_place_is_named_once(tmp_path: Path, options: dict[str, in
     assert repr(report).startswith("10 rows; 2 places are damaged\n  damaged: ")
 
 
+@pytest.mark.parametrize("url", [None, "memory://test_validate/x"])
+def test_a_file_that_can_be_read_and_is_another_one_is_damaged(
+    tmp_path: Path, url: str | None
+) -> None:
+    """One of the same size, with checksums of its own that are right."""
+    out = url or tmp_path / "out"
+    written = Dataset({"x": [1, 2, 3]}).to_parquet(out)
+    assert written.validate().ok
+    other = Dataset({"x": [1, 2, 4]}).to_parquet(tmp_path / "other")
+    content = Path(other.files[0]).read_bytes()
+    with fsspec.open(written.files[0], "wb") as file:
+        file.write(content)
+    report = Dataset(out).validate()
+    assert [("CRC-32" in d, written.files[0] in d) for d in report.damaged] == [(True, True)]
+    assert Dataset(out).to_arrow()["x"].to_pylist() == [1, 2, 4]
+    if url:
+        fsspec.filesystem("memory").rm("/test_validate", recursive=True)
+
+
 def test_what_was_left_out_when_opening_counts_as_damaged(tmp_path: Path) -> None:
     write_checked(tmp_path / "a.parquet", TABLE, 30)
     (tmp_path / "b.parquet").write_text("not parquet")
@@ -51,7 +71,7 @@ def test_text_that_is_not_text(tmp_path: Path) -> None:
     table = pa.table({"s": pa.array([b"fine", b"\xff\xfe"]).view(pa.string())})
     pq.write_table(table, tmp_path / "a.parquet")
     report = Dataset(tmp_path).validate()
-    assert "row group 0, column 's' holds what is not a value" in report.damaged[0]
+    assert "row group 0, column 's' is damaged: Invalid UTF8" in report.damaged[0]
 
 
 def test_a_file_of_the_fast_layout_is_verified_too(tmp_path: Path) -> None:

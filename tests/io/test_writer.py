@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +29,9 @@ from tabfeed.errors import (
     WriteError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.commit import STAGING
+from tabfeed.io.manifest import STAGING
+from tabfeed.io.scatter import Room
+from tabfeed.io.writer import estimate
 
 ROWS = 1000
 
@@ -72,6 +77,12 @@ def test_more_files_than_rows(tmp_path: Path) -> None:
     out = Dataset({"i": [1, 2]}).to_parquet(tmp_path / "o", output_files=4)
     assert len(out.files) == 4
     assert order(out) == [1, 2]
+
+
+def test_files_of_one_row_each(tmp_path: Path) -> None:
+    out = Dataset({"i": [1, 2, 3]}).to_parquet(tmp_path / "o", output_files=3, shuffle="FULL")
+    assert [pq.read_metadata(f).num_rows for f in out.files] == [1, 1, 1]
+    assert sorted(order(out)) == [1, 2, 3]
 
 
 def test_names_are_kept_and_so_is_their_order(ds: Dataset, tmp_path: Path) -> None:
@@ -299,6 +310,186 @@ def test_estimates_that_are_far_off_cost_nothing_but_time(
     out = ds.map(widen).to_parquet(tmp_path / "o", shuffle="FULL", memory_limit="4MB")
     assert max(largest) <= 1_000_000  # 16 MB in all, sorted in lots of a quarter of the limit
     assert sorted(order(out)) == list(range(20_000))
+
+
+# -- on a cluster -----------------------------------------------------------------------
+
+
+class Cluster(LocalExecutor):
+    """Tasks and what they give are copied, as between processes."""
+
+    remote, task_memory = True, 1 << 20
+
+    def map(self, items: Any, fn: Any) -> Any:
+        for result in super().map(items, pickle.loads(pickle.dumps(fn))):
+            yield pickle.loads(pickle.dumps(result))
+
+    def require_files(self, files: Any) -> None:
+        assert files
+
+    def require_folder(self, place: Any) -> None:
+        assert STAGING in place.path
+
+    def __reduce__(self) -> Any:
+        return LocalExecutor, ()
+
+
+@pytest.mark.parametrize("shuffle", [None, *Shuffle])
+def test_a_cluster_writes_the_same_rows_in_the_same_order(
+    tmp_path: Path, shuffle: Shuffle | None
+) -> None:
+    n = 60_000
+    table = pa.table({"i": np.arange(n), "t": [f"some text {i}" for i in range(n)]})
+    source = Dataset(table).to_parquet(tmp_path / "in", output_files=3, row_group_size=9_999)
+    ds = Dataset(source.files, part_size=200_000)
+    files = ["b", "a", "c"]
+    outs = [
+        ds.to_parquet(
+            tmp_path / kind.__name__, shuffle=shuffle, output_files=files, executor=kind()
+        )
+        for kind in (LocalExecutor, Cluster)
+    ]
+    here, there = ([pq.read_table(f) for f in out.files] for out in outs)
+    assert all(a.equals(b) for a, b in zip(here, there, strict=True))
+    assert names(tmp_path / "Cluster") == names(tmp_path / "LocalExecutor")
+    assert names(tmp_path / "Cluster") == ["_tabfeed.json", "a.parquet", "b.parquet", "c.parquet"]
+
+
+# -- within its memory ------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_part(tmp_path: Path) -> Dataset:
+    """100,000 rows of 8 bytes in one row group."""
+    return Dataset({"i": np.arange(100_000)}).to_parquet(
+        tmp_path / "one", output_files=1, row_group_size=100_000
+    )
+
+
+@pytest.fixture
+def tables_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows and bytes of each table that is read of a dataset."""
+    found: list[tuple[int, int]] = []
+    read = Dataset.iter_tables
+
+    def watched(self: Dataset, *args: Any, **options: Any) -> Any:
+        for table in read(self, *args, **options):
+            found.append((table.num_rows, table.nbytes))
+            yield table
+
+    monkeypatch.setattr(Dataset, "iter_tables", watched)
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [None, "PER_WORKER", "FULL"])
+def test_a_large_partition_is_read_in_parts(
+    one_part: Dataset, tmp_path: Path, tables_read: list[tuple[int, int]], shuffle: str | None
+) -> None:
+    one_part.to_parquet(tmp_path / "o", shuffle=shuffle, memory_limit="1MiB")
+    assert sum(rows for rows, _ in tables_read) == 100_000
+    assert max(nbytes for _, nbytes in tables_read) <= 2**20 // 16
+
+
+@pytest.mark.parametrize("shuffle", [None, "PER_WORKER"])
+def test_large_rows_side_by_side_are_not_taken_for_rows_of_the_usual_size(
+    tmp_path: Path, tables_read: list[tuple[int, int]], shuffle: str | None
+) -> None:
+    lists = [[1]] * 10_000 + [list(range(20_000))] * 40 + [[1]] * 10_000
+    pq.write_table(pa.table({"v": pa.array(lists, pa.list_(pa.int64()))}), tmp_path / "a.parquet")
+    Dataset(tmp_path / "a.parquet", part_size="2MB").to_parquet(
+        tmp_path / "o", output_files=1, shuffle=shuffle, memory_limit="8MiB"
+    )
+    assert max(nbytes for _, nbytes in tables_read) <= 2**23 // 16
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "keeps_rows"), [(None, True), (None, False), ("PER_WORKER", False)]
+)
+def test_a_map_that_counts_on_its_partitions_has_them_whole(
+    one_part: Dataset, tmp_path: Path, shuffle: str | None, keeps_rows: bool
+) -> None:
+    rows: list[int] = []
+
+    def watch(table: pa.Table) -> pa.Table:
+        rows.append(table.num_rows)
+        return table
+
+    watched = one_part.map(watch, schema=one_part.schema, keeps_rows=keeps_rows)
+    watched.to_parquet(tmp_path / "o", shuffle=shuffle, memory_limit="1MiB")
+    assert rows == [100_000]
+
+
+def test_a_numbered_map_knows_its_place_within_a_limit(one_part: Dataset, tmp_path: Path) -> None:
+    def number(table: pa.Table, first: int) -> pa.Table:
+        return table.append_column("n", pa.array(np.arange(first, first + table.num_rows)))
+
+    numbered = one_part.map(number, numbered=True)
+    out = numbered.to_parquet(tmp_path / "o", shuffle="PER_WORKER", memory_limit="1MiB").to_arrow()
+    assert out["i"].to_pylist() == out["n"].to_pylist()
+
+
+@pytest.mark.parametrize("shuffle", [None, "FULL"])
+def test_row_groups_take_a_sixteenth_of_the_limit(tmp_path: Path, shuffle: str | None) -> None:
+    ds = Dataset({"i": np.arange(300_000)})
+    out = ds.to_parquet(tmp_path / "o", output_files=1, shuffle=shuffle, memory_limit="16MiB")
+    metadata = pq.read_metadata(out.files[0])
+    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert rows == [131_072, 131_072, 37_856]
+
+
+def test_shuffles_at_once_share_memory_and_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[Room] = []
+
+    class Seen(Room):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            rooms.append(self)
+
+    ds = Dataset({"i": np.arange(40)}).to_parquet(tmp_path / "in", output_files=4)
+    monkeypatch.setattr("tabfeed.io.writer.Room", Seen)
+    executor = LocalExecutor(threads=4)
+    ds.to_parquet(tmp_path / "o", shuffle="PER_WORKER", memory_limit="64MB", executor=executor)
+    assert len(rooms) == 4
+    assert sum(r.memory for r in rooms) == 64_000_000
+    assert sum(r.buckets for r in rooms) == Room.buckets
+
+
+@pytest.mark.parametrize("parts", [1, 2, 6])
+def test_how_large_it_is_in_memory_is_known_or_measured(parts: int) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(600)})
+    for ds in (
+        Dataset(frame, npartitions=parts),
+        Dataset(dd.from_pandas(frame, npartitions=parts)),
+    ):
+        assert estimate(ds, ds.partitions) == pytest.approx(4800, rel=0.01)
+
+
+@pytest.mark.parametrize("executor", [LocalExecutor(2), Cluster(2)])
+@pytest.mark.parametrize("shuffle", [None, "FULL"])
+def test_the_bar_ends_where_it_says(
+    one_part: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shuffle: str | None,
+    executor: LocalExecutor,
+) -> None:
+    totals, done = [], []
+
+    class Bar:
+        def advance(self, amount: int = 1) -> None:
+            done.append(amount)
+
+    @contextmanager
+    def progress(what: str, total: int | None) -> Iterator[Bar]:
+        totals.append(total)
+        yield Bar()
+
+    monkeypatch.setattr("tabfeed.io.writer.progress", progress)
+    one_part.to_parquet(tmp_path / "o", shuffle=shuffle, executor=executor)
+    assert totals == [sum(done)]
 
 
 # -- when it fails ----------------------------------------------------------------------
@@ -540,6 +731,16 @@ def test_arguments_are_checked_before_anything_is_written(
 def test_an_unknown_key(ds: Dataset, tmp_path: Path) -> None:
     with pytest.raises(ColumnNotFoundError, match=r"no column 'tt'.*did you mean 't'"):
         ds.to_parquet(tmp_path / "o", partition_on="tt")
+
+
+@pytest.mark.parametrize(
+    "column", [[[1], [2]], [{"a": 1}, {"a": 2}], [b"x", b"y"], pa.array([b"x"]).dictionary_encode()]
+)
+def test_folders_are_not_named_by_values_that_are_no_text(tmp_path: Path, column: Any) -> None:
+    table = pa.table({"k": column, "i": range(len(column))})
+    with pytest.raises(ArgumentError, match="folders are named by numbers"):
+        Dataset(table).to_parquet(tmp_path / "o", partition_on="k")
+    assert not (tmp_path / "o").exists()
 
 
 def test_files_of_one_name_cannot_be_preserved(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tabfeed.errors import BadFileError, LoaderError, TabfeedError
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import make_rows, write_rows
 from tabfeed.trace import ListRecorder, recording
+from tests.bit_rot import rot
 
 
 def threads():
@@ -46,7 +47,9 @@ def write_many(folder):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("how", ["vanishes", "is cut short", "is damaged", "is another"])
+@pytest.mark.parametrize(
+    "how", ["vanishes", "is cut short", "is damaged", "is another", "is copied"]
+)
 def test_a_file_that_changes_in_mid_epoch_ends_it_with_an_error(tmp_path, how, shuffle):
     before = threads()
     loader = Loader(write_many(tmp_path), 50, shuffle, **NEAR)
@@ -69,12 +72,15 @@ def spoil(path, how):
         path.unlink()
     elif how == "is cut short":
         path.write_bytes(path.read_bytes()[:-2000])
+    elif how == "is copied":  # as many bytes, and who knows which
+        path.with_suffix(".new").write_bytes(path.read_bytes())
+        path.with_suffix(".new").replace(path)
     elif how == "is another":
         pq.write_table(make_rows(range(7), lists=False), path)
     else:
         data = bytearray(path.read_bytes())
         data[4 : len(data) - 3000] = bytes(b ^ 0xFF for b in data[4 : len(data) - 3000])
-        path.write_bytes(bytes(data))
+        rot(path, bytes(data))
 
 
 def test_a_column_missing_in_one_file_is_no_wrong_batch(tmp_path):

@@ -16,9 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
+from tabfeed.loader import cache, cache_folder
+from tabfeed.loader.build import dict_layout
 from tabfeed.loader.cache import DiskCache, MemoryCache, with_cache
 from tabfeed.loader.cache_folder import CacheFolder, default_limit
 from tabfeed.loader.columns import Lists, Part
+from tabfeed.loader.readers import PartReader, cut_fine
 from tabfeed.loader.torch import Loader
 from tabfeed.trace import ListRecorder, recording
 
@@ -70,6 +73,28 @@ def test_memory_up_to_the_budget():
     assert reader.reads == [0, 1, 2, 2, 2]
     copy = pickle.loads(pickle.dumps(cache))
     assert copy._kept == {} and copy._left == 2 * size
+
+
+def test_memory_keeps_what_comes_a_few_columns_at_a_time():
+    class InPieces(Counting):
+        def pieces(self, number):
+            whole = self.read(number)
+            for name, array in whole.scalars.items():
+                yield Part(3, {name: array})
+            yield Part(3, lists=whole.lists)
+            yield Part(3, extras=whole.extras)
+
+    reader = InPieces()
+    size = Counting().read(0).nbytes
+    cache = MemoryCache(reader, size)
+    assert [len(p.scalars) for p in cache.pieces(0)] == [1, 1, 1, 0, 0]
+    (kept,) = cache.pieces(0)
+    same(Counting().read(0), kept)
+    assert cache.read(0) is kept and reader.reads == [0]
+    assert len(list(cache.pieces(1))) == len(list(cache.pieces(1))) == 5  # there is no room for it
+    left = MemoryCache(reader, size)
+    next(left.pieces(0))  # and left there
+    assert not left._kept
 
 
 def test_disk_is_mapped_and_cleaned_up():
@@ -259,7 +284,7 @@ from tabfeed.loader.build import dict_layout
 from tabfeed.loader.cache import DiskCache
 from tabfeed.loader.readers import PartReader, cut_fine
 dataset = Dataset(sys.argv[1])
-partitions, lens = cut_fine(dataset, 50)
+partitions, lens, _ = cut_fine(dataset, 50)
 reader = PartReader(dataset, partitions, lens, dict_layout(dataset.schema, ["x", "y"]))
 cache = DiskCache(reader)
 for _ in range(20):
@@ -279,3 +304,95 @@ def test_two_processes_share_a_folder_too_small_for_both(tmp_path, folder, monke
     assert [p.wait(50) for p in processes] == [0, 0]
     assert 0 < total(folder) <= 30_000
     assert not list(folder.glob("*.partial"))
+
+
+# -- damage -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [0, 8, 0.1, 0.3, 0.5, 0.8, 0.95, -17, -16, -9, -8, -1])
+def test_a_flipped_byte_anywhere_is_noticed_and_the_file_made_anew(tmp_path, folder, caplog, where):
+    write_data(tmp_path / "a.parquet", rows=20_000)
+    first, _ = one_pass(tmp_path / "a.parquet")
+    victim = max(folder.glob("*.arrow"), key=lambda path: path.stat().st_size)
+    data = bytearray(victim.read_bytes())
+    data[int(where * len(data)) if isinstance(where, float) else where] ^= 0x10
+    victim.write_bytes(data)
+    assert one_pass(tmp_path / "a.parquet") == (first, 1)
+    assert "a file of the cache is damaged" in caplog.text and str(victim) in caplog.text
+    caplog.clear()
+    assert one_pass(tmp_path / "a.parquet") == (first, 0)
+    assert not caplog.text
+
+
+def test_pages_that_changed_places_are_noticed():
+    page = 4096
+    data = np.random.default_rng(0).integers(0, 256, 3 * page + 5, np.uint8)
+    other = np.roll(data[: 3 * page], page)
+    assert cache.checksum(np.concatenate([other, data[-5:]])) != cache.checksum(data)
+    for place in (0, page, len(data) - 1):  # in a block, and behind the last one
+        changed = data.copy()
+        changed[place] ^= 1
+        assert cache.checksum(changed) != cache.checksum(data)
+
+
+def test_damage_between_two_epochs_of_one_loader(tmp_path, folder):
+    write_data(tmp_path / "a.parquet")
+    loader = Loader(Dataset(str(tmp_path / "a.parquet")), 40, cache="disk")
+    first = [x["x"].tolist() for x, _ in loader]
+    for victim in folder.glob("*.arrow"):
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 1
+        victim.write_bytes(data)
+    assert [x["x"].tolist() for x, _ in loader] == first
+
+
+# -- a source that is another one now ---------------------------------------------------
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_source_of_the_same_size_and_time_of_change_is_noticed(tmp_path, renamed):
+    path, other = tmp_path / "a.parquet", tmp_path / "other"
+    for file, start in ((path, 1000), (other, 3000)):
+        x = np.arange(start, start + 200)
+        pq.write_table(pa.table({"x": x}), file, use_dictionary=False, compression="none")
+    facts = path.stat()
+    assert facts.st_size == other.stat().st_size
+    assert sorted(one_pass(path)[0]) == list(range(1000, 1200))
+    if renamed:
+        other.rename(path)
+    else:
+        path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert sorted(one_pass(path)[0]) == list(range(3000, 3200))
+
+
+def test_what_changed_while_it_was_read_is_not_kept(tmp_path, folder, monkeypatch):
+    path = tmp_path / "a.parquet"
+    write_data(path)
+    dataset = Dataset(str(path))
+    partitions, lens, _ = cut_fine(dataset, 50)
+    reader = PartReader(dataset, partitions, lens, dict_layout(dataset.schema, ["x", "y"]))
+    real = PartReader.read
+
+    def read(self, number):
+        part = real(self, number)
+        os.utime(path)
+        return part
+
+    monkeypatch.setattr(PartReader, "read", read)
+    assert DiskCache(reader).read(0).rows == 50
+    assert not list(folder.glob("*.arrow"))
+
+
+def test_a_process_that_holds_the_folder_is_not_waited_for_without_an_end(folder, monkeypatch):
+    monkeypatch.setattr(cache_folder, "_PATIENCE", 0.05)
+    shared = CacheFolder(folder, 10_000)
+    with (
+        shared._alone(),
+        pytest.raises(OSError, match="another process holds"),
+        shared.create("a", 10),
+    ):
+        pass
+    with shared.create("a", 10) as file:
+        file.write(b"x")
+    assert shared.find("a") is not None

@@ -7,7 +7,15 @@ import pyarrow as pa
 import pytest
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.columns import Group, Layout, list_arrays, make_part, numpy_dtype, scalar_array
+from tabfeed.loader.columns import (
+    Group,
+    Layout,
+    fits,
+    list_arrays,
+    make_part,
+    numpy_dtype,
+    scalar_array,
+)
 
 INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 
@@ -95,3 +103,12 @@ def test_columns_in_several_pieces_are_joined():
 def test_dtypes():
     assert numpy_dtype(pa.dictionary(pa.int32(), pa.float64()), "x") == np.float64
     assert numpy_dtype(pa.bool_(), "x") == np.bool_
+
+
+def test_a_fraction_next_to_the_largest_integer_does_not_fit():
+    assert fits(np.array([1.0], np.float16), np.dtype(np.int64))
+    for dtype in (np.float32, np.float64):
+        assert fits(np.array([-(2.0**63), 2.0**62], dtype), np.dtype(np.int64))
+        assert not fits(np.array([2.0**63], dtype), np.dtype(np.int64))
+    assert fits(np.array([2**63 - 1]), np.dtype(np.int64))
+    assert not fits(np.array([2**63], np.uint64), np.dtype(np.int64))

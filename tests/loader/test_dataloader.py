@@ -36,7 +36,8 @@ def copying(dataset):
     """A loader that makes batches in the computer's memory, and copies them to a GPU."""
     loader = plain(dataset)
     finish = loader.feed.recipe.finish
-    loader.feed, loader.device = loader.feed.finishing(replace(finish, device=CUDA)), CUDA
+    loader.feed = loader.feed.finishing(replace(finish, device=CUDA))
+    vars(loader)["device"] = CUDA
     return loader
 
 
@@ -63,7 +64,7 @@ def test_what_is_on_a_gpu_is_not_pinned(dataset, monkeypatch, device, pins):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.utils.data._utils.pin_memory, "pin_memory", pin)
     loader = plain(dataset)
-    loader.device = torch.device(device)
+    vars(loader)["device"] = torch.device(device)
     assert len(keys(DLDataLoader(loader, pin_memory=True))) == 14
     assert len(pinned) == pins
     assert DLDataLoader(loader, pin_memory=True, num_workers=1).pin_memory  # theirs are not there

@@ -16,11 +16,13 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
+from tabfeed.loader import helper_processes
 from tabfeed.loader.columns import Group
 from tabfeed.loader.decoders import Order, Spot, can_decode, decoders, decoding
 from tabfeed.loader.desks import Desks
 from tabfeed.loader.quick_fill import quick_fill
 from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tests.bit_rot import rot
 
 ROWS = 700
 
@@ -118,6 +120,17 @@ def test_polars_casts_what_no_cast_can_spoil(tmp_path, dtype, wanted, done):
     assert np.array_equal(lot[0], values.astype(wanted)) == done
 
 
+def test_polars_leaves_a_file_that_has_changed_to_arrow(tmp_path):
+    path = tmp_path / "one.parquet"
+    pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")}), path)
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
+    group, lot = Group("all", ("a",), np.dtype("f4")), np.zeros((1, ROWS), "f4")
+    assert quick_fill(reader.parts, [group], 0, {"all": lot})
+    pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")[::-1]}), tmp_path / "new")
+    (tmp_path / "new").rename(path)
+    assert not quick_fill(reader.parts, [group], 0, {"all": lot})
+
+
 def test_when_one_of_two_fails_the_other_is_heard_out(folder):
     desks = Desks(ROWS * 12, 2)
     helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
@@ -137,18 +150,32 @@ def test_when_one_of_two_fails_the_other_is_heard_out(folder):
         helpers.dismiss()
 
 
+def test_a_process_that_gives_no_answer_is_an_error_and_is_ended(ready, monkeypatch):
+    _, desks, helpers = ready
+    with borrowed(helpers) as (helper,):
+        os.kill(helper.pid, signal.SIGSTOP)  # as one that waits for a disk for ever
+        monkeypatch.setattr(helper_processes, "_PATIENCE", 0.2)
+        with (
+            pytest.raises(LoaderError, match="gave no answer for 0 s, and was ended"),
+            decoding([helper], desks.take(), Order([1], ROWS, SPOTS)),
+        ):
+            pass
+        assert not helper.alive
+    assert not helpers.up
+
+
 def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
     _, desks, helpers = ready
     desk = desks.take()
     whole = (folder / "one.parquet").read_bytes()
-    (folder / "one.parquet").write_bytes(whole[:2000])
+    rot(folder / "one.parquet", whole[:2000])
     with (
         pytest.raises(TabfeedError, match=r"one\.parquet"),
         borrowed(helpers) as found,
         decoding(found, desk, Order([1], ROWS, SPOTS)),
     ):
         pass
-    (folder / "one.parquet").write_bytes(whole)
+    rot(folder / "one.parquet", whole)
     with borrowed(helpers) as found, decoding(found, desk, Order([0], ROWS, SPOTS)):
         pass
     assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10

@@ -152,6 +152,9 @@ def test_64_bits_that_are_taken_away_in_mid_epoch_are_not_cut(
     """A chunk is queued ahead; JAX would cut what is in it without a word."""
     loader = make(write(tmp_path, {"a": np.arange(ROWS) + 2**40}))
     batches = iter(loader)
+    work = batches._prefetch._work
+    with work.lock:  # a chunk that comes later would be refused for what is in it
+        assert work.ready.wait_for(lambda: {0, 1} <= work.results.keys(), 50)
     assert next(batches)[0]["a"].tolist() == list(range(2**40, 2**40 + 32))
     jax.config.update("jax_enable_x64", False)
     with pytest.raises(LoaderError, match="jax_enable_x64 was on when this batch was made"):

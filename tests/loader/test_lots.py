@@ -16,6 +16,7 @@ from tabfeed.loader.columns import Group, Layout, Part
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.plan import Plan
 from tabfeed.loader.readers import PartReader
+from tests.bit_rot import rot
 
 LAYOUT = Layout(
     groups=(
@@ -215,7 +216,7 @@ def test_damage_met_on_the_straight_way_is_named(dataset, tmp_path):
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     damaged = bytearray(path.read_bytes())
     damaged[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
-    path.write_bytes(damaged)
+    rot(path, damaged)
     made, epoch = reader(dataset, NUMBERS), Plan((10,) * 3, 5, shuffle=False).epoch(0)
     assert made.read(epoch, [0])[0].rows == 10
     with pytest.raises(BadFileError, match="row group 1, column 'x' is damaged"):

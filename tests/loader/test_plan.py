@@ -46,6 +46,7 @@ def rows_of(epoch, chunk):
     """(partition, row) in the order of delivery; every place must be filled once."""
     places = {}
     for s in chunk.strips:
+        assert s.steps > 0 and s.width > 0
         rows = lot_rows(epoch, s.lot)
         for i in range(s.steps):
             for j in range(s.width):
@@ -138,6 +139,16 @@ def test_last_use_is_never_too_early(plan, world):
                 assert last[strip.lot] >= number
 
 
+@given(plans(), st.integers(0, 40), st.integers(1, 40))
+@settings(max_examples=100, deadline=None)
+def test_runs_of_a_stream_are_as_long_as_asked_and_none_is_empty(plan, start, rows):
+    epoch = plan.epoch(1)
+    for stream in range(plan.streams):
+        runs = epoch.stream_runs(stream, start, start + rows)
+        assert sum(run.stop - run.start for run in runs) == rows
+        assert all(0 <= run.start < run.stop <= epoch.lot_rows(run.lot) for run in runs)
+
+
 def test_in_order_one_process_reads_the_files_as_they_are():
     plan = Plan(sizes=(3, 0, 4), batch=2, chunk=2, shuffle=False)
     assert [r for b in batches(plan) for r in b] == everything(plan)
@@ -201,6 +212,7 @@ def test_no_rank_gets_an_empty_last_batch():
     assert sizes == [[100] * 4 + [50, 50], [100] * 4 + [51, 50]]
     assert plan.empty_batch(2) is None
     assert Plan(sizes=(3,), batch=8, ranks=4).empty_batch(4) == 0
+    assert [Plan(sizes=(10,), batch=8).empty_batch(world) for world in (2, 3)] == [None, 1]
 
 
 def test_ranks_together_read_the_data_once_and_a_little():
@@ -271,3 +283,26 @@ def test_rows_before_the_last_two_batches_that_share():
 def test_how_many_lots_there_are():
     assert Plan((5, 3, 1, 1), 4, lot=4, shuffle=False).epoch(0).lots == 3
     assert Plan((5, 3), 4).epoch(0).lots == 2
+
+
+@given(plans(), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_chunks_of_a_lot_are_those_that_have_rows_of_it(plan, world):
+    plan = replace(plan, streams=world)  # one for each rank, and those of even number go forwards
+    epoch = plan.epoch(1)
+    for rank in range(0, world, 2 if plan.shuffle else 1):
+        found = {}
+        for number in range(plan.chunks):
+            for strip in epoch.chunk(number, rank, world).strips:
+                found.setdefault(strip.lot, set()).add(number)
+        for lot, chunks in found.items():
+            said = epoch.chunks_of(lot, rank, world)
+            if plan.last in ("short", "drop") and plan.batch % world == 0:
+                assert chunks <= set(said) <= set(range(min(chunks) - 1, max(chunks) + 2))
+            assert said.start >= 0 and said.stop <= plan.chunks
+
+
+def test_a_chunk_is_told_without_its_bounds():
+    chunk = Plan((8,), 4, chunk=2, shuffle=False).epoch(0).chunk(0)
+    assert "first_step=0" in repr(chunk) and "bounds" not in repr(chunk)
+    assert (chunk.steps, chunk.rows) == (2, 8)

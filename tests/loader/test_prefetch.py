@@ -46,15 +46,20 @@ def test_nothing_to_do_ends_at_once():
 
 
 def test_no_more_than_depth_is_made_ahead():
-    begun = []
+    begun, looked = [], threading.Semaphore(0)
 
     def do(n):
         begun.append(n)
         return n
 
-    work = Prefetch(do, range(100), workers=3, depth=4)
+    def spare(wake):
+        looked.release()  # a worker has found that it must not go further
+        return False
+
+    work = Prefetch(do, range(100), workers=3, depth=4, spare=spare)
     wait_until(lambda: len(begun) == 4)
-    time.sleep(0.1)
+    for _ in range(4):
+        assert looked.acquire(timeout=30)
     assert len(begun) == 4
     next(work)
     wait_until(lambda: len(begun) == 5)
@@ -100,13 +105,14 @@ def test_close_while_workers_are_busy_and_again():
 
 
 def test_close_from_another_thread_ends_a_waiting_consumer():
-    stop = threading.Event()
-    work = Prefetch(lambda n: stop.wait(5), range(10), workers=1, on_stop=stop.set)
-    threading.Timer(0.1, work.close).start()
-    start = time.monotonic()
+    begun, stop = threading.Event(), threading.Event()
+    work = Prefetch(lambda n: begun.set() or stop.wait(50), range(10), workers=1, on_stop=stop.set)
+    closer = threading.Thread(target=lambda: begun.wait(50) and work.close())
+    closer.start()
     with pytest.raises(StopIteration):
         next(work)
-    assert time.monotonic() - start < 4
+    closer.join(50)
+    assert not closer.is_alive() and stop.is_set()
 
 
 def test_dropping_the_iterator_ends_the_threads():
@@ -146,6 +152,7 @@ def test_a_consumer_notices_that_all_workers_are_gone(monkeypatch):
     work = Prefetch(lambda n: n, range(3))
     with pytest.raises(LoaderError, match="gone without a word"):
         next(work)
+    assert next(work, "the end") == "the end"
 
 
 def test_a_forked_copy_knows_that_it_is_alone():
@@ -210,3 +217,162 @@ def test_a_script_that_leaves_early_ends_well(tmp_path):
             timeout=50,
         )
         assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+
+
+# -- who is woken by whom: where nobody looks up by himself ----------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Nobody looks up before a test has timed out."""
+    monkeypatch.setattr(prefetch, "_TICK", 1000.0)
+
+
+def rest(work, count):
+    """Wait until so many workers rest."""
+    wait_until(lambda: len(work._work.room._waiters) == count)
+
+
+def test_a_consumer_that_waits_wakes_a_worker(patient):
+    work = Prefetch(lambda n: n, range(20), workers=1, depth=1)
+    for number in range(20):
+        assert next(work) == number
+        if number < 19:
+            rest(work, 1)
+    with pytest.raises(StopIteration):
+        next(work)
+
+
+def test_go_on_wakes_one_worker_and_that_one_the_others(patient):
+    together = threading.Barrier(3)
+
+    def do(n):
+        if n >= 3:
+            together.wait(50)
+        return n
+
+    work = Prefetch(do, range(6), workers=3, depth=3)
+    rest(work, 3)
+    assert [next(work) for _ in range(3)] == [0, 1, 2]
+    work.go_on()
+    assert list(work) == [3, 4, 5]
+
+
+def test_the_last_piece_ends_those_who_rest(patient):
+    work = Prefetch(lambda n: n, range(4), workers=3, depth=1)
+    assert next(work) == 0
+    rest(work, 3)
+    assert list(work) == [1, 2, 3]
+    wait_until(lambda: not ours())
+
+
+def test_close_ends_those_who_rest(patient):
+    work = Prefetch(lambda n: n, range(9), workers=2, depth=1)
+    next(work)
+    rest(work, 2)
+    work.close()
+    assert not ours()
+
+
+def test_a_worker_with_nothing_to_do_looks_once_and_rests(patient):
+    asked = []
+
+    def spare(wake):
+        asked.append(None)
+        return len(asked) < 4  # three times there is something to do
+
+    work = Prefetch(lambda n: n, range(9), workers=1, depth=1, spare=spare)
+    rest(work, 1)
+    assert len(asked) == 4
+    next(work)
+    work.go_on()
+    rest(work, 1)
+    assert len(asked) == 6  # when it was woken, and after what it made then
+    work.close()
+
+
+def test_a_worker_that_reads_ahead_may_wake_another(patient):
+    asked = threading.Semaphore(0)
+
+    def spare(wake):
+        asked.release()
+        if threading.current_thread() is waker:
+            rest(holder, 1)
+            wake()
+            return not rested.wait(50)  # until the other one has looked, and rests again
+        return False
+
+    work = prefetch._Work(lambda n: n, range(9), 0, spare, lambda: None)
+    holder, rested = type("Holder", (), {"_work": work}), threading.Event()
+    sleeper, waker = (
+        threading.Thread(target=work.run, name=f"tabfeed-loader-{name}") for name in "sw"
+    )
+    sleeper.start()
+    rest(holder, 1)
+    assert asked.acquire(timeout=50)
+    waker.start()
+    assert asked.acquire(timeout=50) and asked.acquire(timeout=50)
+    rested.set()
+    work.stop()
+    sleeper.join(50)
+    waker.join(50)
+    assert not ours()
+
+
+def test_a_worker_that_hangs_is_not_waited_for_without_an_end(monkeypatch):
+    monkeypatch.setattr(prefetch, "_JOIN", 0.05)
+    begun, going = threading.Event(), threading.Event()
+    work = Prefetch(lambda n: begun.set() or going.wait(100), range(1))
+    assert begun.wait(50)
+    work.close()
+    assert ours() and all(thread.daemon for thread in ours())
+    going.set()
+    wait_until(lambda: not ours())
+
+
+def test_as_many_threads_as_can_be_of_use():
+    going = threading.Event()
+    for workers, numbers, threads in ((3, range(9), 3), (5, range(2), 2), (0, range(9), 1)):
+        work = Prefetch(lambda n: going.wait(50), numbers, workers=workers)
+        assert len(work._threads) == threads
+        going.set()
+        work.close()
+        going.clear()
+
+
+def test_what_is_ready_is_told_without_waiting():
+    going = threading.Event()
+
+    def do(n):
+        assert n == 0 or going.wait(50)
+        if n == 2:
+            raise Planned
+
+    def result(n):
+        do(n)
+        return n + 1
+
+    work = Prefetch(result, range(4), workers=1, depth=3)
+    wait_until(lambda: work.ready)
+    assert prefetch.queue_depths() == [(1, 3)]
+    assert next(work) == 1
+    assert not work.ready
+    going.set()
+    wait_until(lambda: len(work._work.results) == 2)
+    assert work.ready and next(work) == 2
+    assert not work.ready  # it failed
+    with pytest.raises(Planned):
+        next(work)
+    assert prefetch.queue_depths() == []
+
+
+def test_at_exit_every_iterator_is_closed_and_none_waited_for_without_an_end(monkeypatch):
+    monkeypatch.setattr(prefetch, "_JOIN", 0.05)
+    begun, going = threading.Event(), threading.Event()
+    hangs = Prefetch(lambda n: begun.set() or going.wait(100), range(1))
+    rests = Prefetch(lambda n: n, range(9), depth=1)
+    assert begun.wait(50)
+    prefetch._stop_all()
+    assert hangs._work.stopped and rests._work.stopped
+    going.set()
+    wait_until(lambda: not ours())

@@ -40,7 +40,7 @@ def test_row_groups_are_partitions_unless_something_applies_to_whole_ones(tmp_pa
     assert cut_fine(ds.map(lambda t: t), 10**9)[1] == ds.partition_lens
     filtered = Dataset(str(tmp_path), filters=[("key", ">=", 70)])
     assert cut_fine(filtered, 10**9)[1] == filtered.partition_lens
-    parts, lens = cut_fine(ds, 20)
+    parts, lens, _ = cut_fine(ds, 20)
     tables = [ds.read(p) for p in parts]
     assert [t.num_rows for t in tables] == lens
     assert pa.concat_tables(tables).column("key").to_pylist() == list(range(104))
@@ -53,7 +53,7 @@ def test_row_groups_in_slices_are_whole_again_if_nobody_asked_for_slices(tmp_pat
     monkeypatch.setattr("tabfeed.io.partitioned.DEFAULT_PART_SIZE", 200)
     ds = Dataset(tmp_path / "a.parquet")
     assert max(ds.partition_lens) < 40 and len(ds.partitions) > 3
-    parts, lens = cut_fine(ds, 40)
+    parts, lens, _ = cut_fine(ds, 40)
     assert lens == [40, 40, 20] and all(piece.whole for p in parts for piece in p.pieces)
     assert [ds.read(p)["key"][0].as_py() for p in parts] == [0, 40, 80]
     assert max(cut_fine(ds, 39)[1]) < 39  # too many rows for the loader as well

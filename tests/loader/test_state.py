@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import json
+import pickle
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from tabfeed import Dataset
-from tabfeed.errors import StateError
-from tabfeed.loader.torch import Loader
+from tabfeed.errors import ArgumentError, StateError
+from tabfeed.loader.plan import Plan
+from tabfeed.loader.state import Position, restore, save, split_plan
+from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows
 
 SIZES = (90, 31, 0, 64, 77, 12, 50)  # 324 rows
@@ -137,3 +147,273 @@ def test_what_does_not_fit_is_refused(tmp_path):
         Loader(ds, 10, True).load_state_dict({**state, "tabfeed_loader": 99})
     with pytest.raises(StateError, match="stands at step 1000"):
         Loader(ds, 10, True).load_state_dict({**state, "step": 1000})
+
+
+def begun(ds, taken=3, **options):
+    """A loader of 14 batches that goes on from a state, and the batches that are left."""
+    loader = Loader(ds, 10, True, **options)
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+    state, rest = loader.state_dict(), keys(batches)
+    again = Loader(ds, 10, True, **options)
+    again.load_state_dict(state)
+    assert len(rest) == 14 - taken
+    return again, rest
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda loader: loader.map(lambda x, y: (x, y)),
+        lambda loader: loader.map(lambda x, y: (x, y)).map(lambda x, y: (x, y)),
+        copy.copy,
+        copy.deepcopy,
+        lambda loader: pickle.loads(pickle.dumps(loader)),
+        lambda loader: DLDataLoader(loader),
+        lambda loader: DLDataLoader(loader.map(lambda x, y: (x, y))),
+        lambda loader: DataLoader(loader, batch_size=None),
+    ],
+    ids=["map", "maps", "copy", "deepcopy", "pickle", "DLDataLoader", "map in it", "DataLoader"],
+)
+def test_what_is_derived_from_a_loader_stands_where_it_stood(tmp_path, derive):
+    loader, rest = begun(write_rows(tmp_path))
+    derived = derive(loader)
+    state = getattr(derived, "state_dict", loader.state_dict)()
+    assert state == loader.state_dict()
+    assert len(derived) == 14
+    assert keys(derived) == rest
+    if derived is not loader:
+        second = keys(derived)  # the next epoch, whole
+        assert len(second) == 14 and second[: len(rest)] != rest
+
+
+def test_an_end_of_an_epoch_is_derived_too(tmp_path):
+    loader = Loader(write_rows(tmp_path), 10, True)
+    keys(loader)
+    mapped = loader.map(lambda x, y: (x, y))
+    assert mapped.epoch == loader.epoch
+    assert keys(mapped) == keys(loader)
+
+
+def test_worker_processes_go_on_with_what_map_derived(tmp_path):
+    ds = write_rows(tmp_path)
+    whole = DLDataLoader(Loader(ds, 10, True), num_workers=2, multiprocessing_context="fork")
+    batches = iter(whole)
+    for _ in range(3):
+        next(batches)
+    state, rest = whole.state_dict(), keys(batches)
+    loader = Loader(ds, 10, True)
+    loader.load_state_dict(state)
+    mapped = loader.map(lambda x, y: (x, y))
+    again = DLDataLoader(mapped, num_workers=2, multiprocessing_context="fork")
+    assert keys(again) == rest
+
+
+def test_a_state_that_is_refused_changes_nothing(tmp_path):
+    ds = write_rows(tmp_path)
+    loader, rest = begun(ds)
+    of_workers = {**loader.state_dict(), "workers": 3}
+    with pytest.raises(StateError, match="3 worker processes"):
+        DLDataLoader(loader).load_state_dict(of_workers)
+    with pytest.raises(StateError, match="step 99"):
+        loader.load_state_dict({**loader.state_dict(), "step": 99})
+    assert keys(loader) == rest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan.streams": 2**63}, "plan.streams of the state is 9223372036854775808; it must be"),
+        ({"plan.streams": 2**40}, "plan.streams of the state is .* from 1 to 10$"),
+        ({"plan.streams": 0}, "plan.streams of the state is 0"),
+        ({"plan.batch": True}, "plan.batch of the state is True; it must be an integer"),
+        ({"plan.batch": 10.0}, "plan.batch of the state is 10.0"),
+        ({"plan.batch": "10"}, "plan.batch of the state is '10'"),
+        ({"plan.batch": None}, "plan.batch of the state is None"),
+        ({"plan.batch": [10]}, r"plan.batch of the state is \[10\]"),
+        ({"plan.ranks": 3}, "plan.batch of the state is 10, which its plan.ranks, 3, do not"),
+        ({"plan.ranks": 11}, "plan.ranks of the state is 11; it must be an integer from 1 to 10"),
+        ({"plan.chunk": 0}, "plan.chunk of the state is 0"),
+        ({"plan.lot": 2**62}, "plan.lot of the state is"),
+        ({"plan.lot": 0}, "plan.lot of the state is 0"),
+        ({"plan.seed": "7"}, "plan.seed of the state is '7'; it must be an integer$"),
+        ({"plan.seed": 1.5}, "plan.seed of the state is 1.5"),
+        ({"plan.shuffle": 1}, "plan.shuffle of the state is 1; it must be True or False"),
+        ({"plan.whole": "no"}, "plan.whole of the state is 'no'; it must be True or False"),
+        ({"plan.whole": True}, 'of an order that is that of cache="device"'),
+        ({"plan.last": 3}, "plan.last of the state is 3; it must be text"),
+        (
+            {"plan.last": "maybe"},
+            "plan.last of the state is 'maybe'; it must be one of short",
+        ),
+        ({"plan.depth": 3}, "the state has plan.depth, which"),
+        ({"plan": 3}, "plan of the state must be a dict, not 3"),
+        ({"plan": None}, "plan is missing"),
+        ({"epoch": -1}, "epoch of the state is -1"),
+        ({"epoch": 2**63}, "epoch of the state is"),
+        ({"epoch": float("nan")}, "epoch of the state is nan"),
+        ({"step": -1}, "step of the state is -1"),
+        ({"step": True}, "step of the state is True"),
+        ({"step": 15}, "step 15 of epoch 0; an epoch has 14 steps"),
+        ({"workers": 0}, "workers of the state is 0"),
+        ({"workers": 2**40}, "workers of the state is"),
+        ({"rows": 133}, "a dataset of 133 rows"),
+        ({"rows": -1}, "rows of the state is -1"),
+        ({"data": 5}, "data of the state is 5; it must be text"),
+        ({"data": "0" * 16}, "cut otherwise"),
+        ({"tabfeed_loader": "3"}, "tabfeed_loader of the state is '3'"),
+        ({"tabfeed_loader": 2}, "the state is of format 2; this tabfeed reads 3"),
+        ({"more": 1}, "the state has more, which a loader's state has not"),
+    ],
+)
+def test_each_key_of_a_state_is_checked(tmp_path, change, message):
+    loader = Loader(write_rows(tmp_path), 10, True)
+    state = json.loads(json.dumps(loader.state_dict()))
+    ((path, value),) = change.items()
+    *outer, key = path.split(".")
+    (state[outer[0]] if outer else state)[key] = value
+    if value is None and key == "plan":
+        del state["plan"]
+    with pytest.raises(StateError, match=message):
+        loader.load_state_dict(state)
+    with (
+        contextlib.closing(iter(loader)) as batches,
+        pytest.raises(StateError, match=message),
+    ):
+        batches.load_state_dict(state)
+
+
+@pytest.mark.parametrize("key", ["data", "rows", "plan", "epoch", "step", "tabfeed_loader"])
+def test_a_key_that_is_missing_is_named(tmp_path, key):
+    loader = Loader(write_rows(tmp_path), 10, True)
+    state = loader.state_dict()
+    del state[key]
+    with pytest.raises(StateError, match=f"{key} is missing"):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("key", ["batch", "streams", "chunk", "shuffle", "seed", "ranks", "last"])
+def test_a_key_of_the_plan_that_is_missing_is_named(tmp_path, key):
+    loader = Loader(write_rows(tmp_path), 10, True)
+    state = loader.state_dict()
+    del state["plan"][key]
+    with pytest.raises(StateError, match=f"plan.{key} is missing"):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, 3, [], "x", b"x", 1.5])
+def test_what_is_no_dict_is_no_state(tmp_path, state):
+    with pytest.raises(StateError, match="a loader's state must be a dict, not"):
+        Loader(write_rows(tmp_path), 10, True).load_state_dict(state)
+
+
+def saved_by_torch(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("through", [lambda s: json.loads(json.dumps(s)), saved_by_torch])
+@pytest.mark.parametrize("number", [int, np.int64, np.int32])
+def test_a_state_goes_through_checkpoints_whatever_integers_a_loader_was_given(
+    tmp_path, through, number
+):
+    ds = write_rows(tmp_path)
+    options = {"streams": number(3), "seed": number(5), "global_size": number(2)}
+    loader = Loader(ds, number(10), np.bool_(True), global_rank=number(1), **options)
+    batches = iter(loader)
+    next(batches)
+    state, rest = through(loader.state_dict()), keys(batches)
+    again = Loader(ds, 10, True, global_size=2, global_rank=1, streams=3)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert keys(again) == rest
+
+
+def test_integers_of_numpy_and_torch_are_integers(tmp_path):
+    loader, rest = begun(write_rows(tmp_path))
+    state = loader.state_dict()
+    state["step"], state["epoch"] = np.int64(3), torch.tensor(0)
+    state["plan"] |= {"batch": np.array(10), "shuffle": np.bool_(True)}
+    loader.load_state_dict(state)
+    assert keys(loader) == rest
+
+
+def test_a_state_of_an_earlier_version_loads(tmp_path):
+    """As written down by version 0.1.0, of rows in files of 40, 7, 0, 23, 61, 1 and 0."""
+    plan = {"batch": 10, "streams": 4, "chunk": 3276, "shuffle": True, "seed": 0, "ranks": 1}
+    state = {
+        "tabfeed_loader": 3,
+        "data": "203a4f8b5fa83810",
+        "rows": 132,
+        "plan": {**plan, "last": "short", "lot": 8192},
+        "epoch": 0,
+        "step": 3,
+    }
+    ds = write_rows(tmp_path)
+    loader = Loader(ds, 10, True)
+    loader.load_state_dict(state)
+    assert keys(loader) == keys(Loader(ds, 10, True))[3:]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, True])
+def test_an_epoch_is_a_whole_number(tmp_path, epoch):
+    with pytest.raises(ArgumentError, match=f"epoch is {epoch}; it must be a whole number from 0"):
+        Loader(write_rows(tmp_path), 10, True).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("key", ["workers", "plan.lot"])
+def test_the_largest_numbers_a_state_may_have(tmp_path, key):
+    loader = Loader(write_rows(tmp_path), 10, True)
+    *outer, name = key.split(".")
+    most = {"workers": 2**17, "lot": 2**20}[name]
+    for value in (1, most):
+        state = loader.state_dict()
+        (state[outer[0]] if outer else state)[name] = value
+        loader.load_state_dict(state)
+    (state[outer[0]] if outer else state)[name] = most + 1
+    with pytest.raises(StateError, match=f"{key} of the state is .* from 1 to {most}$"):
+        loader.load_state_dict(state)
+
+
+def test_streams_and_ranks_up_to_what_is_ever_planned(tmp_path):
+    ds = write_rows(tmp_path)  # 132 rows
+    loader = Loader(ds, 1000, True, streams=3)
+    state = loader.state_dict()
+    for streams, fits in ((132, True), (133, False)):
+        state["plan"]["streams"] = streams
+        with contextlib.nullcontext() if fits else pytest.raises(StateError, match="from 1 to 132"):
+            loader.load_state_dict(state)
+    own = Loader(ds, 1000, True, streams=500)  # what a loader plans itself is always good
+    own.load_state_dict(own.state_dict())
+    state["plan"] |= {"streams": 1, "ranks": 1001}
+    with pytest.raises(StateError, match=r"plan\.ranks of the state is 1001; .* from 1 to 1000$"):
+        loader.load_state_dict(state)
+
+
+def test_workers_share_batches_of_the_same_size():
+    plan = Plan((100, 60), batch=10, streams=2, chunk=7, ranks=2)
+    assert split_plan(plan, 1) is plan
+    shared = split_plan(plan, 3)
+    assert (shared.batch, shared.streams, shared.chunk, shared.ranks) == (30, 6, 2, 6)
+    assert shared.sizes == plan.sizes and shared.steps == 6
+    assert split_plan(Plan((100,), batch=10, streams=8), 2).streams == 8
+    assert split_plan(plan, 20).chunk == 1
+    assert Position(plan, 0, 0, 3).steps == 18
+    assert Position(plan, 4, 18, 3).upcoming == Position(plan, 5, 0)
+    assert Position(plan, 4, 17, 3).upcoming == Position(plan, 4, 17, 3)
+
+
+def test_a_state_names_workers_and_whole_only_where_there_are():
+    plan = Plan((100, 60), batch=10)
+    assert (
+        "workers" not in save(Position(plan, 0, 0))
+        and "whole" not in save(Position(plan, 0, 0))["plan"]
+    )
+    state = save(Position(replace(plan, whole=True), 2, 5, workers=2))
+    assert state["workers"] == 2 and state["plan"]["whole"] is True
+    again = restore(state, replace(plan, whole=True, chunk=9))
+    assert (again.epoch, again.step, again.workers) == (2, 5, 2)
+    assert again.plan == replace(plan, whole=True, chunk=9)  # a chunk is the loader's own matter

@@ -634,3 +634,19 @@ def test_distributes() -> None:
         [sys.executable, "-c", DISTRIBUTED], capture_output=True, text=True, timeout=110
     )
     assert "distributed" in run.stdout, run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_a_state_of_tf_data_is_at_the_next_batch(given):
+    expected = [batch[0]["C"].numpy().tolist() for batch in make(batch_size=2)]
+    first = make(batch_size=2)
+    for _ in zip(range(given), first.as_tf_dataset(), strict=False):
+        pass
+    again = make(batch_size=2)
+    stale = again.as_tf_dataset()
+    again.load_state_dict(first.state_dict())
+    with pytest.raises(tf.errors.OpError, match=r"call as_tf_dataset\(\) again"):
+        list(stale)
+    dataset = again.as_tf_dataset()
+    assert [batch[0]["C"].numpy().tolist() for batch in dataset] == expected[given:]
+    assert len(list(dataset)) == len(expected)  # the next epoch is a whole one

@@ -291,3 +291,202 @@ def test_with_all_vocabularies_given_nothing_needs_to_be_fitted(tmp_path: Path) 
     half = nvt.Workflow(["a", "b"] >> ops.Categorify(vocabs={"a": ["x"]}))
     with pytest.raises(NotFittedError):
         half.transform({"a": ["x"], "b": [1]})
+
+
+def test_a_row_after_inputs_were_removed(tmp_path: Path) -> None:
+    workflow = nvt.Workflow(["a", "b"] >> ops.Categorify()).fit({"a": ["x", "y"], "b": ["p", "q"]})
+    served = workflow.remove_inputs("b")
+    assert served.transform({"a": "y"}) == {"a": 4}
+    served.save(tmp_path / "w")
+    assert nvt.Workflow.load(tmp_path / "w").transform({"a": "y"}) == {"a": 4}
+
+
+@pytest.mark.parametrize("values", [[{"a": 1}], [[1]]])
+def test_a_vocabulary_of_values_that_cannot_be_looked_up(values: Any) -> None:
+    with pytest.raises(ArgumentError, match="a vocabulary holds numbers, texts or times"):
+        ops.Categorify(vocabs={"c": pa.array(values)})
+
+
+# -- the edges of each option -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "buckets"), [({"c": 2}, None), ({"c": 4}, {"c": 3}), ({"c": 4}, 3), (-1, None)]
+)
+def test_max_size_too_small_for_a_column(size: Any, buckets: Any) -> None:
+    with pytest.raises(ArgumentError, match="max_size is"):
+        ops.Categorify(max_size=size, num_buckets=buckets)
+
+
+@pytest.mark.parametrize(("size", "buckets"), [(3, None), (3, 1), (5, 3), ({"c": 5}, {"c": 3})])
+def test_the_smallest_max_size_leaves_no_room_for_values(size: Any, buckets: Any) -> None:
+    op = fitted(["a", "a", "b"], max_size=size, num_buckets=buckets)
+    assert op.cardinalities_ == {"c": size if isinstance(size, int) else size["c"]}
+    assert all(2 <= i < 5 for i in ids(op, ["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [("int8", 127), ("uint8", 255), ("int16", 32_767), ("uint16", 65_535)]
+)
+def test_a_vocabulary_that_just_fits_the_type(dtype: str, most: int) -> None:
+    values = [str(i) for i in range(most - 2)]
+    op = fitted(values, dtype=dtype)
+    assert op.cardinalities_ == {"c": most + 1}
+    assert max(ids(op, values)) == most
+    with pytest.raises(OperatorError, match=f"needs ids up to {most + 1}, which {dtype}"):
+        fitted([*values, "one more"], dtype=dtype)
+
+
+def test_combinations_take_no_vocabularies() -> None:
+    with pytest.raises(ArgumentError, match="vocabs cannot be given"):
+        ops.Categorify(encode_type="combo", vocabs={"c": ["a"]})
+
+
+def test_combinations_beside_single_columns() -> None:
+    data = pa.table({"a": ["x", "y", "x"], "b": [1, 1, 1], "l": [["p", "q"], ["q"], []]})
+    node = [["a", "b"], "l"] >> ops.Categorify(encode_type="combo")
+    workflow = nvt.Workflow(node).fit(data)
+    out = workflow.transform(data)
+    assert out.to_pydict() == {"l": [[4, 3], [3], []], "a_b": [3, 4, 3]}
+    row = {"a": "y", "b": 1, "l": ["q", None]}
+    assert workflow.transform(row) == {"l": [3, 1], "a_b": 4}
+    assert workflow.decode(out).to_pydict() == {
+        "l": [["p", "q"], ["q"], []],
+        "a_b": [{"a": "x", "b": 1}, {"a": "y", "b": 1}, {"a": "x", "b": 1}],
+    }
+
+
+def test_lists_are_not_combined() -> None:
+    node = [["a", "l"]] >> ops.Categorify(encode_type="combo")
+    with pytest.raises(OperatorError, match="cannot combine list columns"):
+        nvt.Workflow(node).fit({"a": ["x"], "l": [["p"]]})
+
+
+def test_a_column_in_two_groups() -> None:
+    with pytest.raises(OperatorError, match="a column may be in one group only"):
+        nvt.Workflow([["a", "b"], ["b", "c"]] >> ops.Categorify()).fit(
+            {"a": ["x"], "b": ["x"], "c": ["x"]}
+        )
+
+
+@pytest.mark.parametrize("name", ["a_b", "a", "b"])
+def test_an_option_of_a_group_goes_by_its_name_or_by_a_column_s(name: str) -> None:
+    data = {"a": ["x", "x"], "b": ["y", "x"], "c": ["y", "x"]}
+    node = [["a", "b"], "c"] >> ops.Categorify(freq_threshold={name: 2}, num_buckets={name: 4})
+    workflow = nvt.Workflow(node).fit(data)
+    op = node.op
+    assert isinstance(op, ops.Categorify)
+    assert op.cardinalities_ == {"a": 7, "b": 7, "c": 5}
+    properties = {n: dict(workflow.output_schema[n].properties) for n in "ac"}
+    assert properties["a"] == {"num_buckets": 4, "freq_threshold": 2, "max_size": 0}
+    assert properties["c"] == {"num_buckets": 1, "freq_threshold": 0, "max_size": 0}
+
+
+def test_what_the_schema_says() -> None:
+    from tabfeed import ColumnSchema, Schema
+
+    source = Schema(
+        [
+            ColumnSchema("c", "string", tags=["continuous", "id"], properties={"a": 1}),
+            ColumnSchema("l", "list<string>", value_count=(0, 3)),
+            ColumnSchema("m", "list<string>", nullable=False),
+        ]
+    )
+    node = ["c", "l", "m"] >> ops.Categorify(dtype="int32")
+    before = nvt.Workflow(node).fit_schema(source).output_schema
+    assert before["c"].domain is None and before["c"].embedding_size is None
+    data = {"c": ["x"], "l": [["p", "q"]], "m": [["r"]]}
+    nvt.Workflow(node).fit(data)
+    after = nvt.Workflow(node).fit_schema(source).output_schema
+    assert [str(t) for t in after["c"].tags] == ["categorical", "id"]
+    assert after["c"].properties == {
+        "a": 1, "num_buckets": None, "freq_threshold": 0, "max_size": 0,
+    }  # fmt: skip
+    assert [after[n].nullable for n in "clm"] == [False, True, False]
+    assert after["l"].value_count == (0, 3)
+    assert [str(after[n].dtype) for n in "cl"] == ["int32", "list<item: int32>"]
+    domain = after["l"].domain
+    assert domain is not None and (domain.min, domain.max, domain.name) == (0, 4, "l")
+
+
+def test_one_row_of_lists() -> None:
+    workflow = nvt.Workflow(["l", "c"] >> ops.Categorify()).fit(
+        {"l": [["a", "b"], ["a"]], "c": [1, 2]}
+    )
+    assert workflow.transform({"l": ["b", None, "q"], "c": None}) == {"l": [4, 1, 2], "c": 1}
+    assert workflow.transform({"l": None, "c": 2}) == {"l": None, "c": 4}
+    assert workflow.transform({"l": [], "c": 7}) == {"l": [], "c": 2}
+
+
+def test_the_files_of_a_combination(tmp_path: Path) -> None:
+    node = [["a", "b"], "c"] >> ops.Categorify(encode_type="combo", out_path=str(tmp_path))
+    nvt.Workflow(node).fit({"a": ["x", "x"], "b": [1, 1], "c": ["p", "q"]})
+    folder = tmp_path / "categories"
+    assert sorted(p.name for p in folder.iterdir()) == ["unique.a_b.parquet", "unique.c.parquet"]
+    assert pq.read_table(folder / "unique.a_b.parquet").to_pydict() == {
+        "a": ["x"], "b": [1], "a_b_size": [2],
+    }  # fmt: skip
+    assert pq.read_table(folder / "unique.c.parquet").column_names == ["c", "c_size"]
+
+
+def test_a_table_that_three_columns_share_and_that_grows() -> None:
+    node = ["a", "b", "c"] >> ops.Categorify(single_table=True)
+    workflow = nvt.Workflow(node).fit(
+        {
+            "a": ["x"],
+            "b": [
+                "p",
+            ],
+            "c": ["u"],
+        }
+    )
+    assert workflow.transform({"a": "x", "b": "p", "c": "u"}) == {"a": 3, "b": 7, "c": 11}
+    grown = workflow.update({"a": ["y", "z"], "b": ["p", "p"], "c": ["v", "v"]})
+    assert set(grown.values()) == {3}
+    out = workflow.transform({"a": ["x", "y", "z"], "b": ["p", "?", None], "c": ["u", "v", "?"]})
+    assert {n: v.tolist() for n, v in out.items()} == {
+        "a": [3, 12, 13], "b": [7, 6, 5], "c": [11, 14, 10],
+    }  # fmt: skip
+    workflow.update({"a": ["w"], "b": ["q"], "c": ["u"]})
+    assert workflow.transform({"a": "w", "b": "q", "c": "v"}) == {"a": 15, "b": 16, "c": 14}
+    op = node.op
+    assert isinstance(op, ops.Categorify)
+    assert op.decode([3, 12, 13, 15, 14], "a").to_pylist() == ["x", "y", "z", "w", None]
+
+
+def test_values_left_out_of_several_vocabularies_count_on(tmp_path: Path) -> None:
+    node = ["a", "b"] >> ops.Categorify(freq_threshold=2)
+    workflow = nvt.Workflow(node).fit({"a": ["x", "x", "y"], "b": ["p", "p", "q"]})
+    workflow.save(tmp_path / "whole")
+    workflow.save(tmp_path / "small", updatable=False)
+    for again in (workflow, nvt.Workflow.load(tmp_path / "whole")):
+        assert again.update({"a": ["y", "new"], "b": ["q", "new"]}) == {"a": 1, "b": 1}
+        assert again.transform({"a": "y", "b": "q"}) == {"a": 4, "b": 4}
+        assert again.transform({"a": "new", "b": "new"}) == {"a": 2, "b": 2}
+    with pytest.raises(OperatorError, match="save with updatable=True, or fit again"):
+        nvt.Workflow.load(tmp_path / "small").update({"a": ["y"], "b": ["q"]})
+
+
+def test_an_update_without_what_was_left_out_where_nothing_was(tmp_path: Path) -> None:
+    workflow = nvt.Workflow(["a"] >> ops.Categorify()).fit({"a": ["x", "y"]})
+    workflow.save(tmp_path / "w", updatable=False)
+    loaded = nvt.Workflow.load(tmp_path / "w")
+    assert loaded.update({"a": ["z", "x"]}) == {"a": 1}
+    assert loaded.transform({"a": ["x", "y", "z"]})["a"].tolist() == [3, 4, 5]
+
+
+def test_an_update_beside_a_vocabulary_that_was_given() -> None:
+    node = ["a", "b"] >> ops.Categorify(vocabs={"a": ["y", "x"]})
+    workflow = nvt.Workflow(node).fit({"a": ["x"], "b": ["p"]})
+    assert workflow.update({"a": ["new"], "b": ["q"]}) == {"a": 0, "b": 1}
+    assert workflow.transform({"a": "new", "b": "q"}) == {"a": 2, "b": 4}
+
+
+def test_a_column_without_an_option_of_its_own_has_the_default() -> None:
+    node = ["a", "b"] >> ops.Categorify(max_size={"a": 4}, freq_threshold={"a": 2})
+    workflow = nvt.Workflow(node).fit({"a": ["x", "x", "y"], "b": ["p", "q", "r"]})
+    op = node.op
+    assert isinstance(op, ops.Categorify)
+    assert op.cardinalities_ == {"a": 4, "b": 6}
+    expected = {"num_buckets": None, "freq_threshold": 0, "max_size": 0}
+    assert workflow.output_schema["b"].properties == expected

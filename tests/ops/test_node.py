@@ -188,7 +188,7 @@ def test_a_part_that_is_repeated(tmp_path: Path) -> None:
     assert {n: v.tolist() for n, v in out.items()} == {"x": [0.25, 0.5], "z": [1, 2]}
     assert workflow.subworkflows == ["halve"]
     workflow.save(tmp_path / "w")
-    loaded = nvt.Workflow.load(tmp_path / "w")
+    loaded = nvt.Workflow.load(tmp_path / "w", trusted=[__name__])
     assert loaded.transform({"x": 4.0, "y": 0.0, "z": 5}) == {"x": 0.5, "z": 5}
     assert loaded.get_subworkflow("halve").transform({"x": 4.0, "y": 0.0, "z": 5}) == {"x": 0.5}
 
@@ -230,3 +230,83 @@ def test_a_name_may_mean_what_an_operator_in_front_made(tmp_path: Path) -> None:
     assert workflow.input_schema.column_names == ["ad", "kind"]
     with pytest.raises(ColumnNotFoundError, match="no column 'other'"):
         nvt.Workflow(first >> ops.JoinExternal(ads, on="other", on_ext="ad")).fit(data)
+
+
+FRAME = pa.table(
+    {"geo": ["US>a", "US>b", "DE>c"], "user": ["u", "u", "v"], "a": [1.0, 2.0, 3.0], "y": [0, 1, 1]}
+)
+
+
+def country(column: pl.Series) -> pl.Series:
+    """The part before the sign."""
+    return column.str.slice(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda c: c + "user" + [c + "user"], ["geo", "user", "geo_user"]),
+        (lambda c: c + "user" + [[c, "user"]], ["geo", "user", "geo_user"]),
+        (lambda c: [c + "user", c], ["geo", "geo_user"]),
+        (lambda c: [c, c + "user"], ["geo", "geo_user"]),
+        (lambda c: [c + "user"], ["geo_user"]),
+        (lambda c: [c, "user"], ["geo", "user"]),
+        (lambda c: (c + "user")[[["geo", "user"]]], ["geo_user"]),
+        (lambda c: (c + "user" + [c + "user"])["geo", "user"], ["geo", "user", "geo_user"]),
+        (lambda c: (c + "user" + [c + "user"]) - "geo", ["user"]),
+        (lambda c: ColumnSelector([["geo", "user"], "y"]) - "user", ["y", "geo"]),
+    ],
+)
+def test_a_sum_inside_a_list_is_a_group(build: Any, expected: list[str], tmp_path: Path) -> None:
+    node = build(["geo"] >> ops.LambdaOp(country)) >> ops.Categorify(encode_type="combo")
+    workflow = nvt.Workflow(node)
+    out = workflow.fit_transform(FRAME)
+    assert out.column_names == expected
+    if "geo_user" in expected and isinstance(build(ops.Node.of("geo")), ops.Node):
+        first, second, third = out.column("geo_user").to_pylist()
+        assert first == second != third
+    workflow.save(tmp_path / "w")
+    loaded = nvt.Workflow.load(tmp_path / "w", trusted=[__name__])
+    assert loaded.transform(FRAME).equals(workflow.transform(FRAME))
+
+
+def test_names_that_are_taken_away_need_not_be_there_later() -> None:
+    for taken in (["geo", "user"], ["geo", "us*"]):
+        node = (ColumnSelector("*") - taken) >> ops.Normalize()
+        workflow = nvt.Workflow(node).fit(FRAME)
+        assert workflow.input_schema.column_names == ["a", "y"]
+        assert workflow.transform(FRAME.select(["a", "y"])).column_names == ["a", "y"]
+    with pytest.raises(ColumnNotFoundError, match="did you mean 'user'"):
+        nvt.Workflow((ColumnSelector("*") - ["geo", "usr"]) >> ops.Normalize()).fit(FRAME)
+
+
+def test_remove_inputs_knows_the_inputs() -> None:
+    node = (["a"] >> ops.Normalize()) + ["user"]
+    with pytest.raises(
+        ColumnNotFoundError, match="'usr' in the graph's inputs; did you mean 'user'"
+    ):
+        node.remove_inputs(["usr"])
+    workflow = nvt.Workflow(node).fit(FRAME)
+    with pytest.raises(ColumnNotFoundError, match="'usr' in the workflow's inputs; did you mean"):
+        workflow.remove_inputs("usr")
+    assert workflow.remove_inputs("user").output_schema.column_names == ["a"]
+
+
+def test_remove_inputs_keeps_the_groups_that_are_whole() -> None:
+    cats = ops.Node.of([["geo", "user"]]) >> ops.FillMissing("")
+    node = [cats, ["a", "y"]] >> ops.HashedCross(100)
+    assert columns_of(node) == ["geo_X_user", "a_X_y"]
+    served = nvt.Workflow(node).fit(FRAME).remove_inputs("y")
+    assert served.output_schema.column_names == ["geo_X_user"]
+
+
+def columns_of(node: Any) -> list[str]:
+    out: list[str] = nvt.Workflow(node).fit_transform(FRAME).column_names
+    return out
+
+
+@pytest.mark.parametrize("name", ["*", "^a.*$", "a\0b"])
+def test_a_name_that_polars_reads_as_another_is_refused(name: str) -> None:
+    data = pa.table({name: [1, 1, 2], "a": [1.0, 2.0, 3.0]})
+    with pytest.raises(OperatorError, match="a column cannot be named"):
+        nvt.Workflow(["a"] >> ops.DifferenceLag(name)).fit_transform(data)

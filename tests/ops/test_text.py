@@ -232,3 +232,16 @@ def test_json_of_no_tokenizer() -> None:
     pytest.importorskip("tokenizers")
     with pytest.raises(ArtefactError, match="not the JSON of a Hugging Face tokenizer"):
         ops.Tokenize({"huggingface": "{}"})
+
+
+def test_a_tokenizer_s_json_that_its_library_does_not_survive() -> None:
+    pytest.importorskip("tokenizers")
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    body = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "model": model}
+    with pytest.raises(ArtefactError, match="not the JSON of a Hugging Face tokenizer"):
+        ops.Tokenize({"huggingface": json.dumps(body)})
+    del body["normalizer"]
+    cut = ops.Tokenize({"huggingface": json.dumps(body)})
+    with pytest.raises(OperatorError, match="the Hugging Face tokenizer failed: WordLevel error"):
+        cut({"t": ["b"]})

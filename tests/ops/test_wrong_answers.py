@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import tabfeed as nvt
-from tabfeed import ColumnSelector, ops
-from tabfeed.errors import GraphError
+from tabfeed import ColumnSelector, Dataset, Workflow, ops
+from tabfeed.errors import ArgumentError, GraphError, OperatorError
 
 
 def test_nulls_and_an_index_that_is_not_a_count() -> None:
@@ -262,3 +265,131 @@ def test_sums_in_groups_are_exact() -> None:
     big = 2**53
     out = ops.Groupby("k", aggs="sum")(pa.table({"k": [1, 1], "v": [big, 1]}))
     assert out.column("v_sum").to_pylist() == [big + 1]
+
+
+# -- numbers at the ends of their types --------------------------------------------------
+
+MOST, LEAST = 2**63 - 1, -(2**63)
+
+
+def keyed(values: list[Any], dtype: pa.DataType) -> pa.Table:
+    return pa.table({"k": pa.array([1] * len(values)), "i": pa.array(values, dtype)})
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([MOST, MOST, 5], pa.int64()), ([2**64 - 1, 1], pa.uint64())]
+)
+@pytest.mark.parametrize("npartitions", [1, 2])
+def test_a_sum_too_large_for_its_type_is_an_error(
+    values: list[int], dtype: pa.DataType, npartitions: int
+) -> None:
+    data = Dataset(keyed(values, dtype), npartitions=npartitions)
+    for node in (
+        ["k", "i"] >> ops.Groupby("k", aggs={"i": ["sum"]}),
+        ["k"] >> ops.JoinGroupby("i", stats=["sum"]),
+    ):
+        with pytest.raises(OperatorError, match=rf"{sum(values):,}, which {dtype} cannot hold"):
+            Workflow(node).fit_transform(data).to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([MOST, LEAST, 7], pa.int64()),
+        ([2**53 + 1, 2**53 + 1, 1], pa.int64()),
+        ([LEAST, 1, 2], pa.int64()),
+        ([2**64 - 5, 3, 1], pa.uint64()),
+        ([127, 127, 127], pa.int8()),
+    ],
+)
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_statistics_of_large_integers_are_exact(
+    values: list[int], dtype: pa.DataType, npartitions: int
+) -> None:
+    data = Dataset(keyed(values, dtype), npartitions=npartitions)
+    stats = ["sum", "min", "max", "mean", "std"]
+    group = Workflow(["k", "i"] >> ops.Groupby("k", aggs={"i": stats})).fit_transform(data)
+    join = Workflow(["k"] >> ops.JoinGroupby("i", stats=stats)).fit_transform(data)
+    mean = Fraction(sum(values), 3)
+    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
+    for row, name, near in (
+        (group.to_arrow().to_pylist()[0], "i", 1e-15),
+        (join.to_arrow().to_pylist()[0], "k_i", 1e-7),  # float32
+    ):
+        assert row[f"{name}_sum"] == sum(values)
+        assert (row[f"{name}_min"], row[f"{name}_max"]) == (min(values), max(values))
+        assert row[f"{name}_mean"] == pytest.approx(float(mean), rel=near)
+        assert row[f"{name}_std"] == pytest.approx(spread, rel=near)
+
+
+def test_a_spread_of_neighbours_among_large_integers() -> None:
+    data = Dataset(keyed([MOST, MOST - 1, MOST - 2], pa.int64()), npartitions=2)
+    group = Workflow(["k", "i"] >> ops.Groupby("k", aggs={"i": ["var"]})).fit_transform(data)
+    join = Workflow(["k"] >> ops.JoinGroupby("i", stats=["var"])).fit_transform(data)
+    assert group.to_arrow().to_pylist() == [{"k": 1, "i_var": 1.0}]
+    assert join.to_arrow()["k_i_var"].to_pylist() == [1.0] * 3
+
+
+def test_differences_of_large_integers() -> None:
+    lag = Workflow(["i"] >> ops.DifferenceLag("k"))
+    found = lag.transform(keyed([2**64 - 1, 2**64 - 2, 0], pa.uint64()))
+    assert found.column(0).to_pylist() == [None, -1.0, -(2.0**64)]
+
+
+def test_clip_at_infinity_and_of_decimals() -> None:
+    assert ops.Clip(0, math.inf)({"x": [MOST, LEAST]})["x"].tolist() == [MOST, 0]
+    with pytest.raises(ArgumentError, match="min_value is NaN"):
+        ops.Clip(math.nan)
+    column = pa.array([Decimal("9.9"), Decimal("-3.5")])
+    assert ops.Clip(0, 10)(pa.table({"x": column})).to_pylist() == [
+        {"x": Decimal("9.9")}, {"x": Decimal("0.0")},
+    ]  # fmt: skip
+
+
+def test_reduced_floats_do_not_become_infinite() -> None:
+    data = {"wide": [1e300, math.inf, None], "narrow": [1.5, math.inf, math.nan]}
+    op = ops.ReduceDtypeSize().fit(data)
+    made = op(data)
+    assert (made["wide"].dtype, made["narrow"].dtype) == (np.float64, np.float32)
+    assert made["wide"][0] == 1e300
+
+
+def test_a_range_wider_than_a_float() -> None:
+    with pytest.raises(OperatorError, match="'x' has a range wider than any float"):
+        ops.NormalizeMinMax().fit({"x": [1.7e308, -1.7e308]})
+
+
+def test_bounds_of_buckets_are_compared_as_whole_numbers() -> None:
+    large = pa.table({"x": pa.array([2**53, 2**53 + 1, 2**63, None], pa.uint64())})
+    op = ops.Bucketize([-1, 2**53 + 1, 2**64])
+    assert op(large).column("x").to_pylist() == [1, 2, 2, None]
+    assert op({"x": [LEAST, MOST]})["x"].tolist() == [0, 2]
+    assert ops.Bucketize([1])({"x": np.array([True, False])})["x"].tolist() == [1, 0]
+    with pytest.raises(ArgumentError, match="ascend"):
+        ops.Bucketize([0, math.nan])
+
+
+def test_what_does_not_fit_a_column_does_not_fill_it() -> None:
+    for column, value in ((pa.array([True, None]), 7), (pa.array([Decimal("1.5"), None]), 300)):
+        table = pa.table({"x": column})
+        with pytest.raises(OperatorError, match=r"FillMissing: .*'x'"):
+            ops.FillMissing(value)(table)
+    assert ops.FillMissing(0)(pa.table({"x": pa.array([True, None])}))["x"].to_pylist() == [
+        True, False,
+    ]  # fmt: skip
+
+
+def test_a_number_beyond_64_bits_with_a_sign_fills_a_column_without() -> None:
+    table = pa.table({"x": pa.array([1, None], pa.uint64())})
+    assert ops.FillMissing(2**63)(table)["x"].to_pylist() == [1, 2**63]
+    with pytest.raises(OperatorError, match=r"FillMissing: .*'x'"):
+        ops.FillMissing(2**64)(table)
+
+
+def test_columns_of_nothing_but_nulls() -> None:
+    nothing = pa.table({"x": pa.nulls(2), "y": pa.array([1, 2])})
+    assert Workflow(["x", "y"] >> ops.Dropna()).transform(Dataset(nothing)).to_arrow().num_rows == 0
+    assert ops.Dropna()(nothing).num_rows == 0
+    assert ops.FillMissing(5)(nothing)["x"].to_pylist() == [5, 5]
+    filled = Workflow(["x"] >> ops.FillMissing(5)).transform(Dataset(nothing)).to_arrow()
+    assert filled["x"].to_pylist() == [5, 5]

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tabfeed as nvt
-from tabfeed import ops
+from tabfeed import Dataset, Shuffle, Workflow, ops
 from tabfeed.errors import OperatorError
 
 
@@ -94,3 +95,21 @@ def test_importing_does_not_load_what_is_seldom_needed() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("shuffle", [None, *Shuffle])
+def test_groups_stay_whole_however_little_memory_writing_has(
+    tmp_path: Path, shuffle: Shuffle | None
+) -> None:
+    rows = 100_000
+    table = pa.table({"k": np.arange(rows) // 10, "x": np.ones(rows)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=rows)
+    groups = ["k", "x"] >> ops.Groupby(groupby_cols=["k"], aggs={"x": ["sum"]})
+    data = Workflow(groups).fit_transform(Dataset(tmp_path / "rows.parquet"))
+    out = data.to_parquet(tmp_path / "out", shuffle=shuffle, memory_limit="4MB").to_arrow()
+    assert sorted(out["k"].to_pylist()) == list(range(rows // 10))
+    assert set(out["x_sum"].to_pylist()) == {10.0}
+    counted = Workflow(["x_sum"] >> ops.Normalize()).fit(data, memory_limit="4MB")
+    assert counted.output_node.op.means_["x_sum"] == 10.0
+    by_key = data.shuffle_by_keys("k", memory_limit="4MB")
+    assert by_key.num_rows == rows // 10

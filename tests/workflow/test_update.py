@@ -97,6 +97,17 @@ def test_columns_that_share_a_table_get_ids_behind_it() -> None:
     assert workflow.transform({"a": "v", "b": "r"}) == {"a": 13, "b": 12}
 
 
+def test_columns_without_new_values_get_no_ids_behind_a_shared_table() -> None:
+    node = ["a", "b"] >> ops.Categorify(single_table=True)
+    workflow = nvt.Workflow(node).fit({"a": ["x", "y"], "b": ["p", "p"]})
+    op = node.op
+    assert isinstance(op, ops.Categorify)
+    workflow.update({"a": ["x"], "b": ["p"]})
+    assert op.extents_ == {}
+    workflow.update({"a": ["y"], "b": ["q"]})
+    assert op.extents_ == {"b": [[1, 9]]}  # its second value has id 9
+
+
 def test_a_shared_table_that_grew_is_saved_and_decoded(tmp_path: Path) -> None:
     workflow = nvt.Workflow(["a", "b"] >> ops.Categorify(single_table=True))
     workflow.fit({"a": ["x", "y"], "b": ["p", "q"]})

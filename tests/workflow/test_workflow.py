@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tabfeed as nvt
@@ -19,9 +22,11 @@ from tabfeed.errors import (
     NotFittedError,
     OperatorError,
     SchemaError,
+    TabfeedError,
     UnknownArgumentError,
     WorkflowError,
 )
+from tabfeed.execute import LocalExecutor
 from tabfeed.ops.node import iter_nodes
 
 DATA = {"c": ["b", "a", "b", None], "x": [1.0, None, 3.0, 5.0], "y": [0, 1, 1, 0]}
@@ -201,12 +206,89 @@ def fails(column: pl.Series) -> pl.Series:
     return column
 
 
-def test_a_failing_function_names_its_node() -> None:
+def notes(error: BaseException) -> str:
+    return " ".join(getattr(error, "__notes__", ()))
+
+
+needs_notes = pytest.mark.skipif(not hasattr(Exception, "add_note"), reason="no notes in 3.10")
+
+
+@needs_notes
+def test_a_failing_function_keeps_its_error_and_names_its_node(tmp_path: Path) -> None:
     node = ["x"] >> ops.FillMissing() >> ops.LambdaOp(fails)
-    with pytest.raises(
-        OperatorError, match=r"<fails of \[FillMissing of \[x\]\]> failed: RuntimeError: boom"
-    ):
+    with pytest.raises(RuntimeError, match="boom") as caught:
         nvt.Workflow(node).transform({"x": [1.0]})
+    assert "raised by the function of <fails of [FillMissing of [x]]>" in notes(caught.value)
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "a.parquet", row_group_size=1)
+    data = nvt.Dataset(tmp_path, part_size=1)
+    for run in (
+        lambda: nvt.Workflow(node).transform(data).to_arrow(),
+        lambda: nvt.Workflow(node >> ops.Normalize()).fit(data),
+    ):
+        with pytest.raises(RuntimeError, match="boom") as caught:
+            run()
+        assert "<fails of [FillMissing of [x]]>" in notes(caught.value)
+        assert "a.parquet, row group 0" in notes(caught.value)
+
+
+def stops(*_: Any) -> Any:
+    raise StopIteration("on purpose")
+
+
+def breaks(*_: Any) -> Any:
+    raise KeyError("lost")
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "Filter": lambda f: ["x", "c"] >> ops.Filter(f),
+    "LambdaOp": lambda f: ["x"] >> ops.LambdaOp(f, dtype="float64"),
+    "Rename": lambda f: ["x"] >> ops.Rename(f),
+    "Bucketize": lambda f: ["x"] >> ops.Bucketize(f),
+    "Subgraph": lambda f: ops.Subgraph("s", ["x"] >> ops.Clip(0), loop_until=f),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_a_function_that_raises_stop_iteration_ends_nothing(kind: str) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration raised by stops") as caught:
+        nvt.Workflow(FUNCTIONS[kind](stops)).transform(nvt.Dataset(DATA)).to_arrow()
+    assert isinstance(caught.value, TabfeedError)
+
+
+@needs_notes
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_a_function_that_fails_is_named(kind: str) -> None:
+    with pytest.raises(KeyError, match="lost") as caught:
+        nvt.Workflow(FUNCTIONS[kind](breaks)).transform(DATA)
+    assert type(caught.value) is KeyError
+    assert "raised by the function of <" in notes(caught.value)
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An error that takes no attributes, so no note either."""
+
+    code: int
+
+
+def freezes(*_: Any) -> Any:
+    raise Frozen(7)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_an_error_that_takes_no_attributes_keeps_its_type(kind: str) -> None:
+    with pytest.raises(Frozen):
+        nvt.Workflow(FUNCTIONS[kind](freezes)).transform(DATA)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_mapped_function_that_raises_stop_iteration_ends_nothing(threads: int) -> None:
+    data = nvt.Dataset(DATA, npartitions=4).map(stops, schema=nvt.Dataset(DATA).schema)
+    executor = LocalExecutor(threads)
+    with pytest.raises(RuntimeError, match="StopIteration raised by stops"):
+        list(data.iter_tables(executor=executor))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(executor.map(range(3), stops))
 
 
 def test_a_failing_lazy_operator_names_its_node() -> None:

@@ -1,13 +1,14 @@
-"""How the command line tells of an error: one sentence and a hint.
+"""How the command line reports an error: one sentence and a hint.
 
-What `tabfeed.errors` holds, and what the system refuses, is told as it is, with exit status 1.
-Anything else is a fault of ours or of the data's that nobody foresaw: its name is told, and how to
-see all of it. A line that cannot be understood exits with 2, told in the same form: Typer would
-draw a box around it, below a usage that seldom says what was wrong.
+Errors of `tabfeed.errors` and of the system are shown as they are, with exit status 1. Where they
+speak of Python's arguments, the command's options take their place. For any other error its name is
+shown, and how to see all of it. A line that cannot be understood exits with 2, in the same form:
+Typer would draw a box around it, below a usage that seldom says what was wrong.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -26,9 +27,16 @@ from tabfeed.errors import (
 __all__ = ["Group"]
 
 _ARGUMENTS = "tabfeed.arguments"
+# Arguments of Python's that options of the command line have other names for.
+_NAMES = {
+    "columns": "column",
+    "dtypes": "dtype",
+    "output_files": "files",
+    "on_bad_file": "skip_bad",
+}
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of the click that Typer brings
 _HINTS: dict[type[Exception], str] = {
-    DatasetExistsError: "on the command line, that is --overwrite",
+    DatasetExistsError: "--help after the command lists its options",
     BadFileError: "tabfeed convert and tabfeed rewrite leave out such files with --skip-bad",
     ArgumentError: "--help after the command lists its options",
     SourceNotFoundError: "give a file, a folder, a glob in quotes, or a URL such as s3://bucket/data",
@@ -60,7 +68,8 @@ class Group(ReadableGroup):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            _tell(_sentence(error), _hint(error, ctx.meta[_ARGUMENTS]))
+            sentence = _in_options(_sentence(error), ctx)
+            _tell(sentence, _hint(error, ctx.meta[_ARGUMENTS]))
             raise typer.Exit(1) from error
 
 
@@ -86,6 +95,25 @@ def _sentence(error: Exception) -> str:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
     return f"unexpected {type(error).__name__}: {error}"
+
+
+def _in_options(sentence: str, ctx: Any) -> str:
+    """An error's text with the options of the command in place of Python's arguments."""
+    command = ctx.command
+    for word in ctx.meta[_ARGUMENTS]:
+        command = getattr(command, "commands", {}).get(word, command)
+    for param in command.params:
+        flags = [flag for flag in param.opts if flag.startswith("--")]
+        if not flags:
+            continue
+        for name in [param.name, *(long for long, short in _NAMES.items() if short == param.name)]:
+            value = r"""(?:True|"skip")""" if param.is_flag else ""
+            sentence = re.sub(rf"\b{name}={value}", flags[0] + " " * (not param.is_flag), sentence)
+            sentence = re.sub(rf"(?<!\ba )\b{name} (?=is )", f"{flags[0]} ", sentence)
+    sentence = re.sub(r"""(--\w+) \{"(\w+)": "([^"]+)"\}""", r"\1 \2=\3", sentence)  # a dict of one
+    sentence = re.sub(r"(--\w+) \{'(\w+)': \.\.\.\}", r"\1 \2=TYPE", sentence)
+    sentence = re.sub(r"(--[\w-]+) +(?=[,;]|$)", r"\1", sentence)
+    return sentence.replace("  ", " ")
 
 
 def _hint(error: Exception, arguments: list[str]) -> str:

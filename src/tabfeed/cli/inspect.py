@@ -50,6 +50,12 @@ def inspect_command(
     console.print(_headline(facts), _folder(facts), sep="\n", highlight=False)
     console.print(_columns_table(facts))
     console.print(_files_table(facts.files, _folder(facts)))
+    if facts.index:
+        names = ", ".join(facts.index)
+        console.print(
+            f"[yellow]left out:[/] {names}, a pandas index; name it in columns= to have it",
+            highlight=False,
+        )
     for reason in facts.skipped:
         console.print(f"[yellow]left out:[/] {reason}")
 
@@ -58,9 +64,11 @@ def _headline(facts: Inspection) -> str:
     rows = "rows not counted" if facts.rows is None else f"[bold]{facts.rows:,}[/] rows"
     stored = [f.stored_bytes for f in facts.files if f.stored_bytes is not None]
     on_disk = f", {human_bytes(sum(stored))} on disk" if stored else ""
+    memory = facts.memory_bytes
+    in_memory = "" if memory is None else f", {human_bytes(memory)} in memory"
     return (
         f"{rows}, [bold]{len(facts.columns)}[/] columns, {len(facts.files):,} files, "
-        f"{facts.partitions:,} partitions{on_disk}, {human_bytes(facts.memory_bytes)} in memory"
+        f"{facts.partitions:,} partitions{on_disk}{in_memory}"
     )
 
 
@@ -89,7 +97,7 @@ def _column_row(column: ColumnFacts, rows: int | None) -> list[Text]:
         column.values,
         _share(column.nulls, rows),
         stored,
-        human_bytes(column.memory_bytes),
+        "" if column.memory_bytes is None else human_bytes(column.memory_bytes),
         _pages(column),
     ]
     return [Text(c) for c in cells]

@@ -101,7 +101,7 @@ def facts_of(dataset: Dataset) -> Facts:
     return Facts(
         rows=told.rows or 0,
         stored=sum(f.stored_bytes or 0 for f in told.files),
-        memory=told.memory_bytes,
+        memory=told.memory_bytes or 0,
         file_rows=tuple(sum(f.unit_rows) for f in files),
         group_rows=tuple(r for f in files for r in f.unit_rows),
         columns=columns,
@@ -124,7 +124,7 @@ def _column(column: ColumnSchema, told: ColumnFacts, schema: pa.Schema) -> Colum
         encoding=encoding,
         codecs=tuple(c for c in told.codecs if c != "UNCOMPRESSED"),
         stored=told.stored_bytes or 0,
-        memory=told.memory_bytes,
+        memory=told.memory_bytes or 0,
     )
 
 
@@ -148,6 +148,7 @@ def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
     if not whole:
         return None
     file = whole[len(whole) // 2]
+    file.check()
     group = file.metadata.row_group(file.metadata.num_row_groups // 2)
     step = max(1, group.num_columns // _LOOKED_AT)
     pages: list[Page] = []

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning, UnreadableFileError
+from tabfeed.errors import ArgumentError, BadFileError, UnreadableFileError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.skipping import unannounced
 
 __all__ = ["Source", "is_local", "name_of", "open_parquet_files"]
 
@@ -27,8 +27,7 @@ def open_parquet_files(
     try:
         return _only_parquet(Dataset(data, storage_options=storage_options)), []
     except (BadFileError, UnreadableFileError):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SkippedFileWarning)
+        with unannounced():
             rest = Dataset(data, storage_options=storage_options, on_bad_file="skip")
         bad = [s.reason for s in rest.skipped]
         return _only_parquet(Dataset(rest.files, storage_options=storage_options)), bad

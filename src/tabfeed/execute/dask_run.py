@@ -222,7 +222,9 @@ class Run:
             if batch:
                 alone_since, looked = None, time.monotonic()
                 continue
-            time.sleep(0.01)
+            with self._watched.thread_condition:  # told whenever a task is done
+                if not self._watched.has_ready():
+                    self._watched.thread_condition.wait(_LOOK_EVERY)
             if time.monotonic() - looked > _LOOK_EVERY:
                 alone_since = self._look(alone_since, "the run")
                 looked = time.monotonic()
@@ -277,9 +279,18 @@ class Run:
                     pass
             time.sleep(0.2)
         raise ClusterError(
-            f"{name}: the cluster lost this run's tasks ({why}), {self._again} times now, and is "
-            f"{self.client.status}; nothing was changed. Run it again once the cluster is well"
+            f"{name}: the cluster lost this run's tasks ({why}), {self._again} times now, and "
+            f"{self._state()}; nothing was changed. Run it again once the cluster is well"
         ) from why
+
+    def _state(self) -> str:
+        """What the cluster is like, for a message."""
+        if self.client.status != "running":
+            return f"its scheduler does not answer (the client is {self.client.status})"
+        workers = self.executor.surroundings.count_workers()
+        if not workers:
+            return f"no workers are left, nor did any come within {self.executor.patience:.0f} s"
+        return f"has {workers} workers"
 
     def cancel(self, futures: list[Future[Any]]) -> None:
         """Tell the cluster that nobody waits for these."""

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from tabfeed.errors import WorkflowError
+from tabfeed.errors import TabfeedError, WorkflowError
 
 __all__ = ["refuse_forked"]
 
@@ -43,11 +43,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 
 
-def refuse_forked() -> None:
-    """Raise if Polars would wait for threads that stayed in the parent."""
+def refuse_forked(what: str = "this workflow", error: type[TabfeedError] = WorkflowError) -> None:
+    """Raise if Polars would wait for threads that stayed in the parent.
+
+    Whatever hands Polars a frame, or takes one from it, calls this first.
+
+    Parameters
+    ----------
+    what
+        What Polars is needed for.
+    error
+        The type to raise.
+    """
     if _orphan:
-        raise WorkflowError(
-            "Polars, which runs this workflow, had started its threads when this process was "
-            "forked, and would wait for them without end: start processes with spawn (for a "
-            'DataLoader multiprocessing_context="spawn"), or use threads alone (num_workers=0)'
+        raise error(
+            f"Polars, which runs {what}, had started its threads when this process was forked, "
+            "and would wait for them without end: start processes with spawn or forkserver (for a "
+            'DataLoader multiprocessing_context="spawn", gunicorn without --preload), or use '
+            "threads alone (num_workers=0)"
         )

@@ -67,7 +67,8 @@ class LocalExecutor:
         """``fn`` of each item, in order, lazily."""
         source = iter(items)
         if self.threads == 1:
-            yield from map(fn, source)
+            for item in source:  # not yield from map: it would take fn's StopIteration for the end
+                yield fn(item)
             return
         with ThreadPoolExecutor(self.threads, thread_name_prefix="tabfeed-map") as pool:
             window: deque[Future[R]] = deque()

@@ -191,7 +191,8 @@ def _named(name: str) -> Iterator[None]:
         e.args = (f"{name}: {e.args[0] if e.args else e}", *e.args[1:])
         raise
     except Exception as e:
-        raise ClusterError(f"{name} failed: {type(e).__name__}: {e}") from e
+        said = "; ".join([str(e), *getattr(e, "__notes__", ())])
+        raise ClusterError(f"{name} failed: {type(e).__name__}: {said}") from e
 
 
 # -- looking around before the run ------------------------------------------------------

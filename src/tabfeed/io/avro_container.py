@@ -17,11 +17,24 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["CODECS", "Block", "Header", "find_blocks", "plain_block", "plain_header", "read_header"]
+__all__ = [
+    "CODECS",
+    "MOST_PLAIN",
+    "Block",
+    "Header",
+    "find_blocks",
+    "plain_block",
+    "plain_header",
+    "read_header",
+]
+
+MOST_PLAIN = 2**27
+"""Bytes that compressed blocks may always hold; more only if they are compressed to a hundredth."""
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
 _LONGEST_VARINT = 10
+_MOST_EMPTY_ROWS = 2**24  # rows of nothing but nulls, which take no bytes
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,9 @@ def read_header(data: bytes) -> Header:
     return Header(schema, codec, data[cursor.position : end], end)
 
 
-def find_blocks(file: pa.NativeFile, header: Header, size: int, window: int) -> Iterator[Block]:
+def find_blocks(
+    file: pa.NativeFile, header: Header, size: int, window: int, least: int
+) -> Iterator[Block]:
     """Hop over the blocks of a file.
 
     Parameters
@@ -110,6 +125,8 @@ def find_blocks(file: pa.NativeFile, header: Header, size: int, window: int) -> 
         The file, its header and its length.
     window
         Bytes to read at once: few where seeking is cheap, many where it is not.
+    least
+        The fewest bytes a row takes.
 
     Raises
     ------
@@ -127,6 +144,11 @@ def find_blocks(file: pa.NativeFile, header: Header, size: int, window: int) -> 
         start = first + cursor.position
         if rows < 0 or length < 0 or start + length + _SYNC > size:
             raise ValueError(f"the block at byte {position:,} does not fit into the file")
+        room = length if header.codec == "null" else max(MOST_PLAIN, 100 * length)
+        if rows * least > room or (not least and rows > _MOST_EMPTY_ROWS):
+            raise ValueError(
+                f"the block at byte {position:,} cannot hold the {rows:,} rows it announces"
+            )
         yield Block(rows, start, start + length)
         position = start + length + _SYNC
 
@@ -134,11 +156,29 @@ def find_blocks(file: pa.NativeFile, header: Header, size: int, window: int) -> 
 # -- codecs -----------------------------------------------------------------------------
 
 
-def _inflate(data: bytes) -> bytes:
-    return zlib.decompress(data, -15)
+# Each gives at most as many bytes as it is told, and one more where there are more.
 
 
-def _unsnappy(data: bytes) -> bytes:
+def _inflate(data: bytes, most: int) -> bytes:
+    return _all_of(zlib.decompressobj(-15), data, most)
+
+
+def _unbzip2(data: bytes, most: int) -> bytes:
+    return _all_of(bz2.BZ2Decompressor(), data, most)
+
+
+def _unxz(data: bytes, most: int) -> bytes:
+    return _all_of(lzma.LZMADecompressor(memlimit=2 * MOST_PLAIN), data, most)
+
+
+def _all_of(unpacker: Any, data: bytes, most: int) -> bytes:
+    plain: bytes = unpacker.decompress(data, most + 1)
+    if not unpacker.eof and len(plain) <= most:
+        raise ValueError("its compressed data are cut short")
+    return plain
+
+
+def _unsnappy(data: bytes, most: int) -> bytes:
     """Snappy, followed by the checksum of what it holds."""
     size = shift = 0
     for byte in data[:5]:
@@ -146,24 +186,26 @@ def _unsnappy(data: bytes) -> bytes:
         shift += 7
         if byte < 128:
             break
+    if size > most:
+        return bytes(most + 1)
     plain: bytes = pa.Codec("snappy").decompress(data[:-4], size, asbytes=True)
     if zlib.crc32(plain) != int.from_bytes(data[-4:], "big"):
         raise ValueError("its checksum is wrong")
     return plain
 
 
-def _unzstd(data: bytes) -> bytes:
+def _unzstd(data: bytes, most: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return bytes(stream.read())
+        return bytes(stream.read(most + 1))
 
 
-CODECS: dict[str, Callable[[bytes], bytes]] = {
-    "null": bytes,
+CODECS: dict[str, Callable[[bytes, int], bytes]] = {
+    "null": lambda data, most: data,
     "deflate": _inflate,
     "snappy": _unsnappy,
     "zstandard": _unzstd,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    "bzip2": _unbzip2,
+    "xz": _unxz,
 }
 
 

@@ -2,12 +2,15 @@
 
 Polars decodes, and stops the process with a panic at some types it does not know. So each
 column is translated first: types with the same bytes on disk as one it knows are given
-out as that (an enum is an int, a map is an array of records, a name is what it stands
-for), the rest are refused here, by the name of the column.
+out as that (an int and an enum are longs, since Polars drops the upper half of an int that is too
+large; a map is an array of records, a name is what it stands for), the rest are refused here, by
+the name of the column. So are types whose values take no bytes: a few bytes could announce any
+number of them.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +19,10 @@ import pyarrow as pa
 
 from tabfeed.errors import SchemaError
 
-__all__ = ["AvroColumn", "translate"]
+__all__ = ["AvroColumn", "least_bytes", "null_bytes", "probe", "translate"]
+
+_DEEPEST = 64
+_MOST_TYPES = 100_000  # a name stands for all of its type wherever it is used
 
 _PRIMITIVE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -36,8 +42,8 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-# An int, by where in a union its null stands.
-_INTS: dict[int | None, Any] = {None: "int", 0: ["null", "int"], 1: ["int", "null"]}
+# A long, by where in a union its null stands.
+_LONGS: dict[int | None, Any] = {None: "long", 0: ["null", "long"], 1: ["long", "null"]}
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ class _Names:
 
     known: dict[str, tuple[Any, str]] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
+    depth: int = 0
+    count: int = 0
 
     def enter(self, schema: dict[str, Any], scope: str = "") -> str:
         """Note a named type; returns the namespace inside it."""
@@ -128,7 +136,7 @@ def _enum_column(name: str, schema: Any, names: _Names, scope: str) -> AvroColum
         return None
     names.enter(enum, scope)
     dtype = pa.dictionary(pa.int32(), pa.string())
-    return AvroColumn(name, dtype, _INTS[place], tuple(enum["symbols"]))
+    return AvroColumn(name, dtype, _LONGS[place], tuple(enum["symbols"]))
 
 
 def _optional(schema: Any) -> tuple[Any, int | None]:
@@ -154,6 +162,16 @@ def _resolve(schema: Any, names: _Names, scope: str) -> tuple[Any, str]:
 
 def _translate(schema: Any, names: _Names, scope: str) -> tuple[Any, pa.DataType]:
     """What the decoder is given, and the Arrow type that comes of it."""
+    names.count += 1
+    names.depth += 1
+    if names.depth > _DEEPEST or names.count > _MOST_TYPES:
+        raise SchemaError(f"nested more than {_DEEPEST} levels deep, or of too many types")
+    translated = _translate_one(schema, names, scope)
+    names.depth -= 1
+    return translated
+
+
+def _translate_one(schema: Any, names: _Names, scope: str) -> tuple[Any, pa.DataType]:
     if isinstance(schema, list):
         inner, place = _optional(schema)
         if place is None:
@@ -181,20 +199,24 @@ def _primitive(kind: str, schema: dict[str, Any]) -> tuple[Any, pa.DataType]:
         return {"type": kind, "logicalType": logical}, _LOGICAL[kind, logical]
     if logical == "decimal" and kind == "bytes":
         return _decimal({"type": "bytes"}, schema)
-    return kind, _PRIMITIVE[kind]
+    return "long" if kind == "int" else kind, _PRIMITIVE[kind]
 
 
 def _decimal(wire: dict[str, Any], schema: dict[str, Any]) -> tuple[Any, pa.DataType]:
     precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
-    if precision > 38 or int(schema.get("size", 0)) > 16:
-        raise SchemaError(f"a decimal of {precision} digits; at most 38 are read")
+    if not 0 < precision <= 38 or int(schema.get("size", 0)) > 16:
+        raise SchemaError(f"a decimal of {precision} digits; 1 to 38 are read")
+    if not 0 <= scale <= precision:
+        raise SchemaError(f"a decimal of {precision} digits, {scale} of them after the point")
     wire = {**wire, "logicalType": "decimal", "precision": precision, "scale": scale}
     return wire, pa.decimal128(precision, scale)
 
 
 def _fixed(schema: dict[str, Any], names: _Names, scope: str) -> tuple[Any, pa.DataType]:
     names.enter(schema, scope)
-    wire = {"type": "fixed", "name": "f", "size": schema["size"]}
+    if not 0 < int(schema["size"]) < 2**31:
+        raise SchemaError(f"a fixed of {schema['size']} bytes is not read")
+    wire = {"type": "fixed", "name": "f", "size": int(schema["size"])}
     if schema.get("logicalType") == "decimal":
         return _decimal(wire, schema)
     return wire, pa.binary()
@@ -223,6 +245,8 @@ def _record(schema: dict[str, Any], names: _Names, scope: str) -> tuple[Any, pa.
     full = _full(schema["name"], inside)
     if full in names.open:
         raise SchemaError(f"the record {full!r} holds itself")
+    if not schema["fields"]:
+        raise SchemaError("a record without fields inside another is not read")
     names.open.append(full)
     fields, types = [], []
     for member in schema["fields"]:
@@ -240,4 +264,67 @@ _COMPLEX: dict[str, _Translate] = {
     "array": _array,
     "map": _map,
     "record": _record,
+}
+
+
+# -- bytes --------------------------------------------------------------------------------
+
+
+def least_bytes(wire: Any) -> int:
+    """The fewest bytes a value takes in a file.
+
+    Examples
+    --------
+    >>> least_bytes({"type": "record", "name": "r", "fields": [{"name": "x", "type": "double"}]})
+    8
+    """
+    kind = wire["type"] if isinstance(wire, dict) else wire
+    if kind == "record":
+        return sum(least_bytes(f["type"]) for f in wire["fields"])
+    if kind == "fixed":
+        return int(wire["size"])
+    return {"float": 4, "double": 8}.get(kind, 1) if isinstance(kind, str) else 1
+
+
+def null_bytes(wire: Any) -> int:
+    """The memory a null of a union takes, about: that of all its members."""
+    kind = wire["type"] if isinstance(wire, dict) else wire
+    if kind == "record":
+        return sum(null_bytes(f["type"]) for f in wire["fields"])
+    if isinstance(kind, list):
+        return sum(null_bytes(k) for k in kind if k != "null")
+    return int(wire["size"]) if kind == "fixed" else 16
+
+
+def probe(wire: Any) -> bytes:
+    r"""A value as it stands in a file, one that other data are not likely to resemble.
+
+    Examples
+    --------
+    >>> probe(["null", "string"])
+    b'\x02\nprobe'
+    """
+    kind = wire["type"] if isinstance(wire, dict) else wire
+    if isinstance(kind, list):
+        place = next(i for i, k in enumerate(kind) if k != "null")
+        return bytes([2 * place]) + probe(kind[place])
+    if kind == "record":
+        return b"".join(probe(f["type"]) for f in wire["fields"])
+    if kind == "array":
+        return b"\x02" + probe(wire["items"]) + b"\0"
+    if kind == "fixed":
+        size = int(wire["size"])
+        return (b"\x05probe" * (size // 6 + 1))[:size]
+    if kind == "int":  # with a logical type
+        return b"\x9e\x8d\x02"
+    return _PROBES[str(kind)]
+
+
+_PROBES: dict[str, bytes] = {
+    "boolean": b"\1",
+    "long": b"\xd6\xb4\x95\x24",
+    "float": struct.pack("<f", 7.03125),
+    "double": struct.pack("<d", 7.03125e-7),
+    "bytes": b"\nprobe",
+    "string": b"\nprobe",
 }

@@ -34,7 +34,11 @@ __all__ = [
 ]
 
 LONGEST_ROW = 256 * 2**20
-"""Bytes without a line end after which a file is taken not to be text."""
+"""Bytes without a line end after which a file is taken not to be text.
+
+The bound of what a line of text, compressed or not, may take of memory: twice this, and no more of
+a compressed file is unpacked (`text_file.read_head`, `Text.rows`).
+"""
 
 _IDLE_STREAMS = 4
 _SKIP_BYTES = 2**20
@@ -106,7 +110,8 @@ class Text:
         held = b""
         with self.at(offset) as read:
             while True:
-                more = size - len(held) if len(held) < size else min(len(held), 2**24)
+                most = max(1, LONGEST_ROW + 1 - len(held))
+                more = size - len(held) if len(held) < size else min(len(held), 2**24, most)
                 data = read(more if left is None else min(more, left))
                 left = None if left is None else left - len(data)
                 held += data
@@ -124,6 +129,7 @@ class Text:
 
     @contextmanager
     def _stream_at(self, offset: int) -> Iterator[_Stream]:
+        self.location.check()  # a stream that waited here goes on in the file that it opened
         stream = self._take(offset) or _Stream(self.location)
         try:
             stream.skip_to(offset)

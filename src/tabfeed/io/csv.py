@@ -6,13 +6,14 @@ hexadecimal ids as integers wherever a block happens to hold digits only, and no
 notices until the join is empty. A value that does not fit is an error that says which
 ``dtypes=`` would read it.
 
-Where Arrow's inference would lose something, text is kept: digits with leading zeros stay
-text, integers too large for int64 become uint64 or text, never a rounded double.
+Where a number would lose something of its text, text is kept: digits with leading zeros stay
+text, integers too large for int64 become uint64 or text, never a rounded double. Such a value after
+the first rows is an error (`exact_numbers`). Columns named in ``dtypes=`` are read as Arrow reads
+them: whoever asks for float64 gets the nearest one.
 """
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,16 +24,18 @@ import pyarrow.csv as pacsv
 
 from tabfeed.dtypes import format_type
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
-from tabfeed.io.byte_ranges import as_buffer, last_line_end
+from tabfeed.io.byte_ranges import Text, as_buffer, last_line_end
+from tabfeed.io.exact_numbers import InexactError, exact_numbers, has_large, padded_columns
 from tabfeed.io.failures import bad_file, refuse_duplicates, refuse_empty
 from tabfeed.io.quoted_lines import first_row_end, inside_quotes, last_row_end
 from tabfeed.io.source import Location, ReadOptions
-from tabfeed.io.text_file import Head, TextFile, read_head
+from tabfeed.io.text_file import Head, TextFile, at_line, read_head
 
 __all__ = ["CsvFormat", "open_csv"]
 
 _PARSE_BLOCK = 2**20
 _LARGEST_BLOCK = 2**31 - 2
+_NUMBERS = (pa.int64(), pa.uint64(), pa.float64())
 
 
 def open_csv(location: Location, options: ReadOptions) -> TextFile:
@@ -48,7 +51,12 @@ def open_csv(location: Location, options: ReadOptions) -> TextFile:
     form = CsvFormat(location, pa.schema([]), sep, options)
     names, head = _take_names(location, options, read_head(location, form.last_row_end), sep)
     form = replace(form, schema=pa.schema([(n, pa.string()) for n in names]))
-    form = replace(form, schema=_fix_types(form, head.text))
+
+    def fix_types(text: bytes) -> pa.Schema:
+        return _fix_types(form, text)
+
+    types = at_line(Text(location), head.offset, head.text, form.last_row_end, fix_types)
+    form = replace(form, schema=types)
     return TextFile(
         location,
         form,
@@ -100,14 +108,30 @@ def _line_end(text: bytes) -> int:
 
 
 def _split(location: Location, line: bytes, sep: str) -> list[str]:
+    """The fields of a line, by the same rules as those of the rows."""
+    line = line.rstrip(b"\r\n") + b"\n"
+    if line == b"\n":
+        return []
+    names = [f"f{i}" for i in range(line.count(sep.encode()) + 1)]
     try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise bad_file(location, f"is not text in UTF-8: it starts with {line[:40]!r}") from e
-    try:
-        return next(csv.reader([text.rstrip("\r\n")], delimiter=sep), [])
-    except csv.Error as e:
-        raise bad_file(location, f"has a first line that cannot be split: {e}") from e
+        fields = pacsv.read_csv(
+            as_buffer(line),
+            read_options=pacsv.ReadOptions(
+                autogenerate_column_names=True, block_size=len(line) + 1, use_threads=False
+            ),
+            parse_options=pacsv.ParseOptions(delimiter=sep, newlines_in_values=True),
+            convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+    except pa.ArrowInvalid as e:
+        what = f"has a first line that is not text in UTF-8, or cannot be split: {line[:40]!r}"
+        raise bad_file(location, what) from e
+    if fields.num_rows != 1:
+        raise bad_file(
+            location,
+            "ends its first line with a carriage return alone",
+            remedy="Convert its line ends to \\n or \\r\\n",
+        )
+    return [str(column[0]) for column in fields.columns]
 
 
 def _has_header(options: ReadOptions) -> bool:
@@ -131,31 +155,22 @@ def _fix_types(form: CsvFormat, text: bytes) -> pa.Schema:
 def _settle(form: CsvFormat, text: bytes, inferred: pa.Schema) -> pa.Schema:
     """The inferred types, less those that would lose something."""
     types = {f.name: pa.string() if pa.types.is_null(f.type) else f.type for f in inferred}
-    numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
+    numbers = [n for n, t in types.items() if t in _NUMBERS and n not in form.options.dtypes]
     if numbers:
-        texts = form.parse(text, {n: pa.string() for n in numbers}, numbers)
+        texts = form.parse(text, dict.fromkeys(numbers, pa.string()), numbers)
         types.update({n: _exact_type(types[n], texts.column(n)) for n in numbers})
     return pa.schema(list(types.items()))
 
 
 def _exact_type(inferred: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
-    if _any(pc.match_substring_regex(texts, "^[+-]?0[0-9]+$")):
-        return pa.string()
-    if inferred == pa.float64() and not _any(pc.match_substring_regex(texts, "[^0-9]")):
-        return pa.uint64() if _fits(texts, pa.uint64()) else pa.string()
-    return inferred
-
-
-def _any(flags: pa.ChunkedArray) -> bool:
-    return bool(pc.any(flags, min_count=0).as_py())
-
-
-def _fits(texts: pa.ChunkedArray, dtype: pa.DataType) -> bool:
+    if inferred == pa.float64():
+        fractions = pc.match_substring_regex(texts, "[^0-9]")
+        inferred = pa.float64() if pc.any(fractions, min_count=0).as_py() else pa.uint64()
     try:
-        texts.cast(dtype)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        exact_numbers(texts, inferred)
+    except InexactError:
+        return pa.string()
+    return inferred
 
 
 # -- rows -------------------------------------------------------------------------------
@@ -176,7 +191,32 @@ class CsvFormat:
             return pa.schema([self.schema.field(c) for c in columns]).empty_table()
         self._refuse_open_quote(text)
         types = {c: self.schema.field(c).type for c in columns}
-        return self.parse(text, types, list(columns))
+        given = self.options.dtypes
+        numbers = {c: t for c, t in types.items() if t in _NUMBERS and c not in given}
+        if not numbers:
+            return self.parse(text, types, list(columns))
+        names = self.schema.names
+        padded = [names[i] for i in padded_columns(text, self.sep, len(names))]
+        doubtful = [n for n in numbers if n in padded]
+        table = self.parse(text, {**types, **dict.fromkeys(doubtful, pa.string())}, list(columns))
+        table = self._as_numbers(table, table, types, doubtful)
+        doubles = [n for n, t in numbers.items() if t == pa.float64() and n not in doubtful]
+        if large := [n for n in doubles if has_large(table.column(n))]:
+            texts = self.parse(text, dict.fromkeys(large, pa.string()), large)
+            table = self._as_numbers(table, texts, types, large)
+        return table
+
+    def _as_numbers(
+        self, table: pa.Table, texts: pa.Table, types: dict[str, pa.DataType], names: list[str]
+    ) -> pa.Table:
+        """The table, some columns of it made of their texts; refuses a text that would change."""
+        for name in names:
+            try:
+                column = exact_numbers(texts.column(name), types[name])
+            except InexactError as e:
+                raise self._explain_value(name, types[name], repr(str(e))) from e
+            table = table.set_column(table.column_names.index(name), name, column)
+        return table
 
     def count(self, text: bytes) -> int:
         """Rows, by parsing the lines and converting one column without looking at it."""
@@ -239,7 +279,7 @@ class CsvFormat:
 
     def _refuse_open_quote(self, text: bytes) -> None:
         """A quoted field cut in two would be read as two rows; even quotes rule it out cheaply."""
-        if text.count(b'"') % 2 and inside_quotes(text, self.sep):
+        if b'"' in text and text.count(b'"') % 2 and inside_quotes(text, self.sep):
             raise bad_file(
                 self.location,
                 "has a quoted field that holds a line end, or a quote that is never closed",
@@ -251,19 +291,19 @@ class CsvFormat:
     def _explain(self, error: pa.ArrowInvalid, types: dict[str, pa.DataType]) -> BadFileError:
         message = str(error)
         if match := _CONVERSION.search(message):
-            return self._explain_value(int(match["column"]), match["value"], types)
+            name = self.schema.names[int(match["column"])]
+            return self._explain_value(name, types[name], match["value"])
         if match := _RAGGED.search(message):
             return self._explain_line(match)
         return bad_file(self.location, f"cannot be parsed: {message}", remedy=_QUOTED)
 
-    def _explain_value(self, index: int, value: str, types: dict[str, pa.DataType]) -> BadFileError:
-        name = self.schema.names[index]
-        wanted = format_type(types.get(name, self.schema.field(name).type))
+    def _explain_value(self, name: str, dtype: pa.DataType, value: str) -> BadFileError:
         whence = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
         other = "binary" if "UTF8" in value else "string"
         return bad_file(
             self.location,
-            f"has a value in column {name!r} that is not {wanted}, {whence}: {value}",
+            f"has a value in column {name!r} that is not {format_type(dtype)}, {whence}: "
+            f"{value[:200]}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{other}"}}, or what else holds all of its values',
         )

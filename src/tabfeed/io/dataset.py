@@ -7,6 +7,7 @@ partition, which is never larger than ``part_size`` in memory, whatever the file
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
 from tabfeed.io.table_map import SelectThen, TableMap
 from tabfeed.notebook import box
 from tabfeed.schema import Schema
+from tabfeed.user_functions import call
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +58,9 @@ class Dataset(Partitioned):
         ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"``, ``"avro"`` or ``"tfrecord"``; told from
         the names of the files, or their first bytes, when not given.
     part_size
-        Most memory a partition may take: ``"128MiB"`` by default.
+        Most memory a partition may take: ``"128MiB"`` by default. A single row that is larger is a
+        partition of its own. Reading a slice of a larger row group takes up to twice as much for a
+        moment, and Arrow itself some 50 MB.
     part_mem_fraction
         The same as a share of the GPU's memory, or of the free memory where there is no GPU.
     npartitions
@@ -67,7 +71,8 @@ class Dataset(Partitioned):
         For URLs, passed to the filesystem; besides, ``connections`` (most requests at a time, 8 by
         default) and ``deadline`` (seconds after which one is given up, 300).
     columns
-        Only these columns, in this order.
+        Only these columns, in this order. By default all but those that pandas stored as an index,
+        which come where they are named, here or in `schema`.
     filters
         Only rows for which these hold: ``[("day", ">=", 3)]``, or an Arrow expression.
     on_bad_file
@@ -134,7 +139,13 @@ class Dataset(Partitioned):
         self._files = self._files.with_types({**types, **types_of(schema)})
         self._filter = parse_filters(filters, self._files.schema)
         everything = with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
-        self.schema = everything if columns is None else select_columns(everything, columns)
+        said = set(columns or ()) | {c.name for c in schema or ()}
+        index = [n for n in self._files.index_columns if n not in said]
+        self._left_out = everything.select(index)
+        if columns is None:
+            self.schema = everything.select([n for n in everything.column_names if n not in index])
+        else:
+            self.schema = select_columns(everything, columns)
         self._cut_columns = tuple(self.column_names)
         for name in self._with_filter(self.column_names):
             if name in self._files.conflicts:
@@ -251,8 +262,16 @@ class Dataset(Partitioned):
         return new
 
     def select(self, columns: Sequence[str]) -> Dataset:
-        """Only these columns, in this order."""
-        return self._derive(schema=select_columns(self.schema, columns))
+        """Only these columns, in this order; a pandas index among them if it is named."""
+        known = self.schema
+        if not self._maps:
+            known = Schema([*known, *(c for c in self._left_out if c.name not in known)])
+        return self._derive(schema=select_columns(known, columns))
+
+    @property
+    def index_columns(self) -> list[str]:
+        """Columns of a pandas index, which are left out unless ``columns=`` names them."""
+        return [c.name for c in self._left_out if c.name not in self.schema]
 
     def with_schema(self, schema: Schema) -> Dataset:
         """The same data with other tags and remarks."""
@@ -299,7 +318,8 @@ class Dataset(Partitioned):
         needed = self._wanted(columns)
         if schema is None:
             nothing = self.select(needed)._empty()
-            schema = Schema.from_arrow((fn(nothing, 0) if numbered else fn(nothing)).schema)
+            made = call(fn, nothing, 0) if numbered else call(fn, nothing)
+            schema = Schema.from_arrow(made.schema)
         encoded = () if self._maps else tuple(c for c in dictionary if c in needed)
         step = TableMap(
             SelectThen(tuple(needed), fn) if self._maps else fn,
@@ -320,6 +340,22 @@ class Dataset(Partitioned):
         new = self._derive(_part_size=size, _npartitions=npartitions)
         vars(new).pop("partitions", None)
         new._cut_columns = tuple(self._source_columns)
+        return new
+
+    def _in_smaller_partitions(self, nbytes: int) -> Dataset:
+        """The same rows in partitions of at most `nbytes`; as it is where that could change them.
+
+        A map that changes the number of rows may need its partitions whole: a group cut in two
+        would become two groups.
+        """
+        if not all(m.keeps_rows for m in self._maps):
+            return self
+        return self.repartition(partition_size=nbytes)
+
+    def at_random(self) -> Dataset:
+        """The same for who reads partitions in a random order: no file stays open between two."""
+        new = copy.copy(self)
+        new._files = self._files.at_random()
         return new
 
     def persist(self) -> Dataset:
@@ -433,8 +469,11 @@ class Dataset(Partitioned):
         overwrite
             Replace the dataset that is there.
         memory_limit
-            What shuffling may hold in memory besides what reading itself takes; a quarter of what
-            is free by default. What does not fit waits on disk, beside the output.
+            Most memory that partitions in work, shuffling and files being written may take
+            together; a quarter of what is free by default. What does not fit waits on disk, beside
+            the output. Arrow itself takes some 50 MB, however small it is. A small limit makes
+            small row groups, unless `row_group_size` says how large. Partitions stay as they are
+            (see `part_size`) for ``PER_PARTITION`` and where a function is mapped over them.
         storage_options
             For URLs, passed to the filesystem.
         executor

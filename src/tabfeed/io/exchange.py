@@ -29,8 +29,8 @@ from tabfeed.errors import WriteError
 from tabfeed.execute import Executor
 from tabfeed.hashing import hash_columns
 from tabfeed.io.filesystem import Place
+from tabfeed.io.retry import reason, remedy
 from tabfeed.io.scatter import Ids, Room, by_key, decoded, keyed, sorted_bucket
-from tabfeed.io.staged import reason
 from tabfeed.io.take import take_rows
 from tabfeed.io.unify import conform
 from tabfeed.progress import Bar
@@ -308,8 +308,8 @@ def _naming(place: Place) -> Iterator[None]:
         yield
     except OSError as e:
         raise WriteError(
-            f"could not write the temporary file {place.name}: {reason(e)}; free some space there, "
-            "then run it again"
+            f"could not write the temporary file {place.name}: {reason(e)}. "
+            f"{remedy(e, writing=True)}, then run it again"
         ) from e
 
 

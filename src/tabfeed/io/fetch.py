@@ -4,12 +4,10 @@ A `Fetch` is asked for by whoever will need the bytes and begins at once. Whoeve
 ranges later finds it by them, begun or done: reading ahead needs no other agreement between
 the two. It lives as long as somebody holds it; dropped, what was not begun is not fetched.
 
-A request that fails is repeated after a pause that doubles, with some chance in it so that a
-thousand readers do not come back at once: after errors of the server, resets, answers cut short and
-answers that do not come. It is not repeated where that cannot help: no rights, no such object.
-Each repetition may take twice as long as the one before, so that a slow network gets its
-time and a dead connection is left early. All of it ends at a deadline, with an error that names
-the object.
+A request that fails is tried again (`tabfeed.io.retry`): after errors of the server, resets,
+answers cut short and answers that do not come. Each try may take twice as long as the one before,
+so that a slow network gets its time and a dead connection is left early. All of it ends at a
+deadline, with an error that names the object.
 
 Bytes are handed out only after the object's version was seen to be the one that was opened.
 """
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import os
 import queue
-import random
 import threading
 import time
 import weakref
@@ -30,16 +27,15 @@ import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
 from tabfeed.io.ranges import Range, largest_request, requests_for
-from tabfeed.io.remote import Final, RemoteOptions, Version, remote_of
+from tabfeed.io.remote import RemoteOptions, Version, remote_of
+from tabfeed.io.retry import FIRST_SHARE, reason, remedy, retry
 from tabfeed.io.source import Location
 from tabfeed.trace import span
 
 __all__ = ["Fetch", "begin", "persist", "version_of"]
 
 T = TypeVar("T")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_FIRST_SHARE = 8  # of the deadline, for the first try
-_MOST_TRIES = 6
+_UNEXPECTED = (TypeError, ValueError, LookupError, NotImplementedError, AttributeError)
 _IDLE_SECONDS = 5.0
 _TICK = 0.5
 _GRACE = 5.0
@@ -50,33 +46,28 @@ _GRACE = 5.0
 
 def persist(location: Location, what: str, call: Callable[[float], T]) -> T:
     """Call ``call(timeout)`` until it works or the location's deadline has come."""
-    options = location.remote or RemoteOptions()
-    begun = time.monotonic()
-    timeout, pause = options.deadline / _FIRST_SHARE, _FIRST_PAUSE
-    for tries in range(1, _MOST_TRIES + 1):
-        left = options.deadline - (time.monotonic() - begun)
-        try:
-            return call(max(0.01, min(timeout, left)))
-        except Final as e:
-            raise UnreadableFileError(f"{location.name} cannot be {what}: {e}") from e
-        except OSError as e:
-            wait = pause * random.uniform(0.5, 1.5)
-            spent = time.monotonic() - begun
-            if tries == _MOST_TRIES or spent + wait >= options.deadline:
-                raise UnreadableFileError(
-                    f"{location.name} cannot be {what}: {e}; tried {tries} times in {spent:.1f} s. "
-                    "Look at the server and the network, then go on from the last checkpoint"
-                ) from e
-        time.sleep(wait)
-        timeout, pause = timeout * 2, min(pause * 2, _LONGEST_PAUSE)
-    raise AssertionError("not reached")
+    deadline = (location.remote or RemoteOptions()).deadline
+    try:
+        return retry(call, deadline, first=FIRST_SHARE)
+    except FileNotFoundError as e:
+        raise UnreadableFileError(
+            f"{location.name} is gone: it was there when the dataset was opened. Open it again"
+        ) from e
+    except OSError as e:
+        raise UnreadableFileError(
+            f"{location.name} cannot be {what}: {reason(e)}. {remedy(e)}"
+        ) from e
+    except _UNEXPECTED as e:
+        raise UnreadableFileError(
+            f"{location.name} cannot be {what}: {type(e).__name__}: {e}"
+        ) from e
 
 
 def version_of(location: Location) -> Version:
     """What an object is now; refused if it is not the one that was listed or opened."""
     remote = remote_of(location.filesystem)
-    now = persist(location, "found", lambda t: remote.version(location.path, t))
-    if now.size != location.size or (location.tag and now.tag != location.tag):
+    now = persist(location, "read", lambda t: remote.version(location.path, t))
+    if not now.is_of(location.size, location.tag):
         raise _changed(location)
     return now
 
@@ -174,7 +165,7 @@ class _Progress:
         remote = remote_of(location.filesystem)
 
         def get(timeout: float) -> pa.Buffer:
-            data = remote.read(location.path, wanted.start, wanted.size, timeout)
+            data = remote.read(location.path, wanted.start, wanted.size, location.size, timeout)
             if data.size != wanted.size:
                 raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were asked for")
             return data
@@ -199,7 +190,7 @@ class _Progress:
             return
         with suppress(OSError):  # a range may have been refused because the object is another now
             now = remote_of(location.filesystem).version(location.path, _GRACE)
-            if now != Version(location.size, location.tag):
+            if not now.is_of(location.size, location.tag):
                 self.error = _changed(location)
 
 

@@ -13,9 +13,10 @@ import difflib
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,9 +30,24 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     UnreadableFileError,
 )
-from tabfeed.io.commit import STAGING, check_finished, read_manifest
+from tabfeed.execute import LocalExecutor
 from tabfeed.io.filesystem import HIVE_NULL, Place, place_of
+from tabfeed.io.local_files import local_info, refuse_special, walk
+from tabfeed.io.manifest import (
+    MANIFEST,
+    STAGING,
+    Manifest,
+    check_finished,
+    in_plain_reading,
+    is_data,
+    read_manifest,
+    saved_workflows,
+    writer_of,
+)
+from tabfeed.io.remote import Listed, remote_of
+from tabfeed.io.retry import FIRST_SHARE, reason, remedy, retry
 from tabfeed.io.source import Location
+from tabfeed.io.writers import signs, staged_files
 
 __all__ = ["Found", "find_files", "infer_engine", "outermost_key"]
 
@@ -46,6 +62,7 @@ _SUFFIXES = {
 _COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc", b"Obj\x01": "avro"}
 _GLOB = frozenset("*?[")
+_LOOKS = 5  # at a folder that writers replace meanwhile
 _SHARD = re.compile(r"-\d+-of-\d+$")  # train.tfrecord-00001-of-00010
 
 
@@ -54,7 +71,7 @@ class Found:
     """The files of a dataset, and what a manifest said of them."""
 
     files: tuple[Location, ...]
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
     folder: Place | None
 
 
@@ -68,45 +85,114 @@ def find_files(
     if not isinstance(source, str | os.PathLike):
         if not source:
             raise SourceNotFoundError("the list of paths is empty; there is nothing to open")
-        founds = [find_files(p, engine=engine, storage_options=storage_options) for p in source]
-        files = [f for found in founds for f in found.files]
-        return Found(tuple(_with_keys(files, _common_folder(files))), None, None)
-    place = place_of(source, storage_options)
+        return _from_list([place_of(p, storage_options) for p in source], engine)
+    unchecked = _Unchecked()
+    found = _find(place_of(source, storage_options), engine, unchecked)
+    unchecked.check()
+    return found
+
+
+def _from_list(places: Sequence[Place], engine: str | None) -> Found:
+    """Files of several paths, those on servers looked at side by side."""
+    unchecked = _Unchecked()
+    threads = max((p.remote.connections for p in places if p.remote is not None), default=1)
+    executor = LocalExecutor(threads=min(threads, len(places)))
+    founds = list(executor.map(places, lambda place: _find(place, engine, unchecked)))
+    unchecked.check()
+    files = [f for found in founds for f in found.files]
+    return Found(tuple(_with_keys(files, _common_folder(files))), None, None)
+
+
+def _find(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
     try:
-        if _GLOB.isdisjoint(place.path) or (place.local and os.path.exists(place.path)):
-            return _from_path(place, engine)  # or a real name that happens to hold a bracket
-        return _from_glob(place, engine)
+        if _GLOB.isdisjoint(place.path) or (place.local and os.path.lexists(place.path)):
+            return _from_path(place, engine, unchecked)  # or a name that happens to hold a bracket
+        return _from_glob(place, engine, unchecked)
     except PermissionError as e:
-        raise UnreadableFileError(f"{place.name} may not be read: {e.strerror or e}") from e
+        name = e.filename if place.local and isinstance(e.filename, str) else place.name
+        raise UnreadableFileError(f"{name} may not be read: {reason(e)}. {remedy(e)}") from e
     except TabfeedError:
         raise
+    except OSError as e:
+        raise UnreadableFileError(f"{place.name} cannot be opened: {reason(e)}. {remedy(e)}") from e
     except Exception as e:  # a server's; every library behind fsspec has errors of its own
         if place.local:
             raise
-        raise UnreadableFileError(f"{place.name} cannot be found: {e or type(e).__name__}") from e
+        raise UnreadableFileError(f"{place.name} cannot be opened: {type(e).__name__}: {e}") from e
 
 
-def _from_path(place: Place, engine: str | None) -> Found:
-    info = place.info()
-    if info.type == pafs.FileType.File:
+class _Unchecked:
+    """Folders of which it is not known yet whether they are being written."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, Place] = {}
+
+    def add(self, place: Place, folder: str) -> None:
+        """A folder with files, and the dataset that it is a part of."""
+        for path in (folder, outermost_key(folder)):
+            above = replace(place, path=path)
+            self._folders[above.name] = above
+
+    def check(self) -> None:
+        """Refuse a folder in the midst of being written, or one inside a dataset that is."""
+        folders = list(self._folders.values())
+        threads = max((f.remote.connections for f in folders if f.remote is not None), default=1)
+        executor = LocalExecutor(threads=max(1, min(threads, len(folders))))
+        list(executor.map(folders, _refuse_unfinished))
+
+
+def _refuse_unfinished(folder: Place) -> None:
+    try:
+        check_finished(folder)
+    except (PermissionError, NotADirectoryError):
+        return  # some stores forbid to look for what they do not have
+    except TabfeedError:
+        raise
+    except OSError as e:
+        raise UnreadableFileError(
+            f"{folder.name} cannot be opened: {reason(e)}. {remedy(e)}"
+        ) from e
+
+
+def _from_path(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+    there = _look(place)
+    if there.info.type == pafs.FileType.File:
         folder = posixpath.dirname(place.path)
-        _check_above(place, folder)
-        return Found(tuple(_with_keys([_location(place, info)], folder)), None, None)
-    if info.type == pafs.FileType.Directory:
-        return _from_folder(place, engine)
+        unchecked.add(place, folder)
+        if place.local:
+            refuse_special(place.path)
+        return Found(tuple(_with_keys([_location(place, there)], folder)), None, None)
+    if there.info.type == pafs.FileType.Directory:
+        return _from_folder(place, engine, unchecked)
+    if place.local and os.path.lexists(place.path):
+        refuse_special(place.path)
     raise SourceNotFoundError(_say_missing(place))
 
 
-def _check_above(place: Place, folder: str) -> None:
-    """Refuse a folder in the midst of being written, or one inside a dataset that is."""
-    for path in dict.fromkeys((folder, outermost_key(folder))):
-        check_finished(replace(place, path=path))
+def _look(place: Place) -> Listed:
+    """What a path is; a name that looks like a file's is looked at as one, ETag and all."""
+    if place.remote is None:
+        return Listed(local_info(place.path), "")
+    if engine_of(place.path) is not None:
+        remote = remote_of(place.filesystem)
+        try:
+            now = retry(
+                lambda timeout: remote.version(place.path, timeout),
+                place.remote.deadline,
+                first=FIRST_SHARE,
+                warn=place.name,
+            )
+        except (FileNotFoundError, IsADirectoryError):
+            pass
+        else:
+            return Listed(pafs.FileInfo(place.path, pafs.FileType.File, size=now.size), now.tag)
+    return Listed(place.info(), "")
 
 
-def _location(place: Place, info: pafs.FileInfo) -> Location:
-    return Location(
-        place.name, place.path, place.filesystem, int(info.size or 0), remote=place.remote
-    )
+def _location(place: Place, found: Listed) -> Location:
+    size = int(found.info.size or 0)
+    path = found.info.path if place.local else place.path
+    return Location(place.name, path, place.filesystem, size, remote=place.remote, tag=found.tag)
 
 
 def _say_missing(place: Place) -> str:
@@ -124,43 +210,130 @@ def _say_missing(place: Place) -> str:
 # -- folders ----------------------------------------------------------------------------
 
 
-def _from_folder(folder: Place, engine: str | None) -> Found:
-    _check_above(folder, folder.path)
-    manifest = read_manifest(folder)
-    infos = _list(folder)
-    if folder.local:
-        _refuse_dangling(folder.path)
-    visible = [i for i in infos if not _hidden(i.path, folder.path)]
-    chosen = _choose(folder, visible, engine)
+def _from_folder(folder: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+    for look in range(_LOOKS):
+        _refuse_unfinished(folder)
+        if outermost_key(folder.path) != folder.path:
+            unchecked.add(folder, folder.path)
+        manifest = read_manifest(folder)
+        try:
+            return _look_into(folder, manifest, engine)
+        except UnfinishedDatasetError:
+            if look and read_manifest(folder) == manifest:
+                raise
+    raise UnfinishedDatasetError(
+        f"{folder.name} is replaced again and again while it is opened; wait for its writers"
+    )
+
+
+def _look_into(folder: Place, manifest: Manifest | None, engine: str | None) -> Found:
+    """The files of a folder, if a writer does not replace them meanwhile."""
+    listed = {e.info.path: e for e in _list(folder)}
+    infos = [e.info for e in listed.values()]
+    chosen = _choose(folder, _part_of(folder, manifest, infos), engine)
     if not any(engine_of(i.path) for i in chosen):
         _refuse_beginnings(folder)
     if not chosen:
         _refuse_empty(folder, infos, engine)
-    if manifest is not None:
-        _check_manifest(folder, manifest, chosen)
-    files = [_location(replace(folder, path=i.path), i) for i in chosen]
+    files = [_location(replace(folder, path=i.path), listed[i.path]) for i in chosen]
     files.sort(key=lambda f: natural_key(f.path))
     if manifest is not None:  # the writer's order, then what was added since
-        order = {folder.child(f["name"]).path: i for i, f in enumerate(manifest["files"])}
-        files.sort(key=lambda f: order.get(f.path, len(order)))
+        _check_manifest(folder, manifest, chosen)
+        noted = {folder.child(f.name).path: (i, f) for i, f in enumerate(manifest.files)}
+        files.sort(key=lambda f: noted[f.path][0] if f.path in noted else len(noted))
+        here = manifest.folder == folder.path
+        for i, f in enumerate(files):
+            if f.path in noted:
+                entry = noted[f.path][1]
+                files[i] = replace(f, crc32=entry.crc32, etag=entry.etag if here else "")
     return Found(tuple(_with_keys(files, folder.path)), manifest, folder)
 
 
-def _list(folder: Place) -> list[pafs.FileInfo]:
-    infos = folder.filesystem.get_file_info(pafs.FileSelector(folder.path, recursive=True))
-    return [i for i in infos if i.type == pafs.FileType.File]
+def _part_of(
+    folder: Place, manifest: Manifest | None, infos: Sequence[pafs.FileInfo]
+) -> list[pafs.FileInfo]:
+    """The files that may be data: neither hidden, nor a writer's, nor another thing's."""
+    root = folder.path.rstrip("/") + "/"
+    names = {i.path.removeprefix(root): i for i in infos}
+    staged = [n.split("/") for n in names if n.startswith(f"{STAGING}/")]
+    at_work = {parts[1] for parts in staged if len(parts) > 2}
+    others = saved_workflows(names)
+    visible = {n: i for n, i in names.items() if not _hidden(i.path, folder.path)}
+    if manifest is None:
+        visible = {n: i for n, i in visible.items() if writer_of(n) not in at_work}
+        visible = {n: i for n, i in visible.items() if not n.startswith(others)}
+        _refuse_several_writers(folder, visible)
+        return _published(folder, list(visible.values()))
+    known = set(manifest.names)
+    added = {n for n in visible.keys() - known if is_data(n) and writer_of(n) is None}
+    above = {str(p) for n in added for p in PurePosixPath(n).parents} - {"."}
+    others += tuple(f"{f}/" for f in above if folder.child(f, MANIFEST).exists)
+    added = {n for n in added if not n.startswith(others)}
+    if added and at_work:  # a writer that did not come to delete what it replaced
+        for sign in signs(folder, [f"{writer}/" for writer in at_work]):
+            added -= set(sign.journal.removing)
+    return [i for n, i in names.items() if n in known or n in added]
 
 
-def _refuse_dangling(folder: str) -> None:
-    """A link to nothing is a file that is missing, and listings leave it out in silence."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(parent, name)
-            if not _hidden(path, folder) and engine_of(path) and not os.path.exists(path):
-                raise SourceNotFoundError(
-                    f"{path} is a link to {os.readlink(path)}, which does not exist; restore that "
-                    "file, or remove the link"
-                )
+def _refuse_several_writers(folder: Place, names: Iterable[str]) -> None:
+    """Without a manifest, nothing says which writer's files are the dataset."""
+    marked = {w: n for n in names if in_plain_reading(n) and (w := writer_of(n)) is not None}
+    if len(marked) > 1 and outermost_key(folder.path) == folder.path:
+        raise UnfinishedDatasetError(
+            f"{folder.name} holds files of {len(marked)} writers, such as "
+            f"{' and '.join(sorted(marked.values())[:2])}, and has no {MANIFEST} that says which "
+            "are the dataset: write it again with overwrite=True, or move the files of all "
+            f"writers but one away. To read them all, name them: {folder.child('*').name}"
+        )
+
+
+def _published(place: Place, infos: Sequence[pafs.FileInfo]) -> list[pafs.FileInfo]:
+    """The files but those that a writer has not published, or a killed one never will."""
+    known: dict[str, Callable[[str], bool]] = {}
+
+    def is_out(path: str) -> bool:
+        writer = writer_of(path)
+        if writer is None:
+            return True
+        root = outermost_key(posixpath.dirname(path))
+        if root not in known:
+            known[root] = _published_in(replace(place, path=root))
+        return known[root](path)
+
+    return [i for i in infos if is_out(i.path)]
+
+
+def _published_in(folder: Place) -> Callable[[str], bool]:
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        names = {folder.child(n).path for n in manifest.names}
+        return lambda path: path in names
+    writers = {n.partition("/")[0] for n in staged_files(folder)}
+    return lambda path: writer_of(path) not in writers
+
+
+def _list(
+    folder: Place, *, deep: bool = True, matches: re.Pattern[str] | None = None
+) -> list[Listed]:
+    """The files below a folder; where only some match, the folders, too."""
+    kinds = {pafs.FileType.File}
+    if matches is not None:
+        kinds.add(pafs.FileType.Directory)
+    if folder.remote is not None:
+        remote = remote_of(folder.filesystem)
+        listed = retry(
+            lambda timeout: remote.listing(folder.path, timeout, deep=deep),
+            folder.remote.deadline,
+            warn=folder.name,
+        )
+        return [e for e in listed if e.info.type in kinds]
+
+    def may_be_data(path: str) -> bool:
+        wanted = matches is None or matches.fullmatch(path) is not None
+        return wanted and engine_of(path) is not None and not _hidden(path, folder.path)
+
+    infos = walk(folder.path, may_be_data, deep=deep)
+    return [Listed(i, "") for i in infos if i.type in kinds]
 
 
 def _hidden(path: str, root: str) -> bool:
@@ -201,14 +374,12 @@ def _refuse_empty(folder: Place, infos: list[pafs.FileInfo], engine: str | None)
     raise SourceNotFoundError(f"the folder {folder.name} has no{kind} data files: {what}")
 
 
-def _check_manifest(
-    folder: Place, manifest: dict[str, Any], infos: Iterable[pafs.FileInfo]
-) -> None:
+def _check_manifest(folder: Place, manifest: Manifest, infos: Iterable[pafs.FileInfo]) -> None:
     """Every file the writer listed must be there, whole; files added since are read too."""
     root = folder.path.rstrip("/") + "/"
     sizes = {i.path.removeprefix(root): i.size for i in infos}
-    for entry in manifest["files"]:
-        name, size = entry["name"], entry["bytes"]
+    for entry in manifest.files:
+        name, size = entry.name, entry.nbytes
         if name not in sizes:
             raise UnfinishedDatasetError(
                 f"{folder.name} should hold {name}, which is missing; write the dataset again, or "
@@ -216,11 +387,11 @@ def _check_manifest(
             )
         if sizes[name] != size:
             raise UnfinishedDatasetError(
-                f"{root}{name} has {sizes[name]:,} bytes, and {size:,} when it was written: it was "
-                "cut short or changed; write the dataset again, or delete _tabfeed.json to read it "
-                "as it is"
+                f"{folder.child(name).name} has {sizes[name]:,} bytes, and {size:,} when it was "
+                "written: it was cut short or changed; write the dataset again, or delete "
+                "_tabfeed.json to read it as it is"
             )
-    extra = sizes.keys() - {entry["name"] for entry in manifest["files"]}
+    extra = sizes.keys() - set(manifest.names)
     if extra:
         import warnings
 
@@ -235,40 +406,50 @@ def _check_manifest(
 # -- globs ------------------------------------------------------------------------------
 
 
-def _from_glob(place: Place, engine: str | None) -> Found:
+def _from_glob(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
     pattern = place.path.rstrip("/")
     root = posixpath.dirname(pattern[: min(pattern.index(c) for c in _GLOB if c in pattern)])
-    matching = [i for i in _matching(place, root or "/", pattern) if f"/{STAGING}/" not in i.path]
-    infos = _choose(place, matching, engine)
+    listed = {e.info.path: e for e in _matching(place, root or "/", pattern)}
+    matching = [e.info for p, e in listed.items() if f"/{STAGING}/" not in p]
+    infos = _choose(place, _published(place, matching), engine)
     if not infos:
         raise SourceNotFoundError(
             f"no file matches {place.name}; "
             + ("check the pattern" if _exists(place, root) else f"there is no folder {root}")
         )
     for parent in {posixpath.dirname(i.path) for i in infos}:
-        _check_above(place, parent)
-    files = [_location(replace(place, path=i.path), i) for i in infos]
+        unchecked.add(place, parent)
+    files = [_location(replace(place, path=i.path), listed[i.path]) for i in infos]
     files.sort(key=lambda f: natural_key(f.path))
     return Found(tuple(_with_keys(files, root)), None, None)
 
 
-def _matching(place: Place, root: str, pattern: str) -> list[pafs.FileInfo]:
+def _matching(place: Place, root: str, pattern: str) -> list[Listed]:
     """The files that match, and those in folders that do; hidden ones only if named as such."""
     matches = re.compile(_glob_to_regex(pattern))
     beyond = pattern[len(root) :].strip("/")
     deep = "/" in beyond or "**" in beyond
     hidden_too = any(part.startswith((".", "_")) for part in beyond.split("/"))
-    selector = pafs.FileSelector(root, recursive=deep, allow_not_found=True)
-    found: dict[str, pafs.FileInfo] = {}
-    for info in place.filesystem.get_file_info(selector):
-        if not matches.fullmatch(info.path) or (_hidden(info.path, root) and not hidden_too):
+    if place.local and not os.path.isdir(root):
+        return []
+    found: dict[str, Listed] = {}
+    for entry in _list(replace(place, path=root), deep=deep, matches=matches):
+        path = entry.info.path
+        if not matches.fullmatch(path) or (_hidden(path, root) and not hidden_too):
             continue
-        if info.type == pafs.FileType.File:
-            found[info.path] = info
-        elif info.type == pafs.FileType.Directory and not beyond.endswith("**"):
-            inside = _list(replace(place, path=info.path))
-            found.update({i.path: i for i in inside if not _hidden(i.path, info.path)})
+        if entry.info.type == pafs.FileType.File:
+            found[path] = entry
+        elif not beyond.endswith("**"):
+            inside = _list(replace(place, path=path))
+            if not _holds_workflow(path, [e.info for e in inside]):
+                found.update({e.info.path: e for e in inside if not _hidden(e.info.path, path)})
     return list(found.values())
+
+
+def _holds_workflow(folder: str, infos: Sequence[pafs.FileInfo]) -> bool:
+    above = posixpath.dirname(folder) + "/"
+    base = posixpath.basename(folder) + "/"
+    return base in saved_workflows(i.path.removeprefix(above) for i in infos)
 
 
 def _exists(place: Place, path: str) -> bool:
@@ -376,7 +557,7 @@ def infer_engine(file: Location, *, text_options: bool) -> str:
         with file.open() as f:
             start = bytes(f.read(12))
     except OSError as e:
-        raise UnreadableFileError(f"{file.name} cannot be read: {e}") from e
+        raise UnreadableFileError(f"{file.name} cannot be read: {reason(e)}. {remedy(e)}") from e
     if start[:4] in _MAGIC:
         return _MAGIC[start[:4]]
     if _is_tfrecord(start):

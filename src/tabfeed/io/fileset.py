@@ -13,11 +13,15 @@ next.
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain, groupby
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,13 +29,17 @@ from tabfeed.budget import free_memory
 from tabfeed.errors import (
     BadFileError,
     ColumnNotFoundError,
+    SchemaError,
     SourceNotFoundError,
+    UnfinishedDatasetError,
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
+from tabfeed.io.failures import reading
 from tabfeed.io.fetch import Fetch
 from tabfeed.io.filters import Filter
-from tabfeed.io.parquet import HELD_BYTES, ParquetFile
+from tabfeed.io.frames import MemoryTable
+from tabfeed.io.parquet import HELD_BYTES, STREAM_BYTES, ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.skipping import CannotRead, SkipList, Skipped
@@ -44,7 +52,7 @@ __all__ = ["FileSet", "open_files"]
 _OPEN_THREADS = 16
 _OPEN_TASKS = 64
 _STREAM_ROWS = 65_536
-_STREAM_BYTES = 16 * 2**20
+_CURSOR_BYTES = 16 * 2**20  # that units left open may keep
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
@@ -55,7 +63,12 @@ def open_files(
 
     def try_open(location: Location) -> DataFile | CannotRead:
         try:
-            return open_format(location.pinned(), options)
+            with reading(location):
+                pinned = _as_written(location.pinned())
+            file = open_format(pinned, options)
+            if skips.allowed and isinstance(file, ParquetFile):
+                file.check()
+            return file
         except (BadFileError, UnreadableFileError) as e:
             if not skips.allowed:
                 raise
@@ -84,6 +97,45 @@ def open_files(
         [dict(loc.keys) for loc, _ in good],
         skips,
     )
+
+
+def _as_written(location: Location) -> Location:
+    """Refuse an object that is another than the one the manifest names."""
+    found = re.search(r'ETag="?([^" ]+)', location.tag, re.IGNORECASE)
+    if location.etag and found and found[1] != location.etag:
+        raise UnfinishedDatasetError(
+            f"{location.name} is another object than the one that was written: its ETag is "
+            f"{found[1]}, and {location.etag} in the manifest; write the dataset again, or delete "
+            "_tabfeed.json to read it as it is"
+        )
+    return location
+
+
+class _Cursor:
+    """A unit that is being streamed, and the row it stands at."""
+
+    def __init__(
+        self, key: tuple[int, int, tuple[str, ...]], batches: Iterator[pa.RecordBatch]
+    ) -> None:
+        self.key, self.at, self.held = key, 0, 0
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, start: int, rows: int | None) -> Iterator[pa.RecordBatch]:
+        """Rows from `start` on, which lies not before `at`; all that are left by default."""
+        end = None if rows is None else start + rows
+        while end is None or self.at < end:
+            batch, self._rest = self._rest or next(self._batches, None), None
+            if batch is None:
+                return
+            first, self.at = self.at, self.at + batch.num_rows
+            if self.at <= start:
+                continue
+            low = max(0, start - first)
+            if end is not None and self.at > end:
+                self._rest, self.at = batch.slice(end - first), end
+                batch = batch.slice(0, end - first)
+            yield batch.slice(low)
 
 
 class FileSet:
@@ -124,10 +176,15 @@ class FileSet:
         self.skips = skips
         self._own = _column_sets(self.files)
         self._checked: dict[tuple[int, int], set[str]] = {}
+        self._cursors: list[_Cursor] = []
+        self._in_turn = True
         self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
         schema, self.conflicts = join_schemas(named, types)
         self.schema = _with_keys(schema, self.keys, types or {})
+        # An empty TFRecord shard has neither columns nor units: that is no error.
+        if not self.schema.names and any(f.unit_rows for f in self.files):
+            raise SchemaError(f"{self.names[0]} has no columns, so there is nothing to read")
 
     def with_types(self, types: Mapping[str, pa.DataType]) -> FileSet:
         """The same files, some columns given another type as they are read."""
@@ -143,6 +200,16 @@ class FileSet:
             target = pa.schema([new.schema.field(c) for c in changed])
             conform(part.empty_table(), target, where=name)
         return new
+
+    @cached_property
+    def index_columns(self) -> tuple[str, ...]:
+        """The columns that are a pandas index in every file that has them."""
+        index = [frozenset(getattr(f, "index_columns", ())) for f in self.files]
+        if not any(index):
+            return ()
+        plain = {n for own, left in zip(self._own, index, strict=True) for n in own - left}
+        named = frozenset().union(*index) - plain
+        return tuple(n for n in self.schema.names if n in named)
 
     # -- units ----------------------------------------------------------------------
 
@@ -168,10 +235,20 @@ class FileSet:
             return list(pieces)
         return list(LocalExecutor().map(pieces, count))
 
-    def nbytes(self, piece: Piece, columns: Sequence[str]) -> int:
-        """Estimate of what these columns of a unit take in memory."""
+    def nbytes(self, piece: Piece, columns: Sequence[str]) -> int | None:
+        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
         own = self._own_columns(piece.file, columns)
         return self.files[piece.file].nbytes(piece.unit, own)
+
+    def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
+        """What each row of a piece takes in memory; None if they are alike, or nobody knows."""
+        file, own = self.files[piece.file], self._own_columns(piece.file, columns)
+        if not isinstance(file, ParquetFile | MemoryTable) or not own:
+            return None
+        sizes = file.row_bytes(piece.unit, own)
+        if sizes is None or piece.rows is None:
+            return sizes
+        return sizes[piece.start : piece.start + piece.rows]
 
     def _own_columns(self, index: int, columns: Sequence[str]) -> list[str]:
         own = self._own[index]
@@ -287,6 +364,8 @@ class FileSet:
     def _once_through(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table] | None:
         """A unit from a piece on, by whatever holds less of it; None if either is too much."""
         streamed, whole = self._held(piece, columns), self.nbytes(piece, columns)
+        if whole is None:
+            return self._slices(piece, columns, rows=None)
         if min(streamed, whole) > max(HELD_BYTES, free_memory() // _HELD_SHARE):
             return None
         if streamed <= whole:
@@ -310,10 +389,10 @@ class FileSet:
     def _rows_at_once(self, piece: Piece, own: Sequence[str]) -> int:
         """How many rows to decode at a time: fewer where they are wide."""
         file = self.files[piece.file]
-        rows = file.unit_rows[piece.unit]
-        if not rows:
+        rows, nbytes = file.unit_rows[piece.unit], file.nbytes(piece.unit, own)
+        if not rows or nbytes is None:
             return _STREAM_ROWS
-        return max(1, min(_STREAM_ROWS, _STREAM_BYTES * rows // file.nbytes(piece.unit, own)))
+        return max(1, min(_STREAM_ROWS, STREAM_BYTES * rows // nbytes))
 
     def _read_run(
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
@@ -371,17 +450,46 @@ class FileSet:
         """Rows of a unit from ``piece.start`` on, as a stream that never holds the unit whole."""
         if self.skips.allowed and not self._sound(piece, columns):
             return
-        skip, left = piece.start, rows
-        for batch in self.batches(piece, columns):
-            drop = min(skip, batch.num_rows)
-            skip -= drop
-            part = batch.slice(drop) if left is None else batch.slice(drop, left)
-            if left is not None:
-                left -= part.num_rows
-            if part.num_rows:
-                yield self._add_keys(pa.Table.from_batches([part]), piece.file, columns)
-            if left == 0:
-                return
+        file = self.files[piece.file]
+        key = (piece.file, piece.unit, tuple(columns))
+        cursor = self._resume(key, piece.start) or _Cursor(key, self.batches(piece, columns))
+        for batch in cursor.take(piece.start, rows):
+            yield self._add_keys(pa.Table.from_batches([batch]), piece.file, columns)
+        if isinstance(file, ParquetFile) and cursor.at < file.count(piece.unit):
+            self._keep(cursor, self._held(piece, columns), local=file.location.remote is None)
+
+    def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
+        """What was left open before a row of a unit, closest to it; nobody else has it then."""
+        fit = [c for c in list(self._cursors) if c.key == key and c.at <= start]
+        if not fit:
+            return None
+        closest = max(fit, key=lambda c: c.at)
+        try:
+            self._cursors.remove(closest)
+        except ValueError:  # another thread was faster
+            return None
+        return closest
+
+    def _keep(self, cursor: _Cursor, held: int, *, local: bool) -> None:
+        """Leave a unit open where reading stopped: the next slice need not decode what is before.
+
+        As long as that takes little memory. What a server sends is there as a whole: not that.
+        """
+        cursor.held = held
+        if local and self._in_turn:
+            self._cursors.append(cursor)
+        while sum(c.held for c in list(self._cursors)) > _CURSOR_BYTES:
+            with suppress(IndexError):
+                self._cursors.pop(0)
+
+    def at_random(self) -> FileSet:
+        """The same files for who reads slices in a random order: none is left open."""
+        new = copy.copy(self)
+        new._in_turn = False
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_cursors": []}
 
     # -- leaving out ----------------------------------------------------------------
 

@@ -19,7 +19,9 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, MissingExtraError
+from tabfeed.io.local_files import refuse_special
 from tabfeed.io.remote import RemoteOptions, split_options
+from tabfeed.io.retry import with_retries
 from tabfeed.io.s3 import arrow_s3
 
 __all__ = ["HIVE_NULL", "Place", "place_of"]
@@ -65,7 +67,9 @@ class Place:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read_text(self) -> str:
-        """The whole file as text."""
+        """The whole file as text; a pipe or a device is refused, since reading may not end."""
+        if self.local and self.info().type == pafs.FileType.Unknown:
+            refuse_special(self.path)
         with self.filesystem.open_input_stream(self.path, compression=None) as f:
             return bytes(f.read()).decode("utf-8")
 
@@ -94,7 +98,8 @@ def place_of(
         inner = text.partition("://")[2].strip("/")
         s3 = arrow_s3(inner.partition("/")[0], options, remote.deadline)
         if s3 is not None:
-            return Place(inner, s3, f"{protocol}://", remote)
+            prefix = f"{protocol}://"
+            return Place(inner, with_retries(s3, prefix, remote), prefix, remote)
     return _through_fsspec(text, remote, options)
 
 
@@ -102,6 +107,9 @@ def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -
     import fsspec
 
     protocol = text.partition("://")[0]
+    if protocol in _EXTRAS:  # so that our deadline counts, not the library's many tries
+        config = {"retries": {"total_max_attempts": 2}, **options.get("config_kwargs", {})}
+        options = {**options, "config_kwargs": config}
     try:
         filesystem, inner = fsspec.core.url_to_fs(text, **options)
     except ImportError as e:
@@ -111,4 +119,5 @@ def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -
     except ValueError as e:
         raise ArgumentError(f"{text}: {e}") from e
     prefix = "" if "://" in inner else f"{protocol}://"  # HTTP paths are whole URLs
-    return Place(inner, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), prefix, remote)
+    arrow = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return Place(inner, with_retries(arrow, prefix, remote), prefix, remote)

@@ -2,22 +2,40 @@
 
 A filter is an Arrow expression, or a list of ``(column, operator, value)`` triples that
 must all hold, or a list of such lists of which one must hold.
+
+NaN equals nothing and is neither below nor above anything, as in all arithmetic: so rows with NaN
+are in ``!=`` and ``not in`` only, and a filter that compares with NaN is refused.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from tabfeed.dtypes import holds_union
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 
 __all__ = ["Filter", "parse_filters"]
 
+_OPERATORS: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "==": eq,
+    "=": eq,
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+_SETS = ("in", "not in")
 _ABSENT = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
 
@@ -30,7 +48,13 @@ class Filter:
 
     def apply(self, table: pa.Table) -> pa.Table:
         """The rows for which it is true; null counts as false."""
-        return table.filter(self.expression)
+        try:
+            return table.filter(self.expression)
+        except pa.ArrowException as e:
+            raise ArgumentError(
+                f"the filter {self.expression} cannot be evaluated: {e}. Compare with values of "
+                "the column's own type, such as pyarrow.scalar(5, 'uint64')"
+            ) from e
 
     def __repr__(self) -> str:
         return str(self.expression)
@@ -42,7 +66,7 @@ def parse_filters(filters: Any, schema: pa.Schema) -> Filter | None:
     Examples
     --------
     >>> parse_filters([("x", ">", 3), ("y", "==", 1)], pa.schema({"x": "int64", "y": "int8"}))
-    ((x > 3) and (y == 1))
+    ((x >= 4) and (y == 1))
     """
     if filters is None:
         return None
@@ -58,8 +82,10 @@ def parse_filters(filters: Any, schema: pa.Schema) -> Filter | None:
     if not any_of:
         return None
     try:
-        expression = pq.filters_to_expression(any_of)
-    except (TypeError, ValueError, pa.ArrowException) as e:
+        expression = reduce(
+            or_, (reduce(and_, (_condition(*t, schema) for t in all_of)) for all_of in any_of)
+        )
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as e:
         raise ArgumentError(f"filters is {filters!r}: {e}") from e
     _check(expression, schema)
     return Filter(expression, names)
@@ -93,12 +119,109 @@ def _refuse_null(name: Any, op: Any, value: Any) -> None:
             f"the filter ({name!r}, {op!r}, None) holds for no row, as null equals nothing; "
             f"write pyarrow.compute.field({name!r}).is_null(), or .is_valid()"
         )
+    if any(_is_nan(v) for v in (value if op in _SETS and np.iterable(value) else [value])):
+        raise ArgumentError(
+            f"the filter ({name!r}, {op!r}, {value!r}) compares with NaN, which equals nothing; "
+            f"write pyarrow.compute.field({name!r}).is_nan(), or ~ before it"
+        )
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating | Decimal) and value != value
+
+
+def _condition(name: str, op: str, value: Any, schema: pa.Schema) -> pc.Expression:
+    """One triple; the value is given the column's type, exactly, before they are compared.
+
+    Arrow would bring both to a type in between, which cannot hold a number of 2**63 in one row,
+    and fail there.
+    """
+    column, dtype = pc.field(name), schema.field(name).type
+    dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    if op in _SETS:
+        if isinstance(value, str | bytes) or not np.iterable(value):
+            raise TypeError(f"{op!r} takes a list of values, not {value!r}")
+        found = column.isin(_values(value, dtype))
+        return ~found if op == "not in" else found
+    if op not in _OPERATORS:
+        raise ValueError(f"{op!r} is not one of {', '.join([*_OPERATORS, *_SETS])}")
+    if pa.types.is_integer(dtype) and _is_number(value):
+        return _compare_whole(column, op, value, dtype)
+    if pa.types.is_floating(dtype) and _is_number(value):
+        value = pa.scalar(float(value), dtype)
+    elif pa.types.is_temporal(dtype) and isinstance(value, str):
+        value = pa.scalar(value).cast(dtype)
+    compared: pc.Expression = _OPERATORS[op](column, value)
+    return compared
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | Decimal) and not isinstance(value, bool)
+
+
+def _compare_whole(column: pc.Expression, op: str, value: Any, dtype: pa.DataType) -> pc.Expression:
+    """A column of whole numbers and any number, also one that its type does not hold."""
+    lowest, highest = _limits(dtype)
+    bounded = min(max(value, lowest - 1), highest + 1)  # infinity among them
+    below = math.floor(bounded)
+    above = below if below == bounded else below + 1
+    if op in ("==", "=", "!="):
+        if below < above or not lowest <= below <= highest:
+            return pc.scalar(False) if op != "!=" else column.is_valid()
+        return _OPERATORS[op](column, pa.scalar(below, dtype))
+    if op in ("<", "<="):
+        most = below if op == "<=" else above - 1
+        if not lowest <= most < highest:
+            return column.is_valid() if most >= highest else pc.scalar(False)
+        return column <= pa.scalar(most, dtype)
+    least = above if op == ">=" else below + 1
+    if not lowest < least <= highest:
+        return column.is_valid() if least <= lowest else pc.scalar(False)
+    return column >= pa.scalar(least, dtype)
+
+
+def _limits(dtype: pa.DataType) -> tuple[int, int]:
+    bits = dtype.bit_width
+    if pa.types.is_unsigned_integer(dtype):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _values(values: Iterable[Any], dtype: pa.DataType) -> pa.Array:
+    """Those of a set's values that a column can have, in its type."""
+    kept: list[Any] = []
+    for value in values:
+        if pa.types.is_integer(dtype) and _is_number(value):
+            lowest, highest = _limits(dtype)
+            if lowest <= value <= highest and math.floor(value) == value:
+                kept.append(int(value))
+        elif pa.types.is_floating(dtype) and _is_number(value):
+            kept.append(float(value))
+        elif pa.types.is_boolean(dtype) and _is_number(value):
+            kept += [bool(value)] if value in (0, 1) else []
+        elif value is not None and (pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)):
+            kept += _cast(value, dtype)
+        else:
+            kept.append(value)
+    return pa.array(kept, dtype)
+
+
+def _cast(value: Any, dtype: pa.DataType) -> list[pa.Scalar]:
+    """The value in that type, if the type holds it."""
+    given = pa.scalar(value)
+    try:
+        return [given.cast(dtype)]
+    except pa.ArrowInvalid:
+        if isinstance(value, str):  # not a date at all
+            raise
+        return []
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
     """Try it on an empty table, so that a wrong column or type is said now, not while reading."""
+    known_types = pa.schema([f for f in schema if not holds_union(f.type)])
     try:
-        schema.empty_table().filter(expression)
+        known_types.empty_table().filter(expression)
     except (pa.ArrowException, TypeError, KeyError) as e:
         if absent := _ABSENT.search(str(e)):
             raise ColumnNotFoundError(absent[1], schema.names) from e

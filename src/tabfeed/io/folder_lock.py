@@ -23,6 +23,11 @@ class FolderLock:
         self._path = path
         self._descriptor: int | None = None
 
+    @property
+    def held(self) -> bool:
+        """Whether the folder is locked; it is not where there are no locks."""
+        return self._descriptor is not None
+
     def take(self, *, needed: bool = False) -> None:
         """Lock the folder, or say that somebody else has.
 

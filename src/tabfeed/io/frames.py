@@ -6,15 +6,16 @@ scanner) is first put on disk as an Arrow stream, since a dataset must be readab
 every epoch; the file goes when the dataset does. An Arrow dataset of plain Parquet files is
 not copied: `tabfeed.io.arrow_datasets` opens its files.
 
-The names of a pandas index are columns like any other; an index without a name only
-numbers the rows, and goes.
+A pandas index without a name only numbers the rows, and goes; one with a name is a column that is
+left out unless it is asked for, as in files (`tabfeed.io.pandas_index`).
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError
+from tabfeed.errors import ArgumentError, DatasetError, DuplicateColumnError, SchemaError
+from tabfeed.execute.forks import refuse_forked
+from tabfeed.io.pandas_index import index_columns
+from tabfeed.io.row_sizes import sizes_in_table
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import DataFile, Location, ReadOptions
 from tabfeed.io.temporary import TemporaryFolder
@@ -37,9 +41,12 @@ __all__ = ["DaskFrame", "MemoryTable", "TemporaryFolder", "arrow_from_frame", "a
 class MemoryTable:
     """An Arrow table as a file of one unit."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, index: Sequence[str] = ()) -> None:
         _refuse_twins(table.column_names, "table")
         self.table = table
+        only_index = len(index) == table.num_columns
+        noted = index_columns(table.column_names, table.schema.metadata)
+        self.index_columns = noted if only_index else tuple(index) or noted
         self.schema = table.schema.remove_metadata()
         self.unit_rows: Sequence[int | None] = [table.num_rows]
 
@@ -50,6 +57,14 @@ class MemoryTable:
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Bytes of these columns."""
         return max(1, sum(int(self.table.column(c).nbytes) for c in columns))
+
+    def row_bytes(self, unit: int, columns: Sequence[str]) -> np.ndarray[Any, Any] | None:
+        """Bytes of each row; None if all are of one size."""
+        encoded = [c for c in columns if pa.types.is_dictionary(self.schema.field(c).type)]
+        sizes = sizes_in_table(self.table.select([c for c in columns if c not in encoded]))
+        if sizes is not None and encoded:
+            sizes += self.nbytes(unit, encoded) / len(sizes)
+        return sizes
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """The columns, without a copy."""
@@ -70,35 +85,59 @@ def _refuse_twins(names: Sequence[str], what: str) -> None:
 
 
 class DaskFrame:
-    """A Dask DataFrame: a unit a partition, computed when it is read."""
+    """A Dask DataFrame: a unit a partition, computed when it is read.
+
+    Threads compute partitions side by side, but one at a time plans: Dask's expressions are full
+    of ``functools.cached_property``, which until Python 3.12 holds one lock for each property of
+    each class while it computes, so two threads that plan can wait for each other without end.
+    """
 
     def __init__(self, frame: Any) -> None:
-        self.frame = frame if frame.index.name is None else frame.reset_index()
-        meta = _from_pandas(self.frame._meta_nonempty).schema.remove_metadata()
+        with _PLANNING:
+            name = frame.index.name
+            self.frame = frame if name is None else frame.reset_index()
+            only_index = not len(frame.columns)
+            meta = _from_pandas(self.frame._meta_nonempty).schema.remove_metadata()
+            partitions = self.frame.npartitions
+        self.index_columns = () if name is None or only_index else (str(name),)
         self.schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
-        self.unit_rows: Sequence[int | None] = [None] * frame.npartitions
+        self.unit_rows: Sequence[int | None] = [None] * partitions
 
     def count(self, unit: int) -> int:
         """Rows of a partition; computes it."""
-        return len(self.frame.partitions[unit])
+        return len(self._compute(unit, []))
 
-    def nbytes(self, unit: int, columns: Sequence[str]) -> int:
-        """Not known before it is computed: taken as large, so that no two are joined."""
-        return sys.maxsize
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int | None:
+        """None: only computing a partition would tell."""
+        return None
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Compute partitions."""
         wanted = list(columns)
         schema = pa.schema([self.schema.field(c) for c in wanted])
-        frames = [self.frame[wanted].partitions[u].compute() for u in units]
+        frames = [self._compute(u, wanted) for u in units]
         tables = [_from_pandas(f).replace_schema_metadata(None) for f in frames]
         if not wanted:
             return pa.table({"rows": pa.nulls(sum(len(f) for f in frames))}).select([])
         return pa.concat_tables([conform(t, schema, where="the Dask frame") for t in tables])
 
+    def _compute(self, unit: int, columns: list[str]) -> Any:
+        """Some columns of a partition, by Dask's scheduler of choice or on this thread."""
+        from dask import base, local
+
+        with _PLANNING:
+            plan = self.frame[columns].partitions[unit].optimize()
+            graph, (key,) = plan.__dask_graph__(), plan.__dask_keys__()
+        choose: Callable[[], Any] = base.get_scheduler
+        compute = choose() or local.get_sync
+        return compute(graph, [key])[0]
+
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A partition in batches."""
         yield from self.read([unit], columns).to_batches(max_chunksize=rows)
+
+
+_PLANNING = threading.RLock()
 
 
 def _wide_index(dtype: pa.DataType) -> pa.DataType:
@@ -123,7 +162,15 @@ def as_data_file(source: Any) -> DataFile | None:
     if _is_dask_frame(source):
         return DaskFrame(source)
     table = arrow_from_frame(source)
-    return None if table is None else MemoryTable(table)
+    return None if table is None else MemoryTable(table, _named_levels(source))
+
+
+def _named_levels(source: Any) -> list[str]:
+    """The named levels of the index of a pandas frame; nothing for other frames."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(source, pandas.DataFrame):
+        return []
+    return [str(n) for n in source.index.names if n is not None]
 
 
 def _is_dask_frame(source: Any) -> bool:
@@ -140,15 +187,28 @@ def arrow_from_frame(source: Any) -> pa.Table | None:
         return pa.Table.from_batches([source])
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(source, polars.DataFrame):
-        return source.to_arrow(compat_level=polars.CompatLevel.oldest())
+        refuse_forked("frames of its own", DatasetError)
+        oldest = polars.CompatLevel.oldest()
+        return _taken_over(source, lambda: source.to_arrow(compat_level=oldest))
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(source, pandas.DataFrame):
         return _from_pandas(source)
     if isinstance(source, Mapping):
         return _from_mapping(source)
     if hasattr(source, "__arrow_c_stream__"):
-        return pa.table(source)
+        return _taken_over(source, lambda: pa.table(source))
     return None
+
+
+def _taken_over(source: Any, convert: Callable[[], pa.Table]) -> pa.Table:
+    """What another library gives in Arrow's terms."""
+    try:
+        return convert()
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise SchemaError(
+            f"the columns of a {type(source).__name__} cannot be taken over: {e}; cast the column "
+            "of that type to one that Arrow has"
+        ) from e
 
 
 def _from_pandas(frame: Any) -> pa.Table:
@@ -161,7 +221,20 @@ def _from_pandas(frame: Any) -> pa.Table:
         table = pa.Table.from_pandas(frame, preserve_index=False)
         return table.rename_columns([str(c) for c in frame.columns])
     except (pa.ArrowException, OverflowError) as e:
-        raise SchemaError(f"a pandas column holds values of several types: {e}") from e
+        _explain_pandas(frame)
+        raise SchemaError(f"a pandas frame cannot be made into a table: {e}") from e
+
+
+def _explain_pandas(frame: Any) -> None:
+    """Name the first column that Arrow does not take."""
+    for name in frame.columns:
+        try:
+            pa.array(frame[name], from_pandas=True)
+        except (pa.ArrowException, OverflowError) as e:
+            raise SchemaError(
+                f"column {name!r} of a pandas frame holds values of several types, or of one that "
+                f"Arrow does not have: {e.args[0]}; convert it to numbers or text"
+            ) from e
 
 
 def _from_mapping(source: Mapping[Any, Any]) -> pa.Table:
@@ -225,6 +298,7 @@ def _spool_lazy(frame: pl.LazyFrame) -> DataFile:
     """Run a lazy frame's plan into a file, streaming, so that its result may exceed memory."""
     import polars as pl
 
+    refuse_forked("frames of its own", DatasetError)
     folder = TemporaryFolder()
     path = str(folder.path / "frame.arrow")
     frame.sink_ipc(path, compression="uncompressed", compat_level=pl.CompatLevel.oldest())

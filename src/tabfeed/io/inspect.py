@@ -15,6 +15,7 @@ from tabfeed.io.parquet import ParquetFile, known_nulls
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
+    from tabfeed.io.partition import Piece
     from tabfeed.io.source import DataFile
     from tabfeed.schema import ColumnSchema
 
@@ -34,7 +35,7 @@ class ColumnFacts:
     embedding_size: tuple[int, int] | None
     nulls: int | None
     stored_bytes: int | None
-    memory_bytes: int
+    memory_bytes: int | None
     encodings: tuple[str, ...]
     codecs: tuple[str, ...]
 
@@ -53,14 +54,18 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A dataset's schema, files, row groups, sizes, null counts and encodings."""
+    """A dataset's schema, files, row groups, sizes, null counts and encodings.
+
+    ``index`` names the columns that are left out as a pandas index.
+    """
 
     rows: int | None
     partitions: int
-    memory_bytes: int
+    memory_bytes: int | None
     columns: tuple[ColumnFacts, ...]
     files: tuple[FileFacts, ...]
     skipped: tuple[str, ...]
+    index: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -79,14 +84,15 @@ def inspect(dataset: Dataset) -> Inspection:
     """
     source = dataset._files
     units = source.units()
-    columns = tuple(_column(dataset, c) for c in dataset.schema)
+    columns = tuple(_column(dataset, c, units) for c in dataset.schema)
     return Inspection(
         rows=_total([u.rows for u in units]),
         partitions=dataset.npartitions,
-        memory_bytes=sum(c.memory_bytes for c in columns),
+        memory_bytes=_total([c.memory_bytes for c in columns]),
         columns=columns,
         files=tuple(_file(n, f) for n, f in zip(source.names, source.files, strict=True)),
         skipped=tuple(s.reason for s in dataset.skipped),
+        index=tuple(dataset.index_columns),
     )
 
 
@@ -108,7 +114,7 @@ def _file(name: str, file: DataFile) -> FileFacts:
     )
 
 
-def _column(dataset: Dataset, column: ColumnSchema) -> ColumnFacts:
+def _column(dataset: Dataset, column: ColumnSchema, units: list[Piece]) -> ColumnFacts:
     source = dataset._files
     chunks = [c for f in source.files if isinstance(f, ParquetFile) for c in f.chunks(column.name)]
     parquet = bool(chunks)
@@ -121,7 +127,7 @@ def _column(dataset: Dataset, column: ColumnSchema) -> ColumnFacts:
         embedding_size=column.embedding_size,
         nulls=_total([known_nulls(c) for c in chunks]) if parquet else None,
         stored_bytes=sum(c.total_compressed_size for c in chunks) if parquet else None,
-        memory_bytes=sum(source.nbytes(u, [column.name]) for u in source.units()),
+        memory_bytes=_total([source.nbytes(u, [column.name]) for u in units]),
         encodings=tuple(e for e, _ in encodings.most_common()),
         codecs=tuple(sorted({c.compression for c in chunks})),
     )

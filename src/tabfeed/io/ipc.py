@@ -15,18 +15,20 @@ memory allows cannot be read in slices.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.failures import bad_file, claims_more_than, reading, refuse_empty, refuse_names
 from tabfeed.io.ipc_messages import (
     DICTIONARY,
+    MOST_EXPANSION,
     RECORD_BATCH,
     SCHEMA,
     Message,
@@ -34,14 +36,24 @@ from tabfeed.io.ipc_messages import (
     footer_blocks,
     message_at,
     messages,
+    takes_bytes,
 )
+from tabfeed.io.pandas_index import index_columns
 from tabfeed.io.small_types import rebatch, small_schema, to_small
 from tabfeed.io.source import Location, ReadOptions
 
 __all__ = ["IpcFile", "IpcStream", "open_ipc"]
 
 _MAGIC = b"ARROW1"
-_BROKEN = (pa.ArrowException, struct.error, EOFError, IndexError, OverflowError)
+_MOST_EMPTY_ROWS = 2**31  # of a record batch whose columns take no bytes; Arrow advises fewer
+_BROKEN = (
+    pa.ArrowException,
+    struct.error,
+    EOFError,
+    IndexError,
+    OverflowError,
+    UnicodeDecodeError,  # a name
+)
 
 
 def open_ipc(location: Location, options: ReadOptions) -> IpcFile | IpcStream:
@@ -75,10 +87,14 @@ def _foreign(start: bytes) -> str:
 @contextmanager
 def _opened(location: Location) -> Iterator[pa.NativeFile]:
     """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
-    opened = partial(pa.memory_map, location.path) if _is_local(location) else location.open
+    opened = location.mapped if _is_local(location) else location.open
     try:
         with reading(location, decoding=True), opened() as file:
             yield file
+    except MemoryError as e:
+        if claims_more_than(e, MOST_EXPANSION * location.size):
+            raise _damaged(location, e) from e
+        raise  # not the file's fault
     except _BROKEN as e:
         raise _damaged(location, e) from e
 
@@ -100,7 +116,8 @@ class _Ipc:
         self.location = location
         with _opened(location) as file:
             self._stored = self._read_schema(file)
-            refuse_duplicates(location, self._stored.names)
+            refuse_names(location, self._stored.names)
+        self.index_columns = index_columns(self._stored.names, self._stored.metadata)
         self.schema = small_schema(self._stored)
 
     def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
@@ -120,6 +137,12 @@ class _Ipc:
             found = self._find(file)
         if any(m.rows < 0 or m.end > self.location.size for m in found):
             raise _damaged(self.location, EOFError("a record batch does not fit into the file"))
+        counted = any(takes_bytes(dtype) for dtype in self._stored.types)
+        for unit, m in enumerate(found):
+            held = 8 * (m.end - m.body) * (MOST_EXPANSION if m.compressed else 1)
+            if m.rows > (held if counted else _MOST_EMPTY_ROWS):
+                claim = f"record batch {unit} claims {m.rows:,} rows in {m.end - m.body:,} bytes"
+                raise _damaged(self.location, EOFError(claim))
         return found
 
     @cached_property
@@ -132,10 +155,14 @@ class _Ipc:
             sizes = column_bytes(file, sample, self._stored)
         return {name: size / sample.rows for name, size in sizes.items()}
 
-    @property
+    @cached_property
     def unit_rows(self) -> Sequence[int]:
         """Rows of each record batch."""
         return [m.rows for m in self._batches]
+
+    @cached_property
+    def _compressed(self) -> bool:
+        return any(m.compressed for m in self._batches)
 
     def count(self, unit: int) -> int:
         """Rows of a record batch."""
@@ -163,7 +190,7 @@ class _Ipc:
 
         Arrow copies when it reads a part of the columns, and does not when it maps them all.
         """
-        if _is_local(self.location) and not any(m.compressed for m in self._batches):
+        if _is_local(self.location) and not self._compressed:
             return pa.ipc.IpcReadOptions(use_threads=False)
         indices = sorted({self.schema.get_field_index(c) for c in columns})
         return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
@@ -210,8 +237,13 @@ class IpcStream(_Ipc):
             return list(messages(file, self.location.size))
 
     @cached_property
-    def _dictionaries(self) -> list[Message]:
-        return [m for m in self._messages if m.kind == DICTIONARY]
+    def _dictionaries(self) -> dict[int, list[Message]]:
+        """By their number, in the order they have in the file."""
+        found: dict[int, list[Message]] = {}
+        for m in self._messages:
+            if m.kind == DICTIONARY:
+                found.setdefault(m.dictionary, []).append(m)
+        return found
 
     def _find(self, file: pa.NativeFile) -> list[Message]:
         return [m for m in self._messages if m.kind == RECORD_BATCH]
@@ -226,11 +258,14 @@ class IpcStream(_Ipc):
 
     def _needed_for(self, batch: Message) -> list[Message]:
         """The schema, and the dictionaries in force when the batch comes."""
-        known: dict[int, list[Message]] = {}
-        for m in self._dictionaries:
-            if m.start < batch.start:
-                known[m.dictionary] = [*known.get(m.dictionary, []), m] if m.delta else [m]
-        current = sorted((m for ms in known.values() for m in ms), key=lambda m: m.start)
+        current: list[Message] = []
+        for parts in self._dictionaries.values():
+            last = bisect_left(parts, batch.start, key=lambda m: m.start)
+            first = last - 1
+            while first > 0 and parts[first].delta:
+                first -= 1
+            current += parts[max(0, first) : last]
+        current.sort(key=lambda m: m.start)
         return [m for m in self._messages[:1] if m.kind == SCHEMA] + current
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 __all__ = [
     "DICTIONARY",
+    "MOST_EXPANSION",
     "RECORD_BATCH",
     "SCHEMA",
     "Message",
@@ -23,10 +24,14 @@ __all__ = [
     "footer_blocks",
     "message_at",
     "messages",
+    "takes_bytes",
 ]
 
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+MOST_EXPANSION = 50_000  # zstd makes 128 KiB of three bytes at most
 _CONTINUATION = 0xFFFFFFFF
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+_LOOKED_AT = 2**16
 
 
 class _Table:
@@ -152,6 +157,14 @@ def messages(file: pa.NativeFile, size: int) -> Iterator[Message]:
             raise EOFError(f"the file ends within the message at byte {offset:,}")
         yield message
         offset = message.end
+    _refuse_more(file, offset, size)
+
+
+def _refuse_more(file: pa.NativeFile, end: int, size: int) -> None:
+    """Refuse a stream that ends before the file does: a damaged length reads like its end."""
+    rest = _read(file, end, max(0, min(_LOOKED_AT, size - end)))
+    if any(rest.replace(_END, b"")):  # more than marks of its end, and zeros
+        raise EOFError(f"its stream ends at byte {end:,} of {size:,}, before more data")
 
 
 def footer_blocks(file: pa.NativeFile, size: int) -> list[int]:
@@ -187,10 +200,33 @@ def column_bytes(file: pa.NativeFile, message: Message, schema: pa.Schema) -> di
 
 
 def _buffer_bytes(file: pa.NativeFile, message: Message, place: int, length: int) -> int:
+    if not 0 <= length <= message.end - message.body:
+        raise struct.error(f"a buffer of {length:,} bytes, which its message does not hold")
     if not message.compressed or length < 8:
         return length
     (plain,) = struct.unpack("<q", _read(file, message.body + place, 8))
+    if plain > MOST_EXPANSION * length:
+        raise struct.error(f"a buffer that claims {plain:,} bytes in {length:,}")
     return length - 8 if plain < 0 else int(plain)
+
+
+def takes_bytes(dtype: pa.DataType) -> bool:
+    """Whether each row of this type takes a bit or more, so that bytes bound the rows.
+
+    Examples
+    --------
+    >>> takes_bytes(pa.bool_()), takes_bytes(pa.null()), takes_bytes(pa.struct({"a": pa.null()}))
+    (True, False, False)
+    """
+    if isinstance(dtype, pa.BaseExtensionType):
+        return takes_bytes(dtype.storage_type)
+    if pa.types.is_null(dtype) or pa.types.is_run_end_encoded(dtype):
+        return False
+    if pa.types.is_struct(dtype):
+        return any(takes_bytes(dtype.field(i).type) for i in range(dtype.num_fields))
+    if pa.types.is_fixed_size_list(dtype):
+        return bool(dtype.list_size) and takes_bytes(dtype.value_type)
+    return not pa.types.is_fixed_size_binary(dtype) or bool(dtype.byte_width)
 
 
 def _buffer_count(dtype: pa.DataType, variadic: list[int]) -> int:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tabfeed.errors import ArgumentError
+from tabfeed.io.manifest import is_below
 from tabfeed.io.pages import PageOptions
 from tabfeed.io.partition import Partition, continues
 from tabfeed.io.scatter import draw_keys
@@ -193,7 +194,7 @@ def file_names(wanted: Any, default: int) -> list[str]:
 
 def _check_name(name: str) -> None:
     parts = name.split("/")
-    if any(p in ("", ".", "..") for p in parts) or "=" in posixpath.dirname(name):
+    if not is_below(name) or "=" in posixpath.dirname(name):
         raise ArgumentError(f"output_files: {name!r} is not a name below the folder")
     if any(p.startswith(("_", ".")) for p in parts):
         raise ArgumentError(

@@ -43,6 +43,7 @@ _HOW = {
     "anti": "ANTI",
 }
 _LEAST_MEMORY = 128 * 2**20  # DuckDB's own buffers
+_LEAST_GROUP = 2**20
 
 
 @dataclass(frozen=True)
@@ -186,18 +187,21 @@ class _Query:
 def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
     import duckdb
 
-    left, right = _Feed(query.left), _Feed(query.right)
+    left, right = (_Feed(_in_small_parts(d, limit // 16)) for d in (query.left, query.right))
     target = str(folder.path / "joined.parquet").replace("'", "''")
     settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": f"{max(limit, _LEAST_MEMORY)}B",
+        "memory_limit": f"{max(limit // 2, _LEAST_MEMORY)}B",  # the rest: partitions, and files
         "temp_directory": str(folder.path / "spill"),
         "preserve_insertion_order": False,
     }
     try:
         with duckdb.connect(config=settings) as db:
+            db.execute("SET enable_progress_bar = false")  # it would print
             db.register("l_rows", left.reader())
             db.register("r_rows", right.reader())
-            db.execute(f"COPY ({query.sql}) TO '{target}' (FORMAT parquet)")
+            group = max(_LEAST_GROUP, limit // 32)  # each thread holds back one
+            form = f"FORMAT parquet, ROW_GROUP_SIZE_BYTES {group}"
+            db.execute(f"COPY ({query.sql}) TO '{target}' ({form})")
     except duckdb.OutOfMemoryException as e:
         raise DatasetError(
             f"the join needs more than memory_limit ({limit:,} bytes) allows; give it more, or "
@@ -208,6 +212,17 @@ def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
             if feed.error is not None:
                 raise feed.error from None
         raise DatasetError(f"the datasets cannot be joined: {e}") from e
+
+
+def _in_small_parts(dataset: Dataset, size: int) -> Dataset:
+    """The same rows in partitions that leave the memory to DuckDB.
+
+    A map may need its partitions as they are: groups, neighbours.
+    """
+    size = max(_LEAST_GROUP, size)
+    if dataset._part_size <= size or dataset._maps:
+        return dataset
+    return dataset.repartition(partition_size=size)
 
 
 class _Feed:
@@ -228,6 +243,7 @@ class _Feed:
             for table in self._dataset.iter_tables():
                 named = table.rename_columns(self._schema.names)
                 yield from conform(named, self._schema).to_batches()
+                pa.default_memory_pool().release_unused()  # it would count beside DuckDB's
         except Exception as e:
             self.error = e
             raise

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, MissingExtraError
+from tabfeed.errors import ArgumentError, DatasetError, MissingExtraError
+from tabfeed.execute.forks import refuse_forked
 from tabfeed.io.partition import first_rows
+from tabfeed.io.to_polars import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,20 +69,19 @@ def _refuse_negative(n: int) -> None:
 
 def polars_frame(dataset: Dataset, tables: Sequence[pa.Table]) -> pl.DataFrame:
     """Tables of a dataset as one Polars frame; its columns even where there are no rows."""
-    import polars as pl
-
+    refuse_forked("this", DatasetError)
     full = [t for t in tables if t.num_rows] or [dataset._empty()]
-    frame = pl.from_arrow(pa.concat_tables(full))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return frame_of(pa.concat_tables(full))
 
 
 def dask_frame(dataset: Dataset) -> Any:
     """See `Dataset.to_ddf`."""
     need("dask.dataframe", "dask", "Dask DataFrames")
     import dask.dataframe as dd
+    from dask.dataframe import utils
 
-    meta = dataset._empty().to_pandas()
+    forget_categories: Callable[..., Any] = utils.clear_known_categories
+    meta = forget_categories(_as_pandas(dataset._empty()))
     from_map: Callable[..., Any] = dd.from_map
     return from_map(_PandasReader(dataset), list(range(dataset.npartitions)), meta=meta)
 
@@ -92,7 +93,39 @@ class _PandasReader:
     dataset: Dataset
 
     def __call__(self, index: int) -> pd.DataFrame:
-        return self.dataset.read(index).to_pandas()
+        return _as_pandas(self.dataset.read(index))
+
+
+def _as_pandas(table: pa.Table) -> pd.DataFrame:
+    """As a pandas frame without columns of Python objects, which Dask would turn into text.
+
+    A whole number beside a null stays one, where a float would lose digits.
+    """
+    import pandas as pd
+
+    nulls = {c.type for c in table.columns if c.null_count}
+
+    def kept(dtype: pa.DataType) -> Any:
+        plain = pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)
+        native = (
+            pa.types.is_floating(dtype)
+            or pa.types.is_dictionary(dtype)
+            or pa.types.is_timestamp(dtype)
+            or pa.types.is_duration(dtype)
+            or _is_text(dtype)
+            or (plain and dtype not in nulls)
+        )
+        return None if native else pd.ArrowDtype(dtype)
+
+    return table.to_pandas(types_mapper=kept)
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_string_view(dtype)
+    )
 
 
 def need(module: str, extra: str, feature: str) -> None:

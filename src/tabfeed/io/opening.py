@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, SchemaError
+from tabfeed.errors import ArgumentError, SchemaError, UnreadableFileError
 from tabfeed.io.arrow_datasets import open_arrow_dataset
-from tabfeed.io.commit import read_manifest
 from tabfeed.io.files import Found, find_files, infer_engine, outermost_key
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.filesystem import Place
 from tabfeed.io.frames import as_data_file
+from tabfeed.io.manifest import read_manifest
+from tabfeed.io.retry import reason, remedy
 from tabfeed.io.skipping import SkipList
 from tabfeed.io.source import Location, OpenFormat, ReadOptions
 from tabfeed.schema import Schema
@@ -103,12 +103,14 @@ def _one_engine(files: Sequence[Location], options: ReadOptions) -> str:
 
 def _remarks(found: Found) -> Schema | None:
     """The schema that a writer left: in its manifest, or in one of the older tools' files."""
+    if found.manifest is not None and found.manifest.schema is not None:
+        return found.manifest.schema
     first = found.files[0]
     prefix = first.name.removesuffix(first.path)
     folder = posixpath.dirname(first.path) if found.folder is None else found.folder.path
     folder = outermost_key(folder)
     above = posixpath.dirname(folder)  # which above a bucket or a host is nothing
-    for path in (folder, above) if above and not above.endswith(":/") else (folder,):
+    for path in (folder, above) if above and not above.endswith(":") else (folder,):
         schema = _schema_in(Place(path, first.filesystem, prefix, first.remote))
         if schema is not None:
             return schema
@@ -149,14 +151,20 @@ def _schema_in(folder: Place) -> Schema | None:
     from tabfeed.schema_formats import read_merlin_json, read_pbtxt
 
     manifest = read_manifest(folder)
-    if manifest is not None and manifest.get("schema"):
-        return Schema.from_json(json.dumps(manifest["schema"]))
+    if manifest is not None and manifest.schema is not None:
+        return manifest.schema
     for name, read in ((".merlin/schema.json", read_merlin_json), ("schema.pbtxt", read_pbtxt)):
         place = replace(folder, path=posixpath.join(folder.path, name))
         try:
             text = place.read_text()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue  # some object stores forbid what they do not have
+        except UnreadableFileError:
+            raise
+        except OSError as e:
+            raise UnreadableFileError(
+                f"{place.name} cannot be read: {reason(e)}. {remedy(e)}"
+            ) from e
         except UnicodeDecodeError as e:
             raise SchemaError(f"{place.name} cannot be understood: it is not text") from e
         try:

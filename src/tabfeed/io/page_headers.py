@@ -13,15 +13,14 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.io.parquet import chunk_range
+from tabfeed.io.parquet_layout import chunk_range
+from tabfeed.io.thrift import LIST, STRUCT, behind, number
 
-__all__ = ["DATA", "DICTIONARY", "Header", "Page", "headers", "pages_of"]
+__all__ = ["DATA", "DATA_V2", "DICTIONARY", "Header", "Page", "headers", "pages_of"]
 
-DATA, DICTIONARY, _DATA_V2 = 0, 2, 3
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 _MOST_BYTES = 8 * 2**20
-_BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 3, (4, 5, 6), 7, 8, 12  # Thrift's compact form
 _INNER = 16
-_MOST_DEPTH = 16
 
 
 class Header(NamedTuple):
@@ -41,6 +40,8 @@ class Header(NamedTuple):
         Of its values, Parquet's number.
     checksum
         CRC-32 of its bytes as they lie there; None if it has none.
+    repetition
+        Bytes of repetition levels at its start, which a page of version 2 never compresses.
     """
 
     kind: int
@@ -50,6 +51,7 @@ class Header(NamedTuple):
     values: int
     encoding: int
     checksum: int | None
+    repetition: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ def headers(data: bytes | memoryview, start: int, end: int) -> Iterator[Header]:
         size, values = fields.get(2, 0), fields.get(_INNER + 1, 0)
         if stored < 0 or size < 0 or values < 0:
             raise ValueError(f"a page of {stored} bytes, {size} and {values} values at byte {at}")
-        encoding = fields.get(_INNER + (4 if kind == _DATA_V2 else 2), 0)
-        yield Header(kind, at, stored, size, values, encoding, fields.get(4))
+        encoding = fields.get(_INNER + (4 if kind == DATA_V2 else 2), 0)
+        levels = fields.get(_INNER + 6, 0) if kind == DATA_V2 else 0
+        yield Header(kind, at, stored, size, values, encoding, fields.get(4), levels)
         at += stored
 
 
@@ -113,7 +116,7 @@ def pages_of(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> list[Page]:
     pages: list[Page] = []
     try:
         for h in headers(data, 0, len(data)):
-            if h.kind in (DATA, _DATA_V2):
+            if h.kind in (DATA, DATA_V2):
                 version = 1 if h.kind == DATA else 2
                 pages.append(Page(h.values, h.bytes, h.stored, h.checksum is not None, version))
     except ValueError:
@@ -128,7 +131,7 @@ def _numbers(data: bytes | memoryview, at: int) -> tuple[dict[int, int], int]:
     group, so this does without a call for each field.
     """
     found: dict[int, int] = {}
-    number = outer = 0
+    field = outer = 0
     inner = False
     while True:
         byte = data[at]
@@ -136,68 +139,24 @@ def _numbers(data: bytes | memoryview, at: int) -> tuple[dict[int, int], int]:
         if not byte:  # the end of a struct
             if not inner:
                 return found, at
-            inner, number = False, outer
+            inner, field = False, outer
             continue
         kind = byte & 15
         if byte > 15:
-            number += byte >> 4
+            field += byte >> 4
         else:
-            number, at = _number(data, at)
+            field, at = number(data, at)
         if 4 <= kind <= 6:
             value = data[at]
             at += 1
             if value > 127:
-                value, at = _number(data, at - 1)
-                found[number + _INNER if inner else number] = value
+                value, at = number(data, at - 1)
+                found[field + _INNER if inner else field] = value
             else:
-                found[number + _INNER if inner else number] = (value >> 1) ^ -(value & 1)
-        elif kind == _STRUCT and not inner:
-            inner, outer, number = True, number, 0
+                found[field + _INNER if inner else field] = (value >> 1) ^ -(value & 1)
+        elif kind == STRUCT and not inner:
+            inner, outer, field = True, field, 0
+        elif kind == LIST:
+            raise ValueError("no page header holds a list")
         elif kind > 2:  # up to there it is a truth value, and all is said
-            at = _behind(data, at, kind, 0)
-
-
-def _number(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A whole number, and where it ends."""
-    raw, at = _length(data, at)
-    return (raw >> 1) ^ -(raw & 1), at
-
-
-def _length(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A number that is never negative, and where it ends."""
-    raw = shift = 0
-    while shift < 64:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 127) << shift
-        if byte < 128:
-            return raw, at
-        shift += 7
-    raise ValueError("a number too long")
-
-
-def _behind(data: bytes | memoryview, at: int, kind: int, depth: int) -> int:
-    """Where a value ends."""
-    if depth > _MOST_DEPTH:
-        raise ValueError("too deep")
-    if kind == _STRUCT:
-        while byte := data[at]:
-            at += 1
-            if byte < 16:
-                at = _number(data, at)[1]
-            kind = byte & 15
-            if kind == _BINARY and data[at] < 128:  # the least and the largest value, mostly
-                at += 1 + data[at]
-            elif kind > 2:
-                at = _behind(data, at, kind, depth + 1)
-        return at + 1
-    if kind == _BYTE:
-        return at + 1
-    if kind in _INTEGERS:
-        return _number(data, at)[1]
-    if kind == _DOUBLE:
-        return at + 8
-    if kind == _BINARY:
-        length, at = _length(data, at)
-        return at + length
-    raise ValueError(f"no page header holds a field of kind {kind}")
+            at = behind(data, at, kind, 0)

@@ -10,33 +10,56 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
-from tabfeed.io.failures import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.failures import bad_file, claims_more_than, reading, refuse_empty, refuse_names
 from tabfeed.io.fetch import Fetch, begin
 from tabfeed.io.filters import Filter
-from tabfeed.io.footers import read_footer
+from tabfeed.io.footers import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.pages import FAST
-from tabfeed.io.parquet_layout import STREAM_BUFFER, Layout, layout_of
-from tabfeed.io.prune import facts_of_chunk
+from tabfeed.io.pandas_index import index_columns
+from tabfeed.io.parquet_layout import (
+    STREAM_BUFFER,
+    Layout,
+    chunk_range,
+    count_leaves,
+    layout_of,
+)
+from tabfeed.io.partition import bounds_within
+from tabfeed.io.prune import facts_of_chunk, known_bounds
 from tabfeed.io.ranges import Range
+from tabfeed.io.row_sizes import dictionary_bytes, sizes_in_group
 from tabfeed.io.small_types import small_type
 from tabfeed.io.source import Location, ReadOptions
 from tabfeed.io.unify import conform
+from tabfeed.io.utf8 import check_text
 from tabfeed.trace import span
 
-__all__ = ["HELD_BYTES", "ParquetFile", "chunk_range", "known_nulls", "open_parquet"]
+__all__ = [
+    "HELD_BYTES",
+    "STREAM_BYTES",
+    "ParquetFile",
+    "chunk_range",
+    "known_nulls",
+    "open_parquet",
+]
 
 _MAGIC = b"PAR1"
 HELD_BYTES = 64 * 2**20
+STREAM_BYTES = 4 * 2**20  # of rows that are decoded at a time where a row group is streamed
+_PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
 _OLD_ARROW = "Expected all lists to be of size"
 _LOOK_ROWS = 65_536
+_ABSURD_BYTES = 2**40
+_ROWS_A_BYTE = 2**28  # a page, whose header alone takes 8 bytes, has fewer than 2**31 values
 # Not the file's fault: these pass, so that skipping never drops good rows for want of memory.
 _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
@@ -44,36 +67,47 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
-    with reading(location), location.open() as f:
+    with reading(location), location.open(check=False) as f:
         try:
-            metadata = read_footer(location, f)
-            schema = _arrow_schema(metadata)
+            footer = read_footer(location, f)
+            schema = _arrow_schema(footer)
         except _NOT_DAMAGE:
             raise
+        except EncryptedError as e:
+            raise _encrypted(location, e) from e
+        except FooterError as e:
+            raise bad_file(location, f"has a damaged footer: {e}") from e
         except _DAMAGE as e:
             if getattr(e, "errno", None):
                 raise
             f.seek(0)
             raise _explain_bad_footer(location, f.read(4)) from e
-    refuse_duplicates(location, schema.names)
-    file = ParquetFile(location, metadata, schema)
-    if sum(file.unit_rows) != metadata.num_rows:
+    refuse_names(location, schema.names)
+    file = ParquetFile(location, footer, schema)
+    rows = file.unit_rows
+    if sum(rows) != footer.metadata.num_rows or min(rows, default=0) < 0:
         raise bad_file(location, "has a damaged footer: its row groups do not add up")
+    if max(rows, default=0) > location.size * _ROWS_A_BYTE:
+        claim = f"a row group of {max(rows):,} rows in a file of {location.size:,} bytes"
+        raise bad_file(location, f"has a damaged footer: {claim}")
     return file
 
 
-def chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
-    """Where a column of a row group lies: a dictionary, if there is one, comes first."""
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-        start = chunk.dictionary_page_offset
-    return Range(start, start + chunk.total_compressed_size)
+def _encrypted(location: Location, error: EncryptedError) -> BadFileError:
+    return bad_file(
+        location,
+        f"cannot be read: {error}",
+        remedy="Write it again without encryption (pyarrow.parquet.read_table with its "
+        "decryption_properties, then write_table)",
+    )
 
 
 def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
     """How many nulls a column of a row group has; None if the footer does not say."""
     facts = chunk.statistics
-    return None if facts is None or not facts.has_null_count else int(facts.null_count)
+    if facts is None or not facts.has_null_count or not 0 <= facts.null_count <= chunk.num_values:
+        return None
+    return int(facts.null_count)
 
 
 def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
@@ -97,10 +131,16 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
         return pa.concat_tables(parts)
 
 
+def _check_texts(rows: pa.Table | pa.RecordBatch) -> None:
+    """Refuse text that is not UTF-8, as damage like any other."""
+    for column in rows.columns:
+        check_text(column)
+
+
 class _Known(NamedTuple):
     """The schema of the file opened last: most files of a dataset have the same."""
 
-    parquet: pq.ParquetSchema
+    parquet: bytes
     written: bytes
     schema: pa.Schema
 
@@ -108,16 +148,17 @@ class _Known(NamedTuple):
 _known: _Known | None = None
 
 
-def _arrow_schema(metadata: pq.FileMetaData) -> pa.Schema:
+def _arrow_schema(footer: Footer) -> pa.Schema:
     """The columns and their types as they were before they were written."""
     global _known
+    metadata, parquet = footer.metadata, footer.schema_bytes
     written = (metadata.metadata or {}).get(b"ARROW:schema")
     known = _known
-    if known and known.written == written and known.parquet.equals(metadata.schema):
+    if known and known.written == written and known.parquet == parquet:
         return known.schema
     schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
-    if written is not None:  # only together they say all there is to know
-        _known = _Known(metadata.schema, written, schema)
+    if written is not None and parquet:  # only together they say all there is to know
+        _known = _Known(parquet, written, schema)
     return schema
 
 
@@ -141,9 +182,16 @@ def _restore_types(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
     return pa.schema(fields)
 
 
+def _is_absurd(error: Exception) -> bool:
+    """Whether memory was wanted for a count or a size that can only be damage."""
+    return isinstance(error, MemoryError) and claims_more_than(error, _ABSURD_BYTES)
+
+
 def _becomes(field: pa.Field, dtype: pa.DataType) -> bool:
     """Whether values can be given that type as they are read."""
     if small_type(field.type) == small_type(dtype) or _holds_dictionary(dtype):
+        return False
+    if count_leaves(field.type) != count_leaves(dtype):
         return False
     try:
         conform(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
@@ -163,16 +211,22 @@ class ParquetFile:
 
     _verify = False  # also where the layout leaves that to `Dataset.validate`
 
-    def __init__(self, location: Location, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
+    def __init__(self, location: Location, footer: Footer, schema: pa.Schema) -> None:
         self.location = location
-        self.metadata = metadata
         self.schema = schema
+        self.metadata = footer.metadata  # its column chunks: by `_group`, which checks the footer
+        self._footer = footer
 
     @cached_property
     def unit_rows(self) -> list[int]:
         """Rows of each row group."""
         groups = range(self.metadata.num_row_groups)
         return [int(self.metadata.row_group(i).num_rows) for i in groups]
+
+    @cached_property
+    def index_columns(self) -> tuple[str, ...]:
+        """The columns that are a pandas index."""
+        return index_columns(self.schema.names, self.metadata.metadata)
 
     def count(self, unit: int) -> int:
         """Rows of a row group."""
@@ -184,13 +238,98 @@ class ParquetFile:
     def _layout(self) -> Layout:
         return layout_of(self.schema)
 
+    def check(self) -> None:
+        """Refuse a footer that is unsound in any entry; see `tabfeed.io.footers`."""
+        try:
+            self._footer.check(self.location.size)
+        except FooterError as e:
+            if isinstance(e, EncryptedError) and e.leaf is None:
+                raise _encrypted(self.location, e) from e
+            column = None
+            where = "" if e.row_group is None else f"row group {e.row_group}"
+            if e.leaf is not None:
+                column = self.metadata.schema.column(e.leaf).path
+                where += f", column {column!r}"
+            message = f"{self.location.name}, {where}" if where else self.location.name
+            raise BadFileError(
+                f"{message} is damaged or cannot be read, by its footer: {e}. Write the file "
+                'again, or pass on_bad_file="skip" to go on without it',
+                file=self.location.name,
+                row_group=e.row_group,
+                column=column,
+            ) from e
+
+    def _group(self, unit: int) -> pq.RowGroupMetaData:
+        """A row group whose column chunks may be asked for."""
+        self.check()
+        return self.metadata.row_group(unit)
+
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate of what these columns of a row group take in memory once decoded."""
-        return self._layout.nbytes(self.metadata.row_group(unit), columns)
+        layout = self._layout
+        varying = any(layout.widths[c] is None for c in columns)
+        group = self._group(unit) if varying else self.metadata.row_group(unit)
+        return layout.nbytes(group, columns, partial(self._text_bytes, unit))
+
+    def row_bytes(self, unit: int, columns: Sequence[str]) -> npt.NDArray[np.float32] | None:
+        """What each row of these columns takes once decoded; None if all rows are about alike.
+
+        Reads page headers of text and lists, and where rows of lists begin. None for a file on a
+        server, too, whose pages are not fetched for it.
+        """
+        layout, group = self._layout, self._group(unit)
+        varying = [
+            c
+            for c in columns
+            if layout.widths[c] is None and not pa.types.is_dictionary(layout.types[c])
+        ]
+        if not varying or self.location.remote is not None:
+            return None
+        leaves = [
+            (i, layout.value_bytes(c, group.column(i))) for c in varying for i in layout.leaves[c]
+        ]
+        try:
+            with self.location.open() as file:
+                sizes = sizes_in_group(file, self.metadata, unit, leaves)
+        except OSError:  # reading the data says what is wrong
+            return None
+        if sizes is None:
+            return None
+        others = [c for c in columns if c not in varying]
+        sizes *= self.nbytes(unit, varying) / max(1.0, float(sizes.sum()))
+        return sizes + np.float32(self.nbytes(unit, others) / len(sizes))
+
+    def _text_bytes(self, unit: int, leaf: int) -> int | None:
+        """What the text of a column chunk takes once decoded, if its pages are few or say so."""
+        chunk = self._group(unit).column(leaf)
+        if chunk.physical_type != "BYTE_ARRAY":
+            return None
+        if not chunk.has_dictionary_page and _PLAIN.issuperset(chunk.encodings):
+            return int(chunk.total_uncompressed_size)
+        noted = self._footer.text_bytes.get((unit, leaf))
+        if noted is not None:
+            return noted + 4 * int(chunk.num_values)
+        if self.location.remote is not None:
+            return None
+        known = self._entries.get((unit, leaf))
+        if known is None:
+            try:
+                with self.location.open() as file:
+                    known = dictionary_bytes(file, chunk) or (0, 0)
+            except OSError:
+                return None
+            self._entries[unit, leaf] = known
+        count, nbytes = known
+        return int(chunk.num_values) * nbytes // count if count else None
+
+    @cached_property
+    def _entries(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Entries of dictionaries, and their bytes, by row group and leaf."""
+        return {}
 
     def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
         """What each of these columns keeps in memory while a row group is read or streamed."""
-        group = self.metadata.row_group(unit)
+        group = self._group(unit)
         whole = whole or self.location.remote is not None  # a remote one is fetched whole
         return [self._layout.held(group, c, whole=whole) for c in columns]
 
@@ -215,14 +354,22 @@ class ParquetFile:
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
         """The footer's entries for a column, one or more a row group."""
         for unit in range(self.metadata.num_row_groups):
-            group = self.metadata.row_group(unit)
+            group = self._group(unit)
             yield from (group.column(i) for i in self._layout.leaves.get(column, ()))
+
+    def bounds(self, column: str) -> Iterator[tuple[Any, Any] | None]:
+        """Smallest and largest value in each row group; None where the footer does not say."""
+        leaves = self._layout.leaves.get(column, range(0))
+        for unit in range(self.metadata.num_row_groups):
+            group = self._group(unit)
+            chunk = group.column(leaves[0]) if len(leaves) == 1 else None
+            yield None if chunk is None else known_bounds(chunk.statistics)
 
     def chunks_in(
         self, unit: int, columns: Sequence[str]
     ) -> list[tuple[pq.ColumnChunkMetaData, bool]]:
         """The footer's entries for flat columns of a row group, and whether each may have nulls."""
-        group, schema = self.metadata.row_group(unit), self.metadata.schema
+        group, schema = self._group(unit), self.metadata.schema
         leaves = [self._layout.leaves[c][0] for c in columns]
         return [(group.column(i), schema.column(i).max_definition_level > 0) for i in leaves]
 
@@ -231,7 +378,7 @@ class ParquetFile:
         if self.location.remote is None:
             return []
         leaves = [i for c in columns for i in self._layout.leaves[c]]
-        groups = [self.metadata.row_group(unit) for unit in units]
+        groups = [self._group(unit) for unit in units]
         return [chunk_range(group.column(i)) for group in groups for i in leaves]
 
     # -- reading --------------------------------------------------------------------
@@ -249,7 +396,10 @@ class ParquetFile:
         try:
             with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
                 table = self._decode(reader, list(units), wanted)
-        except _NOT_DAMAGE:
+            _check_texts(table)
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                raise self._locate_damage(units, wanted, e) from e
             raise
         except _DAMAGE as e:
             raise self._locate_damage(units, wanted, e) from e
@@ -270,8 +420,11 @@ class ParquetFile:
                 for group in self.groups_of(units, wanted, at_once):
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
+                    _check_texts(table)
                     yield self._finish(table, group)
-        except _NOT_DAMAGE:
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                raise self._locate_damage(units, wanted, e) from e
             raise
         except _DAMAGE as e:
             raise self._locate_damage(units, wanted, e) from e
@@ -292,13 +445,16 @@ class ParquetFile:
                         table = reader.read_row_group(unit, columns=group, use_threads=False)
                     if table.num_rows != rows:
                         self._check_rows([unit], table.num_rows)
+                    _check_texts(table)
                     if len(group) == 1:
                         yield group[0], table.column(0)
                     else:  # the table has them in the order of the file
                         found = dict(zip(table.column_names, table.columns, strict=True))
                         for name in group:
                             yield name, found[name]
-        except _NOT_DAMAGE:
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                raise self._locate_damage([unit], wanted, e) from e
             raise
         except _DAMAGE as e:
             raise self._locate_damage([unit], wanted, e) from e
@@ -340,26 +496,80 @@ class ParquetFile:
         wanted = list(columns)
         count = 0
         try:
-            ranges = self._ranges([unit], wanted)
-            with self._reader(buffer_size=STREAM_BUFFER, ranges=ranges) as reader:
+            ranges, buffer = self._ranges([unit], wanted), self._buffer(unit, wanted, 0)
+            with self._reader(buffer_size=buffer, ranges=ranges) as reader:
                 for batch in self._stream(reader, unit, wanted, rows):
                     count += batch.num_rows
                     table = self._finish(pa.Table.from_batches([batch]), wanted)
                     yield from table.to_batches()
-        except _NOT_DAMAGE:
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                raise self._locate_damage([unit], wanted, e) from e
             raise
         except _DAMAGE as e:
             raise self._locate_damage([unit], wanted, e) from e
         self._check_rows([unit], count)
 
+    def _buffer(self, unit: int, columns: Sequence[str], least: int) -> int:
+        """Bytes to read at a time from each column; 0 to read their pages whole.
+
+        Arrow fills a buffer of the size that a page header claims, up to 2 GB, where it reads
+        through one: so not where whole pages take no more memory, or at most `least` bytes.
+        """
+        group = self._group(unit)
+        whole = sum(self._layout.held(group, c, whole=True) for c in columns)
+        streamed = sum(self._layout.held(group, c, whole=False) for c in columns)
+        return 0 if whole <= max(least, streamed) else STREAM_BUFFER
+
     def _stream(
         self, reader: pq.ParquetFile, unit: int, columns: list[str], rows: int
     ) -> Iterator[pa.RecordBatch]:
-        yield from reader.iter_batches(rows, row_groups=[unit], columns=columns, use_threads=False)
+        """At most `rows` rows at a time; fewer where they are far larger than others."""
+        bounds = self._batch_bounds(unit, columns, rows)
+        if bounds is None:
+            batches = reader.iter_batches(
+                rows, row_groups=[unit], columns=columns, use_threads=False
+            )
+            for batch in batches:
+                _check_texts(batch)
+                yield batch
+            return
+        batches = reader.iter_batches(
+            int(bounds[1]), row_groups=[unit], columns=columns, use_threads=False
+        )
+        row = 0
+        while (batch := next(batches, None)) is not None:
+            row += batch.num_rows
+            _check_texts(batch)
+            yield batch
+            if row < bounds[-1]:  # the decoder asks how many with each batch
+                after = bounds[np.searchsorted(bounds, row, side="right")]
+                reader.reader.set_batch_size(int(after) - row)
+
+    def _batch_bounds(
+        self, unit: int, columns: list[str], rows: int
+    ) -> npt.NDArray[np.int64] | None:
+        """Where batches of a row group end, if they must not have `rows` rows each."""
+        if self.nbytes(unit, columns) <= 2 * STREAM_BYTES:
+            return None
+        key = (unit, tuple(columns), rows)
+        if key not in self._bounds:
+            sizes = self.row_bytes(unit, columns)
+            bounds = None
+            if sizes is not None:
+                at = np.arange(0, len(sizes), rows)
+                if np.add.reduceat(sizes, at).max() > 2 * STREAM_BYTES:
+                    bounds = np.union1d(bounds_within(sizes, STREAM_BYTES), at)
+            self._bounds[key] = bounds
+        return self._bounds[key]
+
+    @cached_property
+    def _bounds(self) -> dict[tuple[int, tuple[str, ...], int], npt.NDArray[np.int64] | None]:
+        return {}
 
     def verifying(self) -> ParquetFile:
         """The same file, every page of it verified as it is read."""
-        other = ParquetFile(self.location, self.metadata, self.schema)
+        other = ParquetFile(self.location, self._footer, self.schema)
         other._verify = True
         return other
 
@@ -396,7 +606,7 @@ class ParquetFile:
         fields = [
             table.schema.field(n) if n in dictionary else self.schema.field(n) for n in columns
         ]
-        return conform(table, pa.schema(fields))
+        return conform(table, pa.schema(fields), where=self.location.name)
 
     # -- damage ---------------------------------------------------------------------
 
@@ -409,6 +619,7 @@ class ParquetFile:
     def _check_rows(self, units: Sequence[int], rows: int) -> None:
         expected = sum(self.unit_rows[u] for u in units)
         if rows != expected:
+            self.location.check()
             error = ValueError(f"it holds {rows:,} rows where its footer says {expected:,}")
             raise self._damage(error, units[0] if len(units) == 1 else None, None)
 
@@ -416,6 +627,12 @@ class ParquetFile:
         self, units: Sequence[int], columns: list[str], error: Exception
     ) -> Exception:
         """Read row group by row group and column by column to say where the damage is."""
+        if isinstance(error, TabfeedError):
+            return error
+        try:
+            self.location.check()  # what looks like damage may be another file
+        except (UnreadableFileError, OSError) as e:
+            error = e
         if isinstance(error, TabfeedError):
             return error
         if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
@@ -434,10 +651,13 @@ class ParquetFile:
     def _try(self, unit: int, column: str) -> Exception | None:
         """Decode one column of a row group; what goes wrong, if anything does."""
         try:
-            with self._reader(buffer_size=STREAM_BUFFER) as reader:
+            buffer = self._buffer(unit, [column], HELD_BYTES)
+            with self._reader(buffer_size=buffer) as reader:
                 for _ in self._stream(reader, unit, [column], _LOOK_ROWS):
                     pass
-        except _NOT_DAMAGE:
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                return e
             raise
         except _DAMAGE as e:
             return e
@@ -459,18 +679,20 @@ class ParquetFile:
     def facts(self, unit: int, condition: Filter, schema: pa.Schema) -> list[pc.Expression]:
         """What the footer says of a row group, in the columns a filter looks at."""
         facts = []
-        group = self.metadata.row_group(unit)
+        group = self._group(unit)
         for name in condition.columns:
             leaves = self._layout.leaves.get(name, range(0))
-            chunk = group.column(leaves[0]) if len(leaves) == 1 else None
-            if chunk is not None and chunk.path_in_schema == name and self._typed(chunk, leaves[0]):
-                stored = small_type(self._layout.types[name])
-                facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
+            if len(leaves) != 1:
+                continue
+            stored = small_type(self._layout.types[name])
+            chunk = group.column(leaves[0])
+            facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
         return facts
 
-    def _typed(self, chunk: pq.ColumnChunkMetaData, leaf: int) -> bool:
-        """Whether a chunk has its column's type; if not, its statistics would end the process."""
-        return bool(chunk.physical_type == self.metadata.schema.column(leaf).physical_type)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "metadata": self.metadata, "schema": self.schema}
+        self.check()  # a footer that is unsound would end the process as it is pickled
+        return {"location": self.location, "_footer": self._footer, "schema": self.schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.metadata = self._footer.metadata

@@ -7,7 +7,7 @@ A thousand files usually share one schema, so what follows from the schema is wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,10 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabfeed.dtypes import is_list_type, leaf_type
+from tabfeed.io.ranges import Range
 
-__all__ = ["STREAM_BUFFER", "Layout", "layout_of"]
+__all__ = ["STREAM_BUFFER", "Layout", "chunk_range", "count_leaves", "layout_of"]
 
+TextBytes = Callable[[int], "int | None"]  # of a leaf; None if it is not known
 STREAM_BUFFER = 2**18
+_PHYSICAL = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _UNKNOWN_LENGTH = 16
 _PAGES = 2**21  # a page and a dictionary of the usual size, decompressed
 
@@ -41,11 +44,24 @@ class Layout:
     widths: dict[str, float | None]
     types: dict[str, pa.DataType]
 
-    def nbytes(self, group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
-        """Estimate of what these columns of a row group take in memory once decoded."""
+    def nbytes(
+        self,
+        group: pq.RowGroupMetaData,
+        columns: Sequence[str],
+        text: TextBytes | None = None,
+    ) -> int:
+        """Estimate of what these columns of a row group take in memory once decoded.
+
+        `text` says what the text of a leaf takes, if that can be known.
+        """
         varying = [c for c in columns if self.widths[c] is None]
         fixed = sum(self.widths[c] or 0 for c in columns) * int(group.num_rows)
-        return max(1, int(fixed) + sum(self._varying(group, c) for c in varying))
+        return max(1, int(fixed) + sum(self._varying(group, c, text) for c in varying))
+
+    def value_bytes(self, name: str, chunk: pq.ColumnChunkMetaData) -> int | None:
+        """Bytes of a value of one of a column's leaves, once decoded; None for text."""
+        width = _fixed_width(leaf_type(self.types[name]))
+        return _PHYSICAL.get(chunk.physical_type) if width is None else width
 
     def held(self, group: pq.RowGroupMetaData, name: str, *, whole: bool) -> int:
         """What a column keeps in memory while it is read, besides its rows.
@@ -60,17 +76,40 @@ class Layout:
             total += int(chunk.total_compressed_size) if whole else STREAM_BUFFER
         return total
 
-    def _varying(self, group: pq.RowGroupMetaData, name: str) -> int:
+    def _varying(self, group: pq.RowGroupMetaData, name: str, text: TextBytes | None) -> int:
         """Text and lists: from the number of values, and how long the ones in the footer are."""
         dtype, rows = self.types[name], int(group.num_rows)
         chunks = [group.column(i) for i in self.leaves[name]]
         stored = sum(int(c.total_uncompressed_size) for c in chunks)
         if pa.types.is_dictionary(dtype):  # the file, too, holds indices and values
             return stored + rows * (_fixed_width(dtype.index_type) or 4)
-        leaf = _fixed_width(leaf_type(dtype))
-        decoded = sum(int(c.num_values) * (leaf or _text_length(c) + 4) for c in chunks)
-        offsets = 4 * rows if is_list_type(dtype) else 0
-        return max(decoded, stored) + offsets + rows // 8
+        offsets = (4 * rows if is_list_type(dtype) else 0) + rows // 8
+        return sum(self._leaf(group, i, name, text) for i in self.leaves[name]) + offsets
+
+    def _leaf(
+        self,
+        group: pq.RowGroupMetaData,
+        leaf: int,
+        name: str,
+        text: TextBytes | None,
+    ) -> int:
+        chunk = group.column(leaf)
+        width = self.value_bytes(name, chunk)
+        if width is not None:
+            return int(chunk.num_values) * width
+        known = None if text is None else text(leaf)
+        if known is not None:
+            return known
+        decoded = int(chunk.num_values) * (_text_length(chunk) + 4)
+        return max(decoded, int(chunk.total_uncompressed_size))
+
+
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> Range:
+    """Where a column of a row group lies: a dictionary, if there is one, comes first."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+        start = chunk.dictionary_page_offset
+    return Range(start, start + chunk.total_compressed_size)
 
 
 @lru_cache(maxsize=64)
@@ -84,19 +123,19 @@ def layout_of(schema: pa.Schema) -> Layout:
     """
     leaves, start = {}, 0
     for field in schema:
-        end = start + _count_leaves(field.type)
+        end = start + count_leaves(field.type)
         leaves[field.name] = range(start, end)
         start = end
     widths = {f.name: _row_width(f) for f in schema}
     return Layout(leaves, widths, {f.name: f.type for f in schema})
 
 
-def _count_leaves(dtype: pa.DataType) -> int:
+def count_leaves(dtype: pa.DataType) -> int:
     """Each value inside lists and structs is a column of its own in Parquet."""
     if isinstance(dtype, pa.BaseExtensionType):
-        return _count_leaves(dtype.storage_type)
+        return count_leaves(dtype.storage_type)
     inner = [dtype.field(i).type for i in range(dtype.num_fields)]
-    return sum(_count_leaves(t) for t in inner) if inner else 1
+    return sum(count_leaves(t) for t in inner) if inner else 1
 
 
 def _row_width(field: pa.Field) -> float | None:
@@ -119,7 +158,7 @@ def _fixed_width(dtype: pa.DataType) -> int | None:
 
 def _text_length(chunk: pq.ColumnChunkMetaData) -> int:
     """How long a text value is, judging by the smallest and the largest one."""
-    if chunk.physical_type != "BYTE_ARRAY":  # or a damaged footer: then this would end the process
+    if chunk.physical_type != "BYTE_ARRAY":
         return _UNKNOWN_LENGTH
     statistics = chunk.statistics
     if statistics is None or not statistics.has_min_max:

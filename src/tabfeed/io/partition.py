@@ -11,11 +11,29 @@ row is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-__all__ = ["Partition", "Piece", "continues", "cut_by_count", "cut_by_size", "first_rows", "runs"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Partition",
+    "Piece",
+    "bounds_within",
+    "continues",
+    "cut_by_count",
+    "cut_by_size",
+    "first_rows",
+    "runs",
+    "slices_of",
+]
+
+Sizes = npt.NDArray[Any]
+_MOST_SLICES = 2**20  # of one unit: a damaged file may claim any number of rows
+_OVER = 1.1  # a slice may be larger by so much before rows are weighed one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +69,23 @@ class Partition:
         return list(dict.fromkeys(p.file for p in self.pieces))
 
 
-def cut_by_size(units: Iterable[tuple[Piece, int]], part_size: int) -> list[Partition]:
+def cut_by_size(
+    units: Iterable[tuple[Piece, int | None]],
+    part_size: int,
+    sizes: Callable[[Piece], Sizes | None] | None = None,
+) -> list[Partition]:
     """Join consecutive units of a file up to `part_size` bytes; slice units that exceed it.
+
+    A unit of unknown size is a partition of its own.
 
     Parameters
     ----------
     units
-        Whole-unit pieces with their size in memory, in file order.
+        Whole-unit pieces with their size in memory, None where it is not known, in file order.
     part_size
         Most bytes a partition may take in memory.
+    sizes
+        Gives the bytes of each row of a piece that must be sliced; None where they are alike.
 
     Examples
     --------
@@ -70,8 +96,9 @@ def cut_by_size(units: Iterable[tuple[Piece, int]], part_size: int) -> list[Part
     parts: list[Partition] = []
     run: list[Piece] = []
     run_bytes = 0
-    for piece, nbytes in units:
-        slices = list(_slice_to(piece, nbytes, part_size))
+    for piece, size in units:
+        nbytes = part_size + 1 if size is None else size  # too large to be joined
+        slices = [piece] if size is None else slices_of(piece, size, part_size, sizes)
         joins = run and run[-1].file == piece.file and run_bytes + nbytes <= part_size
         if run and (not joins or len(slices) > 1):
             parts.append(Partition(tuple(run)))
@@ -86,15 +113,55 @@ def cut_by_size(units: Iterable[tuple[Piece, int]], part_size: int) -> list[Part
     return parts
 
 
-def _slice_to(piece: Piece, nbytes: int, part_size: int) -> Iterator[Piece]:
-    """Cut a piece into slices of at most `part_size` bytes, of nearly equal rows."""
-    if piece.rows is None or nbytes <= part_size or piece.rows <= 1:
-        yield piece
-        return
-    most = max(1, piece.rows * part_size // nbytes)
-    count = -(-piece.rows // most)
-    for low, high in pairwise(_bounds(piece.rows, count)):
-        yield replace(piece, start=piece.start + low, rows=high - low, whole=False)
+def slices_of(
+    piece: Piece,
+    nbytes: int,
+    most: int,
+    sizes: Callable[[Piece], Sizes | None] | None = None,
+) -> list[Piece]:
+    """A piece of `nbytes` in slices of at most `most` bytes; of nearly equal rows if it may be.
+
+    No more than a million slices, whatever their size: so many rows are a damaged file's, which
+    reading any of them shows.
+    """
+    if piece.rows is None or nbytes <= most or piece.rows <= 1:
+        return [piece]
+    rows = max(1, int(piece.rows * most // nbytes))
+    bounds = _bounds(piece.rows, min(-(-piece.rows // rows), _MOST_SLICES))
+    weights = None if sizes is None else sizes(piece)
+    if weights is not None and np.add.reduceat(weights, bounds[:-1]).max() > _OVER * most:
+        bounds = bounds_within(weights, most)
+    return [
+        replace(piece, start=piece.start + low, rows=high - low, whole=False)
+        for low, high in pairwise(bounds)
+    ]
+
+
+def bounds_within(sizes: Sizes, most: float) -> list[int]:
+    """Where to cut rows so that no slice takes more than `most` bytes; a row at least.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each row.
+    most
+        Bytes.
+
+    Examples
+    --------
+    >>> bounds_within(np.array([1, 1, 9, 1, 2, 2]), 4)
+    [0, 2, 3, 5, 6]
+    """
+    ends = np.cumsum(sizes, dtype=np.float64)
+    # Slices of about one size, rather than full ones and a rest.
+    even = min(most, ends[-1] / -(-ends[-1] // most) * 1.02 if len(ends) else most)
+    bounds, at, before = [0], 0, 0.0
+    while at < len(ends):
+        stop = int(np.searchsorted(ends, before + even, side="right"))
+        at = max(at + 1, stop)
+        before = float(ends[at - 1])
+        bounds.append(at)
+    return bounds
 
 
 def _bounds(rows: int, count: int) -> list[int]:

@@ -10,8 +10,9 @@ import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError
@@ -23,6 +24,7 @@ from tabfeed.io.remarks import select_columns
 from tabfeed.io.table_map import TableMap, as_declared
 from tabfeed.io.unify import combine
 from tabfeed.schema import Schema
+from tabfeed.user_functions import add_note
 
 if TYPE_CHECKING:
     from tabfeed.io.fetch import Fetch
@@ -66,7 +68,10 @@ class Partitioned:
         if self._npartitions is not None:
             return tuple(cut_by_count(self._files.counted(pieces), self._npartitions))
         sized = ((p, self._files.nbytes(p, self._cut_columns)) for p in pieces)
-        return tuple(cut_by_size(sized, self._part_size))
+        return tuple(cut_by_size(sized, self._part_size, self._row_bytes))
+
+    def _row_bytes(self, piece: Piece) -> npt.NDArray[Any] | None:
+        return self._files.row_bytes(piece, self._cut_columns)
 
     @property
     def cut_by_default(self) -> bool:
@@ -206,9 +211,19 @@ class Partitioned:
         if not self._maps:
             return table if table.column_names == list(columns) else table.select(list(columns))
         table = table.select(self._source_columns)
-        for step in self._maps:
-            table = step.apply(table, partial(self._first_row, part))
+        try:
+            for step in self._maps:
+                table = step.apply(table, partial(self._first_row, part))
+        except Exception as e:
+            add_note(e, f"on {self._where(part)}")
+            raise
         return as_declared(table, columns, self.schema)
+
+    def _where(self, part: Partition) -> str:
+        """Files and units of a partition, for messages."""
+        shown = [f"{self._files.names[p.file]}, row group {p.unit}" for p in part.pieces[:3]]
+        more = len(part.pieces) - len(shown)
+        return " and ".join(shown) + (f" and {more} more" if more else "")
 
     def _first_row(self, part: Partition) -> int:
         """Rows of the partitions before this one, as they come out of the files."""
@@ -236,6 +251,10 @@ class Partitioned:
         if columns is None:
             return self.column_names
         return select_columns(self.schema, columns).column_names
+
+    def columns_read(self, columns: Sequence[str] | None = None) -> list[str]:
+        """The columns that are read from the files if these are to come out; all by default."""
+        return self._needed(self._wanted(columns))
 
     def _needed(self, wanted: Sequence[str]) -> list[str]:
         """The columns to read from the files if these are to come out."""

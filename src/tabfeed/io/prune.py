@@ -5,12 +5,13 @@ whether it has nulls) is written as an expression that holds for all of its rows
 says whether the filter can be true where that expression is. The footers were read when
 the files were opened; Arrow's own pruning would read each of them again.
 
-A comparison with NaN is false, and NaN is left out of the statistics: ``not (x <= 5)`` can hold
-in a row group whose largest value is 5. Such filters get no help from statistics of floats.
+NaN is left out of the statistics, so a filter that it may pass gets no help from those of floats:
+``not (x <= 5)`` and ``x != 5`` can hold in a row group whose largest value is 5.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_
@@ -23,7 +24,9 @@ import pyarrow.parquet as pq
 
 from tabfeed.io.filters import Filter
 
-__all__ = ["facts_of_chunk", "facts_of_keys", "may_match"]
+__all__ = ["facts_of_chunk", "facts_of_keys", "known_bounds", "may_match"]
+
+_MAY_KEEP_NAN = re.compile(r"invert|!=|\bnan\b|is_nan|nan_is_null=true|\.\.\.")
 
 
 def may_match(
@@ -38,7 +41,10 @@ def may_match(
         for i, known in enumerate(facts)
     ]
     possible = pads.FileSystemDataset(pieces, schema, form, nowhere)
-    kept = {int(p.path) for p in possible.get_fragments(filter=condition.expression)}
+    try:
+        kept = {int(p.path) for p in possible.get_fragments(filter=condition.expression)}
+    except pa.ArrowException:  # as reading will say, if it holds there too
+        return [True] * len(facts)
     return [i in kept for i in range(len(facts))]
 
 
@@ -87,7 +93,7 @@ def facts_of_chunk(
         return []
     if statistics.has_null_count and statistics.null_count == chunk.num_values:
         return [pc.field(field.name).is_null()]
-    if pa.types.is_floating(stored) and "invert" in str(condition.expression):
+    if pa.types.is_floating(stored) and not _may_bound(str(condition.expression), stored):
         return []
     bounds = _bounds(statistics, stored, field.type)
     if bounds is None:
@@ -99,6 +105,13 @@ def facts_of_chunk(
     return within
 
 
+def _may_bound(condition: str, stored: pa.DataType) -> bool:
+    """Whether bounds of a column of floats tell anything of what a filter keeps."""
+    if stored.bit_width < 64 and "is_in" in condition:  # 0.1 is not what it is in 32 bits
+        return False
+    return not _MAY_KEEP_NAN.search(condition)
+
+
 def _ordered_alike(stored: pa.DataType, read: pa.DataType) -> bool:
     """Whether the smallest value in the file is the smallest once it is read."""
     if stored == read:
@@ -108,16 +121,25 @@ def _ordered_alike(stored: pa.DataType, read: pa.DataType) -> bool:
     return both_numbers or (pa.types.is_timestamp(stored) and pa.types.is_timestamp(read))
 
 
+def known_bounds(statistics: pq.Statistics | None) -> tuple[Any, Any] | None:
+    """The smallest and the largest value, if the statistics tell and both are values."""
+    try:
+        if statistics is None or not statistics.has_min_max:
+            return None
+        low, high = statistics.min, statistics.max
+        return (low, high) if low is not None and high is not None and low <= high else None
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError):
+        return None  # text cut in the middle of a character, a date Python does not know
+
+
 def _bounds(
     statistics: pq.Statistics, stored: pa.DataType, read: pa.DataType
 ) -> tuple[pa.Scalar, pa.Scalar] | None:
-    if not statistics.has_min_max:
+    known = known_bounds(statistics)  # NaN is neither below nor above anything: None
+    if known is None:
         return None
     try:
-        values = statistics.min, statistics.max
-        if any(v is None or v != v for v in values):
-            return None
-        low, high = (pa.scalar(v, stored).cast(read) for v in values)
+        low, high = (pa.scalar(v, stored).cast(read) for v in known)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return None  # text cut in the middle of a character, a date Python does not know
+        return None
     return low, high

@@ -16,10 +16,13 @@ after its bytes have come: equal versions before and after mean that nothing els
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import pickle
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,17 +33,42 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError
 
-__all__ = ["Final", "Remote", "RemoteOptions", "Version", "remote_of", "split_options"]
+__all__ = [
+    "Final",
+    "Listed",
+    "NoAnswer",
+    "Remote",
+    "RemoteOptions",
+    "Version",
+    "forbidden",
+    "info_of",
+    "remade",
+    "remote_of",
+    "split_options",
+    "translated",
+    "within",
+]
 
 T = TypeVar("T")
 _VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest")
 _TIME_KEYS = ("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
 _KEPT_HANDLES = 1024
 # What asking again does not change: no rights, no such thing, a request the server will not take.
-_FINAL = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|EXPIRED|ExpiredToken|NO_SUCH|INVALID_"
-    r"|PermanentRedirect|AccessDenied|Forbidden|HTTP status 4(?!08|29)\d\d",
+_FINAL = re.compile(r"NO_SUCH|INVALID_|PermanentRedirect|HTTP status 4(?!08|29)\d\d")
+_FORBIDDEN = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|EXPIRED|ExpiredToken|AccessDenied|Forbidden"
+    r"|HTTP status 40[13]|[Cc]redentials",
 )
+_BUILTIN = (
+    FileNotFoundError,
+    PermissionError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+_LOCAL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
+# What a caller did wrong, or a library lacks: asking again does not change it.
+_NOT_THE_SERVER = (TypeError, ValueError, LookupError, NotImplementedError, AttributeError)
 
 
 class Version(NamedTuple):
@@ -49,9 +77,24 @@ class Version(NamedTuple):
     size: int
     tag: str
 
+    def is_of(self, size: int, tag: str) -> bool:
+        """Whether this is the content that a size and a tag were noted of."""
+        return self.size == size and tag in ("", self.tag)
+
+
+class Listed(NamedTuple):
+    """What a listing says of an object; `tag` is empty where it does not tell contents apart."""
+
+    info: pafs.FileInfo
+    tag: str
+
 
 class Final(OSError):
     """An error of a server that asking again will not change."""
+
+
+class NoAnswer(OSError):
+    """A request that was given up because nothing came."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +141,12 @@ class Remote(Protocol):
         """What the object is now."""
         ...
 
-    def read(self, path: str, start: int, size: int, timeout: float) -> pa.Buffer:
-        """Some of its bytes; fewer than asked if the server cuts them short."""
+    def read(self, path: str, start: int, size: int, whole: int, timeout: float) -> pa.Buffer:
+        """Some of the `whole` bytes; fewer than asked if the server cuts them short."""
+        ...
+
+    def listing(self, path: str, timeout: float, *, deep: bool) -> list[Listed]:
+        """What lies below a folder."""
         ...
 
 
@@ -108,31 +155,40 @@ class _ArrowRemote:
 
     def __init__(self, filesystem: pafs.FileSystem) -> None:
         self._filesystem = filesystem
-        self._handles: OrderedDict[str, pa.NativeFile] = OrderedDict()
+        self._handles: OrderedDict[str, tuple[int, pa.NativeFile]] = OrderedDict()
         self._lock = threading.Lock()
 
     def version(self, path: str, timeout: float) -> Version:
         """What the object is now; the handle that learned it serves reads from here on."""
-        handle = _within(timeout, lambda: self._filesystem.open_input_file(path))
-        with self._lock:
-            self._handles[path] = handle
-            self._handles.move_to_end(path)
-            while len(self._handles) > _KEPT_HANDLES:
-                self._handles.popitem(last=False)
+        handle = within(timeout, lambda: self._filesystem.open_input_file(path))
+        self._keep(path, int(handle.size()), handle)
         noted = {k: bytes(v).decode() for k, v in (handle.metadata() or {}).items()}
         return Version(int(handle.size()), _tag(noted))
 
-    def read(self, path: str, start: int, size: int, timeout: float) -> pa.Buffer:
+    def _keep(self, path: str, size: int, handle: pa.NativeFile) -> None:
+        with self._lock:
+            self._handles[path] = size, handle
+            self._handles.move_to_end(path)
+            while len(self._handles) > _KEPT_HANDLES:
+                self._handles.popitem(last=False)
+
+    def read(self, path: str, start: int, size: int, whole: int, timeout: float) -> pa.Buffer:
         """Some of its bytes, in Arrow's own memory, which is used again and again.
 
         `read_at` would give Python's, fresh from the kernel each time: 0.65 s a GB for its pages.
         """
         with self._lock:
-            handle = self._handles.get(path)
-        if handle is None:
-            self.version(path, timeout)
-            return self.read(path, start, size, timeout)
-        return _within(timeout, lambda: handle.get_stream(start, size).read_buffer(size))
+            known, handle = self._handles.get(path, (0, None))
+        if handle is None or known != whole:  # Arrow asks for the size, though it is known
+            handle = within(timeout, lambda: self._filesystem.open_input_file(path))
+            self._keep(path, int(handle.size()), handle)
+        return within(timeout, lambda: handle.get_stream(start, size).read_buffer(size))
+
+    def listing(self, path: str, timeout: float, *, deep: bool) -> list[Listed]:
+        """What lies below a folder. Arrow knows no ETags here, and times only in whole seconds."""
+        selector = pafs.FileSelector(path, recursive=deep, allow_not_found=True)
+        infos = within(timeout, lambda: self._filesystem.get_file_info(selector))
+        return [Listed(info, "") for info in infos]
 
 
 class _FsspecRemote:
@@ -145,67 +201,128 @@ class _FsspecRemote:
         """What the object is now, whatever a listing once said."""
         self._filesystem.invalidate_cache(path)
         info = self._call("info", timeout, path)
+        if info.get("type") == "directory":
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", path)
         if info.get("size") is None:
             raise Final("the server does not say how large it is, so it cannot be read in parts")
         return Version(int(info["size"]), _tag(info))
 
-    def read(self, path: str, start: int, size: int, timeout: float) -> pa.Buffer:
+    def read(self, path: str, start: int, size: int, whole: int, timeout: float) -> pa.Buffer:
         """Some of its bytes."""
         data = self._call("cat_file", timeout, path, start=start, end=start + size)
         if len(data) > size:
             raise Final("the server sends the whole object where a part of it was asked for")
         return pa.py_buffer(data)
 
+    def listing(self, path: str, timeout: float, *, deep: bool) -> list[Listed]:
+        """What lies below a folder, with ETags and the like where the listing has them."""
+        self._filesystem.invalidate_cache(path)
+        depth = None if deep else 1
+        found = self._call("find", timeout, path, maxdepth=depth, withdirs=True, detail=True)
+        listed = []
+        for name, facts in found.items():
+            if name.strip("/") != path.strip("/"):
+                strong = {k: facts[k] for k in _VERSION_KEYS if k in facts}
+                listed.append(Listed(_as_info(name, facts), _tag(strong)))
+        return listed
+
     def _call(self, name: str, timeout: float, *args: Any, **options: Any) -> Any:
         from fsspec.asyn import sync
 
         system = self._filesystem
-        if getattr(system, "async_impl", False):
-            coroutine = getattr(system, f"_{name}")
-            return _translated(
+        if not getattr(system, "async_impl", False):
+            return within(timeout, lambda: getattr(system, name)(*args, **options))
+        coroutine = getattr(system, f"_{name}")
+        begun = time.monotonic()
+        try:
+            return translated(
                 lambda: sync(system.loop, coroutine, *args, timeout=timeout, **options)
             )
-        return _within(timeout, lambda: getattr(system, name)(*args, **options))
+        except TimeoutError as e:
+            raise NoAnswer(f"no answer within {time.monotonic() - begun:.1f} s") from e
+
+
+def info_of(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+    """What a path is; ``FileNotFoundError``, in place of a guess, where fsspec says nothing."""
+    handler = getattr(filesystem, "handler", None)
+    if not isinstance(handler, pafs.FSSpecHandler):
+        return filesystem.get_file_info(path)
+    return _as_info(path, handler.fs.info(path))
+
+
+def _as_info(path: str, facts: Mapping[str, Any]) -> pafs.FileInfo:
+    """Arrow's description of an object from fsspec's."""
+    kinds = {"file": pafs.FileType.File, "directory": pafs.FileType.Directory}
+    kind = kinds.get(facts["type"], pafs.FileType.Unknown)
+    size = facts["size"] if kind == pafs.FileType.File else None
+    return pafs.FileInfo(path, kind, size=size, mtime=facts.get("mtime"))
 
 
 def _tag(info: Mapping[str, Any]) -> str:
-    """All that an object's description says of its version."""
-    known = [f"{k}={info[k]}" for k in _VERSION_KEYS if info.get(k)]
-    return " ".join(known or [f"{k}={info[k]}" for k in _TIME_KEYS if info.get(k)])
+    """The best of what an object's description says of its version."""
+    known = (f"{k}={info[k]}" for k in (*_VERSION_KEYS, *_TIME_KEYS) if info.get(k))
+    return next(known, "")
 
 
-def _translated(call: Callable[[], T]) -> T:
-    """Every library has its own tree of errors; here they become two kinds of ``OSError``."""
+def translated(call: Callable[[], T]) -> T:
+    """Every library has its own tree of errors; here they become a few kinds of ``OSError``."""
     try:
         return call()
-    except (FileNotFoundError, PermissionError) as e:
-        raise Final(str(e) or type(e).__name__) from e
-    except (MemoryError, Final):
-        raise
+    except (*_BUILTIN, *_NOT_THE_SERVER, MemoryError, Final) as e:
+        cause = e.__cause__ if isinstance(e, FileNotFoundError) else None
+        if not isinstance(cause, Exception) or isinstance(cause, _NOT_THE_SERVER):
+            raise
+        raise _as_os_error(cause) from e  # by HTTP, fsspec says so whatever went wrong
     except Exception as e:
-        text = str(e) or type(e).__name__
-        status = getattr(e, "status", None)  # aiohttp's
-        hopeless = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
-        if hopeless or _FINAL.search(text):
-            raise Final(text) from e
-        raise OSError(text) from e
+        raise _as_os_error(e) from e
 
 
-def _within(timeout: float, call: Callable[[], T]) -> T:
+def _as_os_error(error: Exception) -> OSError:
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return TimeoutError(str(error) or "no answer")
+    if isinstance(error, OSError) and (error.errno in _LOCAL_ERRORS or isinstance(error, _BUILTIN)):
+        return error
+    if isinstance(error.__cause__, Exception) and hasattr(
+        error.__cause__, "response"
+    ):  # botocore's, of which s3fs tells only a part
+        error = error.__cause__
+    text = str(error) or type(error).__name__
+    status = getattr(error, "status", None)  # aiohttp's
+    if not isinstance(status, int):  # botocore's
+        status = (
+            (getattr(error, "response", None) or {})
+            .get("ResponseMetadata", {})
+            .get("HTTPStatusCode", 0)
+        )
+    if status == 404:
+        return FileNotFoundError(errno.ENOENT, text)
+    if status in (401, 403) or forbidden(text):
+        return PermissionError(errno.EACCES, text)
+    if (400 <= status < 500 and status not in (408, 429)) or _FINAL.search(text):
+        return Final(text)
+    return OSError(text)
+
+
+def forbidden(text: str) -> bool:
+    """Whether an error of a server says that it knows us not, or that we may not."""
+    return bool(_FORBIDDEN.search(text))
+
+
+def within(timeout: float, call: Callable[[], T]) -> T:
     """Call a library that knows no time limit; a call that outlasts it is left to itself."""
     outcome: list[Any] = []
     done = threading.Event()
 
     def run() -> None:
         try:
-            outcome.append(_translated(call))
+            outcome.append(translated(call))
         except BaseException as e:
             outcome.append(e)
         done.set()
 
     threading.Thread(target=run, name="tabfeed-request", daemon=True).start()
     if not done.wait(timeout):
-        raise OSError(f"no answer within {timeout:.0f} s")
+        raise NoAnswer(f"no answer within {timeout:.1f} s")
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     result: T = outcome[0]
@@ -221,19 +338,21 @@ def remote_of(filesystem: pafs.FileSystem) -> Remote:
 
     A forked child gets another: the connections and threads of these libraries stay behind.
     """
+    handler = getattr(filesystem, "handler", None)
+    filesystem = getattr(handler, "inner", filesystem)  # that of `tabfeed.io.retry`
     key = (os.getpid(), pickle.dumps(filesystem))
     with _remotes_lock:
         found = _remotes.get(key)
         if found is None:
             forked = any(pid != key[0] for pid, _ in _remotes)
-            found = _remotes[key] = _make(_anew(filesystem, key[1]) if forked else filesystem)
+            found = _remotes[key] = _make(remade(filesystem) if forked else filesystem)
         return found
 
 
-def _anew(filesystem: pafs.FileSystem, pickled: bytes) -> pafs.FileSystem:
+def remade(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """The same filesystem for a forked child."""
     if filesystem.type_name != "s3":
-        return pickle.loads(pickled)
+        return pickle.loads(pickle.dumps(filesystem))
     from tabfeed.io.s3 import after_fork
 
     return after_fork(filesystem.__reduce__()[1][0])

@@ -51,7 +51,7 @@ def shuffle_by_keys(
         else:
             folder = TemporaryFolder()
             limit = working_memory(memory_limit)
-            pieces = dataset.repartition(partition_size=max(1, limit // 16))
+            pieces = dataset._in_smaller_partitions(max(1, limit // 16))
             tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
             buckets = scatter(tables, dealing.assign, dealing.count, Room(limit, folder.path))
             written = [str(b.path) for b in buckets if b.rows]

@@ -10,7 +10,9 @@ the parent held at the fork is held for ever in the child, and Arrow would wait 
 
 from __future__ import annotations
 
+import math
 import os
+import pickle
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -19,8 +21,9 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import MissingExtraError
 
-__all__ = ["after_fork", "arrow_s3"]
+__all__ = ["after_fork", "arrow_s3", "patient_writer"]
 
+_OWN_TRIES, _FIRST_WAIT = 3, 0.05
 _LONGEST_STALL, _STALL_SHARE = 10.0, 30
 _NAMES = {
     "key": "access_key",
@@ -88,7 +91,25 @@ def _filesystem(
 ) -> pafs.FileSystem:
     """One for all who ask alike: to make another, Arrow waits for every request on its way."""
     _users.add(os.getpid())
-    return pafs.S3FileSystem(**dict(options))
+    few = pafs.AwsDefaultS3RetryStrategy(max_attempts=_OWN_TRIES)
+    return pafs.S3FileSystem(**dict(options), retry_strategy=few)
+
+
+def patient_writer(filesystem: pafs.FileSystem, deadline: float) -> pafs.FileSystem:
+    """The same store for writing: each part of an upload is sent again until the deadline.
+
+    Only the library itself can repeat a part. It waits 0.05 s, then twice as long each time.
+    """
+    return _patient(pickle.dumps(filesystem), deadline)
+
+
+@lru_cache(maxsize=16)
+def _patient(pickled: bytes, deadline: float) -> pafs.FileSystem:
+    options = pickle.loads(pickled).__reduce__()[1][0]
+    tries = max(_OWN_TRIES, int(math.log2(deadline / _FIRST_WAIT)))
+    return pafs.S3FileSystem(
+        **options, retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=tries)
+    )
 
 
 def after_fork(options: Mapping[str, Any]) -> pafs.FileSystem:
@@ -113,6 +134,7 @@ def after_fork(options: Mapping[str, Any]) -> pafs.FileSystem:
             token=given.get("session_token"),
             anon=bool(given.get("anonymous")),
             endpoint_url=endpoint,
+            config_kwargs={"retries": {"total_max_attempts": 2}},  # our deadline counts
             client_kwargs={"region_name": given["region"]} if given.get("region") else None,
         )
     except ImportError as e:

@@ -15,10 +15,10 @@ whole only helps to choose the number of buckets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import WriteError
+from tabfeed.io.partition import bounds_within
+from tabfeed.io.retry import reason, remedy
+from tabfeed.io.row_sizes import sizes_in_table
 from tabfeed.io.take import prepare, take_prepared, take_rows
 from tabfeed.trace import span
 
@@ -77,7 +80,7 @@ class Room:
     @property
     def whole(self) -> int:
         """Bytes that can be sorted in memory: as they came, in one piece, and the sorted block."""
-        return min(self.memory // 4, _MOST_AT_ONCE)
+        return min(self.memory // 5, _MOST_AT_ONCE)
 
     @property
     def slice(self) -> int:
@@ -191,10 +194,10 @@ def _sorted(held: list[pa.Table], room: Room) -> Iterator[pa.Table]:
         order = np.argsort(table.column(_KEY).to_numpy(), kind="stable")
         table = table.drop_columns([_KEY])
         schema = table.schema
-        block = _rows_within(table, min(_BLOCK, room.slice * 2))
+        bounds = _bounds(table, min(_BLOCK, room.slice), order)
         table = prepare(table)
-    for start in range(0, len(order), block):
-        yield take_prepared(table, order[start : start + block], schema)
+    for start, stop in pairwise(bounds):
+        yield take_prepared(table, order[start:stop], schema)
 
 
 def _sorted_on_disk(
@@ -217,6 +220,7 @@ def _sorted_on_disk(
         else:
             yield from _sorted([read_bucket(bucket)], room)
             bucket.path.unlink()
+            pa.default_memory_pool().release_unused()  # or allocators keep the last bucket's
 
 
 def len_of(keys: range) -> int:
@@ -246,17 +250,14 @@ def scatter(
         return _scatter_twice(tables, assign, count, room)
     buckets = [Bucket(room.folder / f"bucket_{i}.arrows") for i in range(count)]
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-    try:
+    with ExitStack() as files:
         for table in tables:
-            for part in _slices(decoded(table), room.slice):
-                for number, rows in _deal(part, assign(part), count):
-                    _append(writers, number, buckets[number], rows)
+            for rows in _slices(table, room.slice):
+                part = decoded(rows)
+                for number, dealt in _deal(part, assign(part), count):
+                    _append(files, writers, number, buckets[number], dealt)
         for number, writer in writers.items():
             with _named(buckets[number].path):
-                writer.close()
-    finally:
-        for writer in writers.values():
-            with suppress(OSError):  # closed already, or the error is on its way
                 writer.close()
     return buckets
 
@@ -282,11 +283,17 @@ def _from(assign: Callable[[pa.Table], Ids], low: int) -> Callable[[pa.Table], I
 
 
 def _append(
-    writers: dict[int, pa.ipc.RecordBatchStreamWriter], number: int, bucket: Bucket, rows: pa.Table
+    files: ExitStack,
+    writers: dict[int, pa.ipc.RecordBatchStreamWriter],
+    number: int,
+    bucket: Bucket,
+    rows: pa.Table,
 ) -> None:
     with _named(bucket.path):
         if number not in writers:
-            writers[number] = pa.ipc.new_stream(str(bucket.path), rows.schema)
+            # Of our own: where the disk is full, a writer that opened it fails to close it.
+            file = files.enter_context(pa.OSFile(str(bucket.path), "wb"))
+            writers[number] = pa.ipc.new_stream(file, rows.schema)
         writers[number].write_table(rows)
     bucket.rows += rows.num_rows
     bucket.nbytes += rows.nbytes
@@ -315,16 +322,18 @@ def decoded(table: pa.Table) -> pa.Table:
 
 
 def _slices(table: pa.Table, nbytes: int) -> Iterator[pa.Table]:
-    """A table in slices of about `nbytes`; one if it is smaller, none if it is empty."""
-    rows = _rows_within(table, nbytes)
-    for start in range(0, table.num_rows, rows):
-        yield table.slice(start, rows)
+    """A table in slices of about `nbytes` once decoded; one if it is smaller, none if empty."""
+    for start, stop in pairwise(_bounds(table, nbytes)):
+        yield table.slice(start, stop - start)
 
 
-def _rows_within(table: pa.Table, nbytes: int) -> int:
-    """How many rows of this table make about `nbytes`."""
-    share = nbytes / max(1, table.nbytes)
-    return max(1, table.num_rows if share >= 1 else int(table.num_rows * share))
+def _bounds(table: pa.Table, nbytes: int, order: Ids | None = None) -> Sequence[int]:
+    """Where to cut the rows of a table, taken in `order`, into slices of about `nbytes`."""
+    sizes = sizes_in_table(table)
+    if sizes is not None:
+        return bounds_within(sizes if order is None else sizes[order], nbytes)
+    rows = max(1, int(table.num_rows * min(1.0, nbytes / max(1, table.nbytes))))
+    return [*range(0, table.num_rows, rows), table.num_rows]
 
 
 def read_bucket(bucket: Bucket) -> pa.Table:
@@ -348,6 +357,6 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise WriteError(
-            f"could not write the temporary file {path}: {e.strerror or e}; free some space there, "
-            "then run it again"
+            f"could not write the temporary file {path}: {reason(e)}. "
+            f"{remedy(e, writing=True)}, then run it again"
         ) from e

@@ -96,12 +96,13 @@ class FileSink:
 
     def _flush(self, rows: int) -> None:
         held = pa.concat_tables(self._held)
-        with span("write", rows=rows):
-            self._write_group(combine(held.slice(0, rows)))
-        self.rows += min(rows, held.num_rows)
-        rest = held.slice(rows)
+        group, rest = combine(held.slice(0, rows)), held.slice(rows)
         self._held = [rest] if rest.num_rows else []
         self._held_rows, self._held_bytes = rest.num_rows, rest.nbytes
+        del held  # not to be kept while the copy is encoded
+        with span("write", rows=rows):
+            self._write_group(group)
+        self.rows += group.num_rows
 
     def _write_group(self, group: pa.Table) -> None:
         writer = self._open_for(group)
@@ -140,7 +141,7 @@ class FileSink:
             with self._commit.again(self._name) as source:
                 self._sink = self._stack.enter_context(self._commit.create(self._name))
                 self._writer = self._start()
-                with pq.ParquetFile(source) as old:
+                with pq.ParquetFile(source, pre_buffer=False) as old:
                     for i in range(old.num_row_groups):
                         group = conform(old.read_row_group(i), self._schema)
                         self._writer.write_table(group, row_group_size=max(1, group.num_rows))

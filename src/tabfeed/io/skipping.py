@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tabfeed.errors import BadFileError, SkippedFileWarning, UnreadableFileError
 
-__all__ = ["CannotRead", "SkipList", "Skipped"]
+__all__ = ["CannotRead", "SkipList", "Skipped", "unannounced"]
 
 CannotRead = BadFileError | UnreadableFileError
+
+
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
+
+
+@contextmanager
+def unannounced() -> Iterator[None]:
+    """Whoever leaves files out in here says so itself: no warning, in this thread."""
+    before = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(before)
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,8 @@ class SkipList:
             for item, _ in found
             if self._items.setdefault((item.file, item.row_group), item) is item
         ]
+        if _quiet.get():
+            return
         if len(new) == 1:
             warnings.warn(f"left out {new[0]}", SkippedFileWarning, stacklevel=3)
         elif new:

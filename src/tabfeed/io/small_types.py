@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tabfeed.dtypes import small_type
 
@@ -48,12 +50,58 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> Iterator[pa.Array]:
 
 def _cast_chunk(chunk: pa.Array, dtype: pa.DataType) -> Iterator[pa.Array]:
     """Cast an array; by halves if it holds more than 2 GB of text."""
+    chunk = _plain(chunk)
     if len(chunk) < 2 or chunk.nbytes < _MOST_BYTES:
         yield chunk.cast(dtype)
         return
     half = len(chunk) // 2
     for part in (chunk.slice(0, half), chunk.slice(half)):
         yield from _cast_chunk(pa.concat_arrays([part]), dtype)  # a copy, its offsets from 0 again
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Lists for list views, and values for those encoded as `small_type` has them plain.
+
+    At any depth. pyarrow 26 casts list views into lists of other values, and the rest not at all.
+    """
+    dtype = array.type
+    if not _is_special(dtype):
+        return array
+    if pa.types.is_run_end_encoded(dtype):
+        return _plain(pc.run_end_decode(array))
+    if pa.types.is_dictionary(dtype):
+        return _plain(array.dictionary).take(array.indices)
+    nulls = array.is_null()
+    if pa.types.is_struct(dtype):
+        children = [_plain(array.field(i)) for i in range(dtype.num_fields)]
+        fields = [dtype.field(i).with_type(c.type) for i, c in enumerate(children)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    rows = _entries(array, nulls) if pa.types.is_map(dtype) else array
+    if pa.types.is_fixed_size_list(dtype):
+        held = pc.if_else(array.is_valid(), dtype.list_size, 0)
+    else:
+        held = pc.fill_null(pc.list_value_length(rows), 0)
+    ends = np.cumsum(held.to_numpy(zero_copy_only=False), dtype=np.int64)
+    offsets = np.concatenate([np.zeros(1, np.int64), ends])
+    values = _plain(rows.flatten())  # those of null rows left out
+    if pa.types.is_map(dtype):
+        starts = pa.array(offsets, pa.int32())
+        return pa.MapArray.from_arrays(starts, values.field(0), values.field(1), mask=nulls)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=nulls)
+
+
+def _entries(array: pa.MapArray, nulls: pa.BooleanArray) -> pa.ListArray:
+    """A map as lists of structs."""
+    pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(array.offsets.to_numpy()), pairs, mask=nulls)
+
+
+def _is_special(dtype: pa.DataType) -> bool:
+    if pa.types.is_dictionary(dtype):
+        return pa.types.is_nested(dtype.value_type) or _is_special(dtype.value_type)
+    kinds = (pa.types.is_list_view, pa.types.is_large_list_view, pa.types.is_run_end_encoded)
+    inner = (dtype.field(i).type for i in range(dtype.num_fields))
+    return any(kind(dtype) for kind in kinds) or any(_is_special(t) for t in inner)
 
 
 def rebatch(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:

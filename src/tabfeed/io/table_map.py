@@ -11,6 +11,7 @@ from tabfeed.errors import SchemaError
 from tabfeed.io.unify import conform
 from tabfeed.schema import Schema
 from tabfeed.trace import span
+from tabfeed.user_functions import call
 
 __all__ = ["SelectThen", "TableMap", "as_declared"]
 
@@ -32,7 +33,7 @@ class TableMap:
     def apply(self, table: pa.Table, first_row: Callable[[], int]) -> pa.Table:
         """What it makes of a partition; `first_row` is asked only by a numbered function."""
         with span("transform", rows=table.num_rows):
-            return self.fn(table, first_row()) if self.numbered else self.fn(table)
+            return call(self.fn, table, first_row()) if self.numbered else call(self.fn, table)
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,25 @@ when the file was opened, so every unit comes out with the same ones.
 
 from __future__ import annotations
 
+import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from tabfeed.errors import BadFileError
 from tabfeed.io.byte_ranges import LONGEST_ROW, LineRanges, Text, changed_length, no_line_end
 from tabfeed.io.failures import bad_file
 from tabfeed.io.small_types import rebatch
 from tabfeed.io.source import Location
 from tabfeed.io.streamed import StreamedFile
 
-__all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "read_head"]
+__all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
+
+T = TypeVar("T")
 
 INFER_BYTES = 2**20
 """Bytes at the start of a file from which its types are inferred."""
@@ -101,7 +106,7 @@ def read_head(location: Location, cut: Callable[[bytes], int]) -> Head:
             raise bad_file(location, "holds nothing (0 bytes of text)")
         if size >= LONGEST_ROW:
             raise no_line_end(location)
-        size *= 8
+        size = min(size * 8, LONGEST_ROW)
     offset = len(_BOM) if data.startswith(_BOM) else 0
     return Head(data[offset:end], offset, complete)
 
@@ -112,6 +117,45 @@ def _binary(data: bytes) -> str:
     return f"is not text: it holds zero bytes and starts with {data[:16]!r}"
 
 
+def at_line(
+    text: Text,
+    offset: int,
+    rows: bytes,
+    cut: Callable[[bytes], int],
+    parse: Callable[[bytes], T],
+) -> T:
+    """Parse rows that start at `offset`; an error names the line of the first that fails.
+
+    The line is looked for only once there is an error: by halves, and by counting the lines before
+    `offset`.
+    """
+    try:
+        return parse(rows)
+    except BadFileError as e:
+        error = e
+
+    def fails(end: int) -> bool:
+        try:
+            parse(rows[: cut(rows[:end])])
+        except BadFileError:
+            return True
+        return False
+
+    ends = [m.end() for m in re.finditer(rb"\n", rows)]
+    line = _line_ends_before(text, offset) + bisect_left(ends, True, key=fails) + 1
+    message = f"{error} (line {line:,})"
+    raise BadFileError(message, file=error.file, column=error.column) from error
+
+
+def _line_ends_before(text: Text, offset: int) -> int:
+    count = 0
+    with text.at(0) as read:
+        while offset and (data := read(min(offset, 2**20))):
+            count += data.count(b"\n")
+            offset -= len(data)
+    return count
+
+
 class _ScannedRanges:
     """Ranges found by a pass over the text, with their rows."""
 
@@ -119,7 +163,8 @@ class _ScannedRanges:
         self.rows: list[int] = []
         self._bounds = [start]
         for rows in text.rows(start, block_size, form.last_row_end):
-            self.rows.append(form.count(rows))
+            count = at_line(text, self._bounds[-1], rows, form.last_row_end, form.count)
+            self.rows.append(count)
             self._bounds.append(self._bounds[-1] + len(rows))
 
     def __len__(self) -> int:
@@ -166,13 +211,13 @@ class TextFile(StreamedFile):
         self._ranges: LineRanges | _ScannedRanges | None = None
         if not scan:
             self._ranges = LineRanges(location, head.offset, block_size)
-        self._counts: dict[int, int] = {}
+        self._counts: list[int | None] = [None] * len(self._ranges or ())
         self._lock = threading.Lock()
         self._measure(head.text)
 
     def _measure(self, text: bytes) -> None:
         """How much memory each column takes for a byte of text, and how long a row is."""
-        sample = self._form.decode(text, self.schema.names)
+        sample = self._decode(self._start, text, self.schema.names)
         size = max(1, len(text))
         self._widths: dict[str, float] = {
             n: sample.column(n).nbytes / size for n in self.schema.names
@@ -198,19 +243,19 @@ class TextFile(StreamedFile):
     def unit_rows(self) -> Sequence[int | None]:
         """Rows of each unit; None for those of an uncompressed file that nobody has counted."""
         units = self._units
-        if isinstance(units, _ScannedRanges):
-            return list(units.rows)
-        return [self._counts.get(i) for i in range(len(units))]
+        return units.rows if isinstance(units, _ScannedRanges) else self._counts
 
     def count(self, unit: int) -> int:
         """Rows of a unit, counted once."""
         units = self._units
         if isinstance(units, _ScannedRanges):
             return units.rows[unit]
-        if unit not in self._counts:
-            text = self._read_text(unit)
-            self._counts[unit] = self._form.count(text) if text else 0
-        return self._counts[unit]
+        rows = self._counts[unit]
+        if rows is None:
+            text, cut = self._read_text(unit), self._form.last_row_end
+            rows = at_line(self._text, units[unit][0], text, cut, self._form.count) if text else 0
+            self._counts[unit] = rows
+        return rows
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate: the unit's text, times the memory that text of the first rows took."""
@@ -221,7 +266,11 @@ class TextFile(StreamedFile):
         """Whole units, decoded on the calling thread without the GIL."""
         wanted = self._at_least_one(columns)
         tables = [self._empty(wanted)]
-        tables += [self._form.decode(text, wanted) for u in units if (text := self._read_text(u))]
+        tables += [
+            self._decode(self._units[u][0], text, wanted)
+            for u in units
+            if (text := self._read_text(u))
+        ]
         return pa.concat_tables(tables).select(list(columns))
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -229,9 +278,21 @@ class TextFile(StreamedFile):
         wanted = self._at_least_one(columns)
         size = max(_SMALLEST_PIECE, int(rows * self._row_bytes))
         start, end = self._units[unit]
-        texts = self._text.rows(start, size, self._form.last_row_end, left=end - start)
-        for batch in rebatch((self._form.decode(t, wanted) for t in texts), rows):
+        for batch in rebatch(self._stream(start, end, size, wanted), rows):
             yield batch.select(list(columns))
+
+    def _stream(
+        self, start: int, end: int, size: int, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        for rows in self._text.rows(start, size, self._form.last_row_end, left=end - start):
+            yield self._decode(start, rows, columns)
+            start += len(rows)
+
+    def _decode(self, offset: int, rows: bytes, columns: Sequence[str]) -> pa.Table:
+        def decode(text: bytes) -> pa.Table:
+            return self._form.decode(text, columns)
+
+        return at_line(self._text, offset, rows, self._form.last_row_end, decode)
 
     def _read_text(self, unit: int) -> bytes:
         start, end = self._units[unit]

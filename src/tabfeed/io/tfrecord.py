@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -35,6 +36,7 @@ from tabfeed.io.tfrecord_frames import (
     find_units,
     frame_starts,
     is_header,
+    refuse_bomb,
     unpacked,
 )
 from tabfeed.io.tfrecord_records import Records, records_of
@@ -92,7 +94,9 @@ def _missing(text: Text, held: bytes, offset: int) -> int:
         return HEADER - len(held)
     if not is_header(held):
         raise bad_length(text.location, offset)
-    return int.from_bytes(held[:8], "little") + HEADER + FOOTER - len(held)
+    length = int.from_bytes(held[:8], "little")
+    refuse_bomb(text.location, offset, length)
+    return length + HEADER + FOOTER - len(held)
 
 
 class TFRecordFile(StreamedFile):
@@ -130,7 +134,7 @@ class TFRecordFile(StreamedFile):
                     self._found = find_units(self._text, self._block_size)
         return self._found
 
-    @property
+    @cached_property
     def unit_rows(self) -> Sequence[int | None]:
         """Records of each unit; None for what follows the damage in a damaged file."""
         return [None if u.error else u.rows for u in self._units]
@@ -174,6 +178,8 @@ class TFRecordFile(StreamedFile):
             offset += len(data)
 
     def _bytes_of(self, unit: Unit) -> bytes:
+        if unit.rows == 1:
+            refuse_bomb(self.location, unit.start, unit.end - unit.start - HEADER - FOOTER)
         with self._text.at(unit.start) as read:
             data = read(unit.end - unit.start)
         if len(data) != unit.end - unit.start:

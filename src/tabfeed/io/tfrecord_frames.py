@@ -37,6 +37,7 @@ __all__ = [
     "find_units",
     "frame_starts",
     "is_header",
+    "refuse_bomb",
     "unpacked",
     "whole_frames",
 ]
@@ -46,6 +47,7 @@ Ints = npt.NDArray[np.int64]
 HEADER = 12
 FOOTER = 4
 _LONGEST = 2**31 - 1  # what a protocol buffer may have
+_ALWAYS_READ = 2**27  # bytes of a record, however small the compressed file is
 _WINDOW = 2**22
 _PACKED_WINDOW = 2**18  # less of a damaged stream is lost
 _length = struct.Struct("<Q").unpack_from
@@ -163,6 +165,17 @@ def cut_short(location: Location, offset: int) -> BadFileError:
         location,
         f"is cut short: the record at {place(location, offset)} is not all there",
     )
+
+
+def refuse_bomb(location: Location, offset: int, length: int) -> None:
+    """Refuse a record of a compressed file that is far larger than the file."""
+    if location.compressed and length > max(_ALWAYS_READ, 100 * location.size):
+        raise bad_file(
+            location,
+            f"has a record of {length:,} bytes at {place(location, offset)}, over a hundred times "
+            "the size of the file",
+            remedy="Decompress the file, if it is not meant to exhaust memory",
+        )
 
 
 def place(location: Location, offset: int) -> str:

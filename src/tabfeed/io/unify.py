@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.dtypes import format_type, is_list_type
+from tabfeed.dtypes import format_type, holds_union, is_list_type
 from tabfeed.errors import SchemaError, SchemaMismatchError
 from tabfeed.io.small_types import small_type, to_small
 
@@ -71,11 +71,14 @@ def join_schemas(
             known = fields.setdefault(name, new)
             first = origin.setdefault(name, file)
             seen[name] = seen.get(name, 0) + 1
+            if holds_union(new.type):
+                conflicts.setdefault(name, _union(file, new))
             merged = common_type(known.type, new.type)
             if merged is None:
                 conflicts.setdefault(name, _mismatch((first, known), (file, new)))
                 continue
-            fields[name] = pa.field(name, merged, known.nullable or new.nullable)
+            nullable = known.nullable or new.nullable or pa.types.is_null(merged)
+            fields[name] = pa.field(name, merged, nullable)
     for name, count in seen.items():
         if count < len(distinct):
             fields[name] = fields[name].with_nullable(True)
@@ -97,6 +100,13 @@ def _mismatch(a: tuple[str, pa.Field], b: tuple[str, pa.Field]) -> SchemaMismatc
         f"column {new.name!r} is {format_type(known.type)} in {first} and {format_type(new.type)} "
         f"in {second}, and no type holds both exactly; say which one with "
         f"dtypes={{{new.name!r}: ...}}, leave the column out with columns=, or rewrite one file"
+    )
+
+
+def _union(file: str, field: pa.Field) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"column {field.name!r} of {file} is {field.type}: values of several types, which tabfeed "
+        "does not read; leave it out with columns=, or write its types as columns of their own"
     )
 
 

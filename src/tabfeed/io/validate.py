@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,11 @@ import pyarrow as pa
 
 from tabfeed.errors import BadFileError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
+from tabfeed.io.failures import reading
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Piece
+from tabfeed.io.source import DataFile
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
@@ -21,6 +24,7 @@ __all__ = ["Report", "validate"]
 _SMALL_GROUP = 10_000
 _SMALL_FILE = 1_000_000
 _LARGE_GROUP = 512 * 2**20
+_BLOCK = 2**20
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,36 @@ def validate(dataset: Dataset) -> Report:
 
     results = list(LocalExecutor().map(files.units(), check))
     damaged = [problem for _, problem in results if problem is not None]
+    if not damaged:  # else the worse is known
+        sums = LocalExecutor().map(files.files, _changed_since_written)
+        damaged = [problem for problem in sums if problem is not None]
     left_out = [s.reason for s in dataset.skipped]
     return Report(
         rows=sum(rows for rows, _ in results),
         damaged=tuple(dict.fromkeys(left_out + damaged)),
         advice=tuple(_advice(files, columns)),
+    )
+
+
+def _changed_since_written(file: DataFile) -> str | None:
+    """What is wrong with a file whose bytes are not those that the manifest knows."""
+    if not isinstance(file, ParquetFile) or not file.location.crc32:
+        return None
+    location, crc32 = file.location, 0
+    if location.etag and location.etag in location.tag:  # the store has compared the bytes
+        return None
+    try:
+        with reading(location), location.open() as source:
+            while block := source.read(_BLOCK):
+                crc32 = zlib.crc32(block, crc32)
+    except (BadFileError, UnreadableFileError) as e:
+        return str(e)
+    if f"{crc32:08x}" == location.crc32:
+        return None
+    return (
+        f"{location.name} has the CRC-32 {crc32:08x}, and {location.crc32} when it was written: "
+        "it can be read, but some of it was changed; write the dataset again, or delete "
+        "_tabfeed.json to take the file as it is"
     )
 
 
@@ -111,7 +140,7 @@ def _advice(source: FileSet, columns: list[str]) -> list[str]:
             f"{len(small)} of {len(units)} row groups have fewer than {_SMALL_GROUP:,} rows; "
             "write it again with to_parquet, which makes them larger"
         )
-    large = [u for u in units if source.nbytes(u, columns) > _LARGE_GROUP]
+    large = [u for u in units if (source.nbytes(u, columns) or 0) > _LARGE_GROUP]
     if large:
         advice.append(
             f"{len(large)} row groups take more than 512 MiB in memory and are read in slices; "

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tabfeed.budget import working_memory
-from tabfeed.errors import ArgumentError, ColumnNotFoundError
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.commit import Commit
 from tabfeed.io.elsewhere import is_remote, require_files, task_memory
@@ -59,6 +59,8 @@ def write_parquet(
     executor: Executor,
 ) -> None:
     """Write `dataset` into the folder `path`."""
+    if not len(dataset.schema):
+        raise SchemaError("there is no column to write; select some. Nothing was changed")
     _check_keys(dataset, options)
     _refuse_own_input(dataset, path, storage_options)
     refuse_types(dataset.schema.to_arrow())
@@ -137,12 +139,18 @@ class _Work:
         self.pages = options.pages
         limit = memory if options.memory_limit is None else options.memory_limit
         self.limit = working_memory(limit)
-        if options.memory_limit is not None:
-            most = max(1, self.limit // 8)
+        self._at_once = 1  # files
+        self._weighed: tuple[int, int, Any] | None = None
+        self._share_pages()
+
+    def _share_pages(self) -> None:
+        """Row groups no larger than all files that are written at once can hold back."""
+        if self.options.memory_limit is not None:
+            most = max(1, self.limit // self._at_once // 16)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "commit": None}
+        return {**vars(self), "commit": None, "_weighed": None}
 
     def write_empty(self) -> None:
         """A file without rows, so that the schema is kept."""
@@ -158,11 +166,15 @@ class _Work:
         assert self.commit is not None
         self.commit.order = [job.name for job in jobs]
         threads = getattr(executor, "threads", 1)
-        if self.options.shuffle is Shuffle.PER_WORKER:
+        # A map may need its partitions as they are: groups, neighbours.
+        plain = self.options.shuffle is None and not self.dataset._maps
+        limited = plain and self.options.memory_limit is not None
+        if self.options.shuffle is Shuffle.PER_WORKER or limited:
             jobs = [self._in_small_parts(job, self.limit // threads // 16) for job in jobs]
         groups = group_jobs(jobs)
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
+        self._share_pages()
         with progress("writing", _known_rows(self.dataset)) as bar:
             for rows, staged in executor.map(groups, _Files(self)):
                 bar.advance(rows)
@@ -170,12 +182,27 @@ class _Work:
                     self.commit.adopt(staged)
 
     def _in_small_parts(self, job: Job, nbytes: int) -> Job:
-        """The same rows, read in smaller parts: all of a file is shuffled, so they do not show."""
-        if job.numbering:  # a map counts on the partitions as they are
-            return job
+        """The same rows, read in smaller parts, which the file does not show."""
+        if job.numbering or not all(m.keeps_rows for m in self.dataset._maps):
+            return job  # a map counts on the partitions as they are
         pieces = [p for part in job.partitions for p in part.pieces]
-        sized = [(p, _piece_bytes(self.dataset, p)) for p in pieces]
-        return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes))))
+
+        def bytes_of(piece: Piece) -> int | None:
+            rows = None if piece.whole else self._row_bytes(piece)
+            return _piece_bytes(self.dataset, piece) if rows is None else int(rows.sum())
+
+        sized = [(p, bytes_of(p)) for p in pieces]
+        return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
+
+    def _row_bytes(self, piece: Piece) -> Any:
+        """What each row of a piece takes; the unit it lies in is looked at once."""
+        if self._weighed is None or self._weighed[:2] != (piece.file, piece.unit):
+            rows = self.dataset._files.files[piece.file].unit_rows[piece.unit]
+            whole = Piece(piece.file, piece.unit, 0, rows)
+            sizes = self.dataset._files.row_bytes(whole, self.dataset._source_columns)
+            self._weighed = (piece.file, piece.unit, sizes)
+        sizes = self._weighed[2]
+        return None if sizes is None else sizes[piece.start :][: piece.rows]
 
     def write_group(self, group: list[Job], to: Staged) -> int:
         """Write some files, reading from start to end; how many rows."""
@@ -217,7 +244,7 @@ class _Work:
 
     def write_shuffled(self) -> None:
         """A full shuffle: one random permutation, cut into files of equal rows."""
-        pieces = self.dataset.repartition(partition_size=max(1, self.limit // 16))
+        pieces = self.dataset._in_smaller_partitions(max(1, self.limit // 16))
         names = file_names(self.options.output_files, self.dataset.npartitions)
         assert self.commit is not None
         self.commit.order = names
@@ -237,7 +264,7 @@ class _Work:
     def exchange(self, executor: Executor) -> None:
         """The same on a cluster: rows are dealt to buckets, then files are made of buckets."""
         size = max(1, min(self.dataset._part_size, self.limit // 16))
-        pieces = self.dataset.repartition(partition_size=size)._on(executor)
+        pieces = self.dataset._in_smaller_partitions(size)._on(executor)
         names = file_names(self.options.output_files, self.dataset.npartitions)
         assert self.commit is not None
         self.commit.order = names
@@ -365,12 +392,24 @@ def _known_rows(dataset: Dataset) -> int | None:
 
 
 def estimate(dataset: Dataset, partitions: Sequence[Partition]) -> int:
-    """About how many bytes these partitions take in memory."""
-    return 1 + sum(_piece_bytes(dataset, p) for part in partitions for p in part.pieces)
+    """About how many bytes these partitions take in memory.
+
+    Where the files don't tell, as a Dask frame doesn't, three pieces are read to measure them.
+    """
+    pieces = [piece for part in partitions for piece in part.pieces]
+    sizes = [_piece_bytes(dataset, piece) for piece in pieces]
+    unknown = [piece for piece, size in zip(pieces, sizes, strict=True) if size is None]
+    if unknown:
+        some = {unknown[i] for i in (0, len(unknown) // 2, -1)}
+        columns = dataset._source_columns
+        read = (dataset._files.read(Partition((piece,)), columns).nbytes for piece in some)
+        sizes.append(sum(read) * len(unknown) // len(some))
+    return 1 + sum(size for size in sizes if size is not None)
 
 
-def _piece_bytes(dataset: Dataset, piece: Piece) -> int:
+def _piece_bytes(dataset: Dataset, piece: Piece) -> int | None:
     files = dataset._files
     rows = files.files[piece.file].unit_rows[piece.unit]
     share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
-    return int(files.nbytes(piece, dataset._source_columns) * share)
+    nbytes = files.nbytes(piece, dataset._source_columns)
+    return None if nbytes is None else int(nbytes * share)

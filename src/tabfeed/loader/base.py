@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tabfeed.errors import ArgumentError
 from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan import Plan
@@ -24,10 +25,12 @@ from tabfeed.loader.read_ahead import reading_ahead
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.shared_lots import SharedLots
 from tabfeed.loader.state import Position, restore, save, split_plan
+from tabfeed.user_functions import Guarded
 
 __all__ = ["EpochIterator", "Feed", "Mark"]
 
 B = TypeVar("B")
+F = TypeVar("F", bound="Feed[Any]")
 _NONE: Any = object()
 
 
@@ -156,6 +159,7 @@ class EpochIterator(Generic[B]):
         """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
         begin = self._begin
         position = restore(state, begin.plan).in_worker(begin.worker, begin.workers)
+        check_plan(position.plan, self._options)
         if position != self.position:
             self._prefetch.close()
             self._sit_down(position)
@@ -243,11 +247,16 @@ class Feed(Generic[B]):
         return EpochIterator(recipe, begin, options.place, options, self._on_batch)
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
-        """A feed of the same chunks, cut into batches by another function."""
+        """A feed of the same chunks at the same position, cut into batches by another function."""
         new: Feed[Any] = type(self)(self.recipe.finishing(finish), self.plan, self.options)
         if self.reader_choice:
             new.reader_choice = self.reader_choice
-        return new
+        return new._standing_as(self)
+
+    def _standing_as(self: F, other: Feed[Any]) -> F:
+        """Stand where another feed of the same rows stands."""
+        self._next, self._now = other._next, other._now
+        return self
 
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
@@ -260,7 +269,7 @@ class Feed(Generic[B]):
     def _begin(self) -> Position:
         begin = self._next
         if self.options.seed_fn is not None and begin.step == 0:
-            seed = int(self.options.seed_fn())
+            seed = int(Guarded(self.options.seed_fn, "seed_fn")())
             begin = begin._replace(plan=replace(begin.plan, seed=seed))
         self._now = begin
         return begin
@@ -335,6 +344,8 @@ class Feed(Generic[B]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter` begins this epoch; a loaded state within it is kept."""
+        if isinstance(epoch, bool) or int(epoch) != epoch or epoch < 0:
+            raise ArgumentError(f"epoch is {epoch!r}; it must be a whole number from 0")
         if self._next.epoch != epoch:
             self._next = Position(self._next.plan, int(epoch), 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
+from tabfeed.io.row_sizes import varies
 from tabfeed.loader.base import Feed
 from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.buffers import BufferPool
@@ -21,11 +23,14 @@ from tabfeed.loader.chunk import Chunk, ChunkMaker
 from tabfeed.loader.columns import Group, Layout, numpy_dtype
 from tabfeed.loader.in_order import can_lay
 from tabfeed.loader.lots import LotReader, lot_dtypes
-from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan
-from tabfeed.loader.readers import PartReader, TableFunction, cut_fine
+from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan, most_bytes
+from tabfeed.loader.plan import Plan
+from tabfeed.loader.readers import FineCut, PartReader, TableFunction, columns_read, cut_fine
 from tabfeed.loader.recipe import Recipe
+from tabfeed.loader.row_weights import RowWeights
 from tabfeed.loader.shared_lots import Ahead
 from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.user_functions import explain
 
 __all__ = [
     "Steps",
@@ -124,7 +129,11 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
         return declared
     table = _first_rows(dataset)
     for step in steps.tables:
-        table = step(table)
+        try:
+            table = step(table)
+        except Exception as e:
+            explain(e, "a transform, on the first rows of the data, for the columns it makes")
+            raise
         if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
             table = table.to_arrow()
         if not isinstance(table, pa.Table):
@@ -212,20 +221,36 @@ def build_feed(
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
     if not dataset.mapped:
         layout = replace(layout, lengths=tuple(_lengths(dataset, layout)))
+    given = options
+    if options.shuffle:
+        dataset = dataset.at_random()
+    read = _columns_read(dataset, layout, steps)
+    uneven = read if any(_differ(dataset, name) for name in read) else []
     row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
-    partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
-    slices = [piece for part in partitions for piece in part.pieces if not piece.whole]
-    if slices:
-        options = options.streaming(_held_bytes(dataset, slices, layout))
-        partitions, lens = cut_fine(dataset, max(1, options.budget // 6 // row.decoded))
-    reader = PartReader(dataset, partitions, lens, layout, steps.tables)
+    if uneven:  # what a transform makes of rows is there beside them
+        row = RowBytes(_mean_bytes(dataset, uneven) * (1 + bool(steps.tables)), layout.row_bytes)
+    cut = cut_fine(dataset, *_most(row, options, uneven), uneven)
+    if cut.slices:
+        options = options.streaming(_held_bytes(dataset, cut.slices, read))
+        cut = cut_fine(dataset, *_most(row, options, uneven), uneven)
+    weights = None
+    if cut.nbytes is not None and not steps.tables:
+        weights = RowWeights(tuple(cut.rows), tuple(cut.nbytes))
+        _refuse_large_rows(dataset, cut, read, given)
+    reader = PartReader(dataset, cut.partitions, cut.rows, layout, steps.tables)
+    if not steps.tables:
+        reader.nulls.tell_from_footers(dataset, layout, stacklevel=4)
     cached = with_cache(reader, options.cache, options.budget)
     dtypes = lot_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
     pool = BufferPool(keep=options.budget * 2 // 3)
-    plan = make_plan(lens, row, options)
+    plan = make_plan(cut.rows, row, options, weights)
+    if uneven:
+        pieces = {(p.file, p.unit): p for part in dataset.partitions for p in part.pieces}
+        largest = partial(_largest_column, dataset, pieces.values(), read)
+        options = _few_chunks(plan, row, weights, options, given, largest)
     in_order = can_lay(plan, layout, row, options)
     recipe = Recipe(
-        LotReader(cached, layout, dtypes, pool),
+        LotReader(cached, layout, dtypes, pool, gives_back=bool(uneven and cut.slices)),
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
@@ -235,9 +260,87 @@ def build_feed(
     return Feed(recipe, plan, options)
 
 
-def _held_bytes(dataset: Dataset, slices: Iterable[Piece], layout: Layout) -> int:
+def _most(row: RowBytes, options: LoaderOptions, uneven: Sequence[str]) -> tuple[int, int]:
+    """Rows and bytes that a partition may have: fewer where all of it is copied at once."""
+    nbytes = options.budget // (10 if uneven else 6)
+    return max(1, nbytes // row.decoded), nbytes
+
+
+def _columns_read(dataset: Dataset, layout: Layout, steps: Steps) -> list[str]:
+    """The columns that are read from files."""
+    wanted = columns_read(layout, steps.tables)
+    known = None if wanted is None else [c for c in wanted if c in dataset.schema]
+    own = dataset.fileset.schema.names
+    return [c for c in dataset.columns_read(known) if c in own]
+
+
+def _differ(dataset: Dataset, name: str) -> bool:
+    """Whether the values of a column differ in size once decoded."""
+    dtype = dataset.fileset.schema.field(name).type
+    return varies(dtype) and not pa.types.is_dictionary(dtype)
+
+
+def _mean_bytes(dataset: Dataset, columns: Sequence[str]) -> int:
+    """About what a row of these columns takes once decoded, by all row groups."""
+    units = {(p.file, p.unit) for part in dataset.partitions for p in part.pieces}
+    files = dataset.fileset.files
+    counts = [files[file].unit_rows[unit] for file, unit in units]
+    known = sum(count or 0 for count in counts)
+    rows = dataset.num_rows if None in counts else known
+    pieces = (Piece(file, unit, 0, None) for file, unit in units)
+    return sum(dataset.fileset.nbytes(piece, columns) or 0 for piece in pieces) // max(1, rows)
+
+
+def _refuse_large_rows(
+    dataset: Dataset, cut: FineCut, columns: Sequence[str], options: LoaderOptions
+) -> None:
+    """Refuse rows that cannot be held: as decoded, and in a batch."""
+    for part, rows, nbytes in zip(cut.partitions, cut.rows, cut.nbytes or [], strict=True):
+        if rows == 1 and 2 * nbytes > options.budget:
+            piece = part.pieces[0]
+            name = _largest_column(dataset, [piece], columns)
+            raise LoaderError(
+                f"row {piece.start:,} of row group {piece.unit} of {dataset.files[piece.file]} "
+                f"takes {nbytes / 1e6:,.1f} MB, most of it in column {name!r}, and is there twice "
+                f"while it is read: raise host_memory, which is {options.budget / 1e6:,.1f} MB, to "
+                f"at least {3 * nbytes / 1e6:,.0f} MB"
+            )
+
+
+def _largest_column(dataset: Dataset, pieces: Iterable[Piece], columns: Sequence[str]) -> str:
+    """The column with the most bytes in the units of these pieces."""
+    units = list(pieces)
+    files = dataset.fileset
+    return max(columns, key=lambda name: sum(files.nbytes(u, [name]) or 0 for u in units))
+
+
+def _few_chunks(
+    plan: Plan,
+    row: RowBytes,
+    weights: RowWeights | None,
+    options: LoaderOptions,
+    given: LoaderOptions,
+    largest_column: Callable[[], str],
+) -> LoaderOptions:
+    """So many chunks ahead as fit, where one batch is large; refused where none does."""
+    rows = plan.chunk * plan.batch // plan.ranks
+    size = rows * row.batch if weights is None else most_bytes(plan, weights, plan.chunk)
+    largest = 0 if weights is None else weights.largest
+    if 2 * size + largest > given.budget:
+        raise LoaderError(
+            f"a batch of {plan.batch // plan.ranks:,} rows takes up to {size / 1e6:,.1f} MB, "
+            f"most of it for column {largest_column()!r}, and two of them must be held: raise "
+            f"host_memory, which is {given.budget / 1e6:,.1f} MB, to at least "
+            f"{(3 * size + largest) / 1e6:,.0f} MB, or take a smaller batch_size"
+        )
+    fits = options.budget // 3
+    if size <= fits // 6:
+        return options
+    return replace(options, depth=max(1, min(options.ahead, fits // size - 2)))
+
+
+def _held_bytes(dataset: Dataset, slices: Iterable[Piece], columns: Sequence[str]) -> int:
     """What a thread holds while it reads a slice of a row group: some pages of each column."""
-    columns = [c for c in layout.columns if c in dataset.fileset.schema.names]
     most = 0
     for file, unit in {(piece.file, piece.unit) for piece in slices}:
         source = dataset.fileset.files[file]
@@ -254,18 +357,25 @@ def _decoded_bytes(dataset: Dataset, layout: Layout) -> int:
 
 
 def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
-    """How many values a row of each ragged column has, by the sizes of some row groups.
+    """How many values a row of each ragged column has, or bytes one that rides along.
+
+    By the sizes of some row groups.
 
     Transforms are taken to leave that as it is, for columns that there are before as well.
     """
-    parts = dataset.partitions if layout.lists else []
+    parts = dataset.partitions if layout.lists or layout.extras else []
     some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _LOOKED_AT)])
     pieces = [piece for piece in some if piece.whole or _is_parquet(dataset, piece)]
     rows = sum(_unit_rows(dataset, piece) for piece in pieces)
+    own = dataset.fileset.schema.names
+    for name in layout.extras:
+        if rows and name in own and _differ(dataset, name):
+            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+            yield name, max(1, nbytes // rows)
     for name, _ in layout.lists:
         width = _value_bytes(dataset.schema.get(name))
         if rows and width is not None:
-            nbytes = sum(dataset.fileset.nbytes(piece, [name]) for piece in pieces)
+            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
             yield name, max(1, round(nbytes / rows / width))
 
 

@@ -10,17 +10,22 @@ cost page cache look-ups. It stays for later runs, under a name that says what i
 Partitions without such a name, because a transform made them, lie in a folder that goes with the
 loader.
 
-Contents are not forced to disk: after a power cut a file may be damaged where its end is whole,
-which its checksum would reveal only at the price of reading it. Clear the folder then.
+Contents are not forced to disk, and a disk may give back other bytes than it was given. So a
+file ends in a checksum of all of it, which is compared whenever the file is mapped: a CRC-32 of the
+sums of its blocks, since NumPy adds ten times as fast as zlib reads. A file that is damaged is made
+anew from its source, and the log says so.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import struct
 import tempfile
 import threading
 import weakref
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,6 +42,10 @@ from tabfeed.loader.readers import ReadsParts
 
 __all__ = ["DiskCache", "MemoryCache", "with_cache"]
 
+_log = logging.getLogger("tabfeed")
+_END = struct.Struct("<8sQ")  # after the Arrow file: a mark, and the checksum
+_MARK = b"tabfeed1"
+_BLOCK = 2**12  # a page, which disks and systems write and may misplace as a whole
 _OVERHEAD = 4096  # bytes a column may take in an Arrow file besides its values, and the footer
 
 
@@ -116,11 +125,34 @@ class MemoryCache(_Cache):
         if kept is not None:
             return kept
         part: Part = self._reader.read(number)
+        self._keep(number, part)
+        return part
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time: each is gathered while it is in the processor's cache.
+
+        Decoding a partition whole before any column is gathered took up to 1.4 times as long.
+        """
+        kept = self._kept.get(number)
+        if kept is not None:
+            yield kept
+            return
+        whole: Part | None = None
+        for piece in self._reader.pieces(number):
+            whole = whole or Part(piece.rows)
+            whole.scalars.update(piece.scalars)
+            whole.lists.update(piece.lists)
+            whole.extras.update(piece.extras)
+            yield piece
+        if whole is not None:
+            self._keep(number, whole)
+
+    def _keep(self, number: int, part: Part) -> None:
+        """Keep a partition, if it is not kept and the budget allows it."""
         with self._lock:
             if number not in self._kept and part.nbytes <= self._left:
                 self._left -= part.nbytes
                 self._kept[number] = part
-        return part
 
     def _has(self, number: int) -> bool:
         return number in self._kept
@@ -158,7 +190,8 @@ class DiskCache(_Cache):
         if kept is not None:
             return kept
         part: Part = self._reader.read(number)
-        self._keep(part, folder, name)
+        if self._where(number)[1] == name:  # else its source changed while it was read
+            self._keep(part, folder, name)
         return part
 
     def _keep(self, part: Part, folder: CacheFolder, name: str) -> None:
@@ -166,7 +199,8 @@ class DiskCache(_Cache):
             return
         try:
             table = _as_table(part)
-            with folder.create(name, table.nbytes + _OVERHEAD * (table.num_columns + 1)) as file:
+            size = table.nbytes + _OVERHEAD * (table.num_columns + 1)
+            with folder.create(name, size) as file:
                 _write(table, file)
         except OSError:  # no room: go on without keeping more
             self._full = True
@@ -218,6 +252,34 @@ def _as_table(part: Part) -> pa.Table:
 def _write(table: pa.Table, file: BinaryIO) -> None:
     with pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
+    file.flush()
+    written = np.memmap(file.name, np.uint8, "r", shape=(file.tell(),))
+    file.write(_END.pack(_MARK, checksum(written)))
+
+
+def checksum(data: npt.NDArray[np.uint8]) -> int:
+    """A number that another byte, or another order of blocks, would change.
+
+    Examples
+    --------
+    >>> data = np.zeros(100_000, np.uint8)
+    >>> before = checksum(data)
+    >>> data[70_000] = 1
+    >>> checksum(data) == before
+    False
+    """
+    whole = len(data) // _BLOCK * _BLOCK
+    sums = data[:whole].view(np.uint64).reshape(-1, _BLOCK // 8).sum(axis=1)
+    return zlib.crc32(data[whole:].tobytes(), zlib.crc32(sums.tobytes()))
+
+
+def _verified(buffer: pa.Buffer) -> pa.Buffer:
+    """The Arrow file within a file of the cache; an error if it is not what was written."""
+    mark, known = _END.unpack(buffer.slice(max(0, buffer.size - _END.size)))
+    content = buffer.slice(0, buffer.size - _END.size)
+    if mark != _MARK or checksum(np.frombuffer(content, np.uint8)) != known:
+        raise ValueError("its checksum is another")
+    return content
 
 
 def _as_arrow(array: npt.NDArray[Any]) -> pa.Array:
@@ -234,11 +296,14 @@ def _load(folder: CacheFolder, name: str) -> Part | None:
     if path is None:
         return None
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        with pa.memory_map(str(path)) as file:
+            content = _verified(file.read_buffer())
+        table = pa.ipc.open_file(content).read_all()
         rows = int((table.schema.metadata or {})[b"rows"])
     except FileNotFoundError:  # another process made room meanwhile
         return None
-    except (pa.ArrowInvalid, OSError, KeyError, ValueError):  # cut short by a power cut
+    except (pa.ArrowInvalid, OSError, KeyError, ValueError, struct.error) as e:
+        _log.warning("a file of the cache is damaged, and is made anew: %s (%s)", path, e)
         folder.forget(name)
         return None
     return _from_table(table, rows)

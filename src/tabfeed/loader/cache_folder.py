@@ -28,6 +28,7 @@ __all__ = ["CacheFolder", "default_folder", "default_limit"]
 _PARTIAL = ".partial"
 _LOCK = ".lock"
 _UNUSED_SECONDS = 3600.0
+_PATIENCE = 10.0  # for a process that counts and reserves, which takes a moment
 _FREE_SHARE = 2  # of the free space of the disk, unless the user says otherwise
 
 
@@ -141,7 +142,8 @@ class CacheFolder:
     def _alone(self) -> Iterator[None]:
         """While one process counts and reserves, the others wait."""
         with (self.path / _LOCK).open("ab") as file:
-            _lock(file.fileno(), wait=True)
+            if not _lock(file.fileno(), wait=True):
+                raise OSError(errno.EAGAIN, f"another process holds {file.name}")
             yield
 
 
@@ -170,8 +172,15 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
         import fcntl
     except ImportError:  # Windows: without locks, leftovers stay until they are old
         return wait
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
+    end = time.monotonic() + (_PATIENCE if wait else 0)
+    pause = 0.001
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        else:
+            return True

@@ -2,7 +2,7 @@
 
 Two partitions have one name only if they would decode alike: the same rows of the same content of
 the same files, the same columns in the same types, the same filter. Content is told by an object's
-version, or by a local file's size and time of change. Functions cannot be compared, so what a
+version, or by a local file's size and times of change. Functions cannot be compared, so what a
 transform made has no name and is kept for one run alone; nor have frames in memory.
 """
 
@@ -19,7 +19,7 @@ from tabfeed.loader.readers import PartReader
 
 __all__ = ["PartNames"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class PartNames:
@@ -65,4 +65,7 @@ def _content(file: Any) -> list[Any] | None:
     if location.remote is not None:
         return [location.name, location.size, location.tag] if location.tag else None
     facts = os.stat(location.path)
-    return [location.name, facts.st_size, facts.st_mtime_ns, facts.st_ino]
+    # The last is set by the system alone: a file that another one was copied over, with that one's
+    # time of change, has it too.
+    times = [facts.st_mtime_ns, facts.st_ctime_ns]
+    return [location.name, facts.st_size, facts.st_ino, *times]

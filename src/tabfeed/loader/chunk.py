@@ -48,6 +48,8 @@ class Chunk:
         Ragged columns.
     extras
         Columns that ride along.
+    first_step
+        The number of its first batch in the epoch.
     """
 
     bounds: Index
@@ -55,6 +57,7 @@ class Chunk:
     columns: dict[str, Array] = field(default_factory=dict)
     lists: dict[str, Lists] = field(default_factory=dict)
     extras: dict[str, pa.Array] = field(default_factory=dict)
+    first_step: int = 0
 
     @property
     def rows(self) -> int:
@@ -116,7 +119,7 @@ class ChunkMaker:
         tray = taken_from([lots[n] for n in {s.lot for s in plan.strips}], plan)
         if tray is None:
             return None
-        chunk = Chunk(plan.bounds)
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
             self._keep(chunk, group, tray.matrices[group.name])
         return chunk
@@ -130,7 +133,7 @@ class ChunkMaker:
     def _view(self, plan: ChunkPlan, lot: Lot) -> Chunk:
         start = plan.strips[0].start
         stop = start + plan.rows
-        chunk = Chunk(plan.bounds)
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
             self._keep(chunk, group, lot.matrices[group.name][:, start:stop])
         for name, array in lot.fixed.items():
@@ -142,7 +145,7 @@ class ChunkMaker:
         return chunk
 
     def _copy(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
-        chunk = Chunk(plan.bounds)
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
             buffer = self.pool.empty((len(group.columns), plan.rows), group.dtype)
             for strip in plan.strips:
@@ -161,13 +164,14 @@ class ChunkMaker:
         used = [
             (lots[s.lot], s.start, s.start + (s.steps - 1) * s.pitch + s.width) for s in plan.strips
         ]
-        index = _places(plan)
+        index = None if _follow(plan.strips) else _places(plan)
         for name, dtype in self.layout.lists:
             runs = [slice_lists(lot.lists[name], start, stop) for lot, start, stop in used]
-            chunk.lists[name] = gather_lists(join_lists(runs, dtype), index)
+            chunk.lists[name] = gather_lists(join_lists(runs, dtype), index, dtype)
         for name in self.layout.extras:
             arrays = [lot.extras[name].slice(start, stop - start) for lot, start, stop in used]
-            chunk.extras[name] = pa.concat_arrays(arrays).take(pa.array(index))
+            laid = pa.concat_arrays(arrays)
+            chunk.extras[name] = laid if index is None else laid.take(pa.array(index))
 
     def _keep(self, chunk: Chunk, group: Group, buffer: Array) -> None:
         if self.layout.matrices:
@@ -206,6 +210,17 @@ def _places(plan: ChunkPlan) -> Index:
         _lay(strip._replace(start=0), np.arange(offset, offset + length)[None], index)
         offset += length
     return index.reshape(-1)
+
+
+def _follow(strips: tuple[Strip, ...]) -> bool:
+    """Whether strips laid end to end have every row at its place."""
+    place = 0
+    for strip in strips:
+        gaps = strip.steps > 1 and not strip.pitch == strip.width == strip.stride
+        if gaps or strip.place != place:
+            return False
+        place += strip.steps * strip.width
+    return True
 
 
 def _is_run(plan: ChunkPlan) -> bool:

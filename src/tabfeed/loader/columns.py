@@ -34,6 +34,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 _LENGTH = 8  # values in a ragged row, where nothing is known
+_EXTRA = 32  # bytes of what rides along, likewise
 
 
 class Lists(NamedTuple):
@@ -73,7 +74,8 @@ class Layout:
     matrices
         Whether the groups themselves are delivered, rather than single columns.
     lengths
-        About how many values a row of a ragged column has, where files tell.
+        About how many values a row of a ragged column has, and how many bytes one of `extras`,
+        where files tell.
     """
 
     groups: tuple[Group, ...] = ()
@@ -116,9 +118,8 @@ class Layout:
         """About what a row takes in a chunk."""
         scalars = sum(len(g.columns) * g.dtype.itemsize for g in self.groups)
         lists = sum(8 + self.length(name) * d.itemsize for name, d in self.lists)
-        return (
-            scalars + lists + sum(n * d.itemsize for _, n, d in self.fixed) + 32 * len(self.extras)
-        )
+        extras = sum(dict(self.lengths).get(name, _EXTRA) for name in self.extras)
+        return scalars + lists + sum(n * d.itemsize for _, n, d in self.fixed) + extras
 
 
 @dataclass(frozen=True)
@@ -138,17 +139,17 @@ class Part:
         return int(flat + ragged + sum(a.nbytes for a in self.extras.values()))
 
 
-def make_part(table: pa.Table, layout: Layout) -> Part:
-    """Turn a table into arrays."""
+def make_part(table: pa.Table, layout: Layout, nulls: dict[str, int] | None = None) -> Part:
+    """Turn a table into arrays; in `nulls` count, by column, those that become NaN."""
     columns = {name: _one_chunk(table.column(name)) for name in layout.columns}
     part = Part(table.num_rows)
     for group in layout.groups:
         for name in group.columns:
-            part.scalars[name] = scalar_array(columns[name], name, group.dtype)
+            part.scalars[name] = scalar_array(columns[name], name, group.dtype, nulls)
     for name, dtype in layout.lists:
-        part.lists[name] = list_arrays(columns[name], name, dtype)
+        part.lists[name] = list_arrays(columns[name], name, dtype, nulls)
     for name, width, dtype in layout.fixed:
-        lists = list_arrays(columns[name], name, dtype)
+        lists = list_arrays(columns[name], name, dtype, nulls)
         part.scalars[name] = _as_matrix(lists, name, width)
     for name in layout.extras:
         part.extras[name] = columns[name]
@@ -211,8 +212,10 @@ def fits(array: Array, dtype: np.dtype[Any]) -> bool:
     >>> fits(np.array([-128, 127]), np.dtype(np.int8)), fits(np.array([128]), np.dtype(np.int8))
     (True, False)
     """
-    limits = np.iinfo(dtype)
-    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
+    if not array.size:
+        return True
+    limits = np.iinfo(dtype)  # compared as Python's numbers: NumPy rounds 2**63 - 1 to a fraction
+    return bool(limits.min <= array.min().item() and array.max().item() <= limits.max)
 
 
 def plain_array(column: pa.ChunkedArray, name: str, wanted: np.dtype[Any]) -> Array:
@@ -231,7 +234,9 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def scalar_array(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Array:
+def scalar_array(
+    column: pa.Array, name: str, wanted: np.dtype[Any], nulls: dict[str, int] | None = None
+) -> Array:
     """A column as an array that can be cast to `wanted` without losing what it says."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -239,6 +244,8 @@ def scalar_array(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Array:
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if column.null_count:
+        if nulls is not None:
+            nulls[name] = column.null_count
         column = _with_nan(column, name, wanted)
     array: Array = column.to_numpy(zero_copy_only=False)
     _check_range(array, name, wanted)
@@ -266,6 +273,13 @@ def _check_range(array: Array, name: str, wanted: np.dtype[Any]) -> None:
                 f"column {name!r} has NaN or infinite values, and a tensor of {wanted} cannot hold "
                 "them; fill or categorify them first"
             )
+        fractions = array != np.trunc(array)
+        if fractions.any():
+            raise LoaderError(
+                f"column {name!r} has {array[fractions][0]}, and a tensor of {wanted} holds whole "
+                "numbers alone; load it as a number (conts=), or give it ids first (Categorify, "
+                "Bucketize)"
+            )
     elif np.can_cast(array.dtype, wanted):
         return
     if not fits(array, wanted):
@@ -276,7 +290,9 @@ def _check_range(array: Array, name: str, wanted: np.dtype[Any]) -> None:
         )
 
 
-def list_arrays(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Lists:
+def list_arrays(
+    column: pa.Array, name: str, wanted: np.dtype[Any], nulls: dict[str, int] | None = None
+) -> Lists:
     """A list column as values and offsets from 0; a null row is an empty one."""
     if not is_list_type(column.type):
         raise LoaderError(f"column {name!r} is {format_type(column.type)}, not a list")
@@ -291,7 +307,7 @@ def list_arrays(column: pa.Array, name: str, wanted: np.dtype[Any]) -> Lists:
             f"column {name!r} is {format_type(column.type)}; lists of lists have no tensor form "
             "here: flatten them first"
         )
-    return Lists(scalar_array(values, name, wanted), offsets - offsets[0])
+    return Lists(scalar_array(values, name, wanted, nulls), offsets - offsets[0])
 
 
 def _as_matrix(lists: Lists, name: str, width: int) -> Array:

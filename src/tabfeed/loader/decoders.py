@@ -132,6 +132,9 @@ class _Decode:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        parts = self._reader.parts
+        assert isinstance(parts, PartReader)
+        parts.nulls.silence()  # the loader's own process says it, from the footers
         import_module("polars")  # now, rather than when the second epoch begins
 
     def __call__(self, desk: Array, order: Order) -> None:

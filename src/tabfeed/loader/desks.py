@@ -10,10 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class Desks:
         self._memory = attach(self.fd, total)
         self._prepare, self._release, self._prepared = prepare, release, 0
         self._lock = threading.Lock()
-        self._free: deque[tuple[int, Any]] = deque()
+        self._free: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # may be filled in a finaliser
 
     @property
     def total(self) -> int:
@@ -105,19 +104,24 @@ class Desks:
 
     def take(self) -> Desk:
         """A desk that may be written."""
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            try:
-                number, event = self._free.popleft()
-            except IndexError:
-                if (new := self._next()) is not None:
-                    return Desk(self, new)
-                time.sleep(0.001)
-                continue
-            if event is not None and not event.query():  # which keeps the interpreter
-                event.synchronize()
-            return Desk(self, number)
-        raise LoaderError("no memory for the next rows came free; give more host_memory")
+        try:
+            number, event = self._free.get_nowait()
+        except Empty:
+            if (new := self._next()) is not None:
+                return Desk(self, new)
+            number, event = self._wait()
+        if event is not None and not event.query():  # which keeps the interpreter
+            event.synchronize()
+        return Desk(self, number)
+
+    def _wait(self) -> tuple[int, Any]:
+        """A desk that comes free, and its event."""
+        try:
+            return self._free.get(timeout=_PATIENCE)
+        except Empty:
+            raise LoaderError(
+                "no memory for the next rows came free; give more host_memory"
+            ) from None
 
     def _next(self) -> int | None:
         """A desk that was never used."""
@@ -131,11 +135,12 @@ class Desks:
 
     def give(self, number: int, event: Any) -> None:
         """Take a desk back; it may be written after `event`. Safe inside a finaliser."""
-        self._free.append((number, event))
+        self._free.put((number, event))
 
     def __del__(self) -> None:
         with suppress(Exception):  # the interpreter may be half gone
-            for _, event in self._free:
+            while not self._free.empty():
+                _, event = self._free.get_nowait()
                 if event is not None:
                     event.synchronize()
             for number in range(self._prepared):

@@ -7,21 +7,57 @@ constructor says, argument by argument, what a user may say; what comes after th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
+from tabfeed.errors import ArgumentError
 from tabfeed.loader.base import Feed
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.quality import ShuffleQuality, shuffle_quality
 from tabfeed.loader.telling import line, page
 
 __all__ = ["Door"]
 
 D = TypeVar("D", bound="Door")
+# What a loader is made with, or has read from that.
+_CHOSEN = {field.name for field in fields(LoaderOptions)} | {
+    "cats",
+    "conts",
+    "device",
+    "device_memory",
+    "extras",
+    "input_schema",
+    "labels",
+    "output_schema",
+    "reader",
+    "row_major",
+    "sharding",
+    "sparse_as_dense",
+    "sparse_max",
+    "sparse_names",
+    "static_batch",
+    "targets",
+    "transforms",
+}
 
 
 class Door:
     """The methods of a loader, whatever its framework."""
 
     feed: Feed[Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CHOSEN and "feed" in vars(self):
+            raise ArgumentError(
+                f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
+                f"would change nothing: make another one"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch, on each rank."""
+        return self.feed.options.batch_size
 
     def __len__(self) -> int:
         """Batches in an epoch; the same on every rank."""

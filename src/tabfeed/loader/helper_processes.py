@@ -39,7 +39,9 @@ Work = Callable[[Array, Any], Any]
 _START = "from tabfeed.loader.helper_processes import serve; serve()"
 _KILLED = -9
 _NICE = 5
-_MOMENT = 0.01
+_MOMENT = 0.05
+_PATIENCE = 300.0  # for an answer: a lot takes milliseconds, from the slowest of disks seconds
+_LAST_WAIT = 10.0  # for a process that was killed; one that waits for a disk may not go
 _ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # What these variables held before stays in front, and what stands last is what counts.
 _TUNED = {
@@ -100,6 +102,8 @@ class Helper:
     def finish(self) -> Any:
         """Wait for the answer; an exception there is raised here."""
         try:
+            if not self._socket.poll(_PATIENCE):
+                raise self._hung()
             error, answer = self._socket.recv()
         except (EOFError, OSError) as e:
             raise self._gone() from e
@@ -108,9 +112,16 @@ class Helper:
             raise error
         return answer
 
+    def _hung(self) -> LoaderError:
+        self.close()
+        return LoaderError(
+            f"a process that reads Parquet files gave no answer for {_PATIENCE:,.0f} s, and was "
+            "ended: it was stopped, or its disk does not answer"
+        )
+
     def _gone(self) -> LoaderError:
         self.close()
-        code = self._process.wait()
+        code = self._process.returncode
         why = "perhaps for want of memory" if code == _KILLED else "its own words are above"
         return LoaderError(f"a process that reads Parquet files ended with status {code}, {why}")
 
@@ -143,7 +154,8 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     with suppress(OSError):
         connection.close()
     process.kill()
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_WAIT)
 
 
 class Helpers:

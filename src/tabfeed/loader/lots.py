@@ -124,6 +124,9 @@ class LotReader:
         What a batch is made of.
     dtypes
         The dtype of each group in a lot.
+    gives_back
+        Whether Arrow is to give memory back after each lot, which its allocator would keep: where
+        rows differ in size, what one left free does not fit the next.
     """
 
     parts: ReadsParts
@@ -131,6 +134,7 @@ class LotReader:
     dtypes: dict[str, np.dtype[Any]]
     pool: BufferPool = field(default_factory=BufferPool)
     scratch: Scratch = field(default_factory=Scratch)
+    gives_back: bool = False
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Lot]:
         """Some lots of an epoch."""
@@ -172,6 +176,9 @@ class LotReader:
         for piece in self.parts.pieces(last):
             with span("gather", rows=rows):
                 self._fill(lot, [*(part for part in before if part.rows), piece], index)
+        if self.gives_back:
+            del before, piece
+            pa.default_memory_pool().release_unused()
         return lot
 
     def _matrix(self, group: Group, rows: int) -> Array:
@@ -221,11 +228,12 @@ class LotReader:
         for name, dtype in self.layout.lists:
             if name in parts[-1].lists:
                 joined = join_lists([p.lists[name] for p in parts], dtype)
-                lot.lists[name] = gather_lists(joined, index)
+                lot.lists[name] = gather_lists(joined, index, dtype)
         for name in self.layout.extras:
             if name in parts[-1].extras:
-                joined = pa.concat_arrays([p.extras[name] for p in parts])
-                lot.extras[name] = joined if index is None else joined.take(pa.array(index))
+                arrays = [p.extras[name] for p in parts]
+                laid = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+                lot.extras[name] = laid if index is None else laid.take(pa.array(index))
 
     def _gather(self, arrays: Sequence[Array], index: Index | None, out: Array) -> None:
         """Lay arrays end to end, gather, cast."""

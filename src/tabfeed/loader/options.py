@@ -6,16 +6,27 @@ how much memory happens to be free: the same call gives the same order on anothe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any
 
 from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.plan import LAST, Plan
 from tabfeed.loader.ranks import Place, find_place
+from tabfeed.loader.row_weights import RowWeights
 
-__all__ = ["CACHES", "LoaderOptions", "RowBytes", "check_plan", "lots_ahead", "make_plan"]
+__all__ = [
+    "CACHES",
+    "LoaderOptions",
+    "RowBytes",
+    "check_plan",
+    "lots_ahead",
+    "make_plan",
+    "most_bytes",
+]
 
 CACHES = (None, "memory", "disk", "device")
 _STREAMS = 4
@@ -25,6 +36,7 @@ _ORDERED_ROWS = 2**14
 _HOST_MEMORY = 2**30
 _FETCHED = 2**29
 _MOST_THREADS = 8
+_SMALL_LOT = 20  # partitions of less than this part of the budget go together where rows differ
 _IN_FLIGHT = 6  # chunks being made, waiting and in use; a constant, so that cores do not matter
 
 
@@ -57,8 +69,10 @@ class LoaderOptions:
     host_memory
         Most memory for partitions and batches on their way: bytes, "2GB", or a share of the
         free memory, which makes the order depend on the machine; 1 GiB by default, for files on
-        servers a quarter more. Batches that a user keeps do not count. With ``cache="memory"`` as
-        much again for what is kept.
+        servers a quarter more. Neither batches that a user keeps count, nor what Arrow and PyTorch
+        take for themselves, some 50 MB. Text and lists count with the sizes that files tell; a row
+        or a batch too large for it is refused. With ``cache="memory"`` as much again for what is
+        kept.
     buffer_size
         Most memory for one chunk: bytes, "200MB" or a share of what is free. Where chunks are made
         on a GPU, the most for all that lies there, or a share of its memory, unless `device_memory`
@@ -93,8 +107,15 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "parts_per_chunk", "streams", "threads", "depth"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
-                raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
+            if value is not None:
+                if not (_is_whole(value) and value >= 1):
+                    raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
+                object.__setattr__(self, name, int(value))  # a state holds plain values
+        if not _is_whole(self.seed):
+            raise ArgumentError(f"seed is {self.seed!r}; it must be a whole number")
+        object.__setattr__(self, "seed", int(self.seed))
+        for name in ("shuffle", "drop_last"):
+            object.__setattr__(self, name, bool(getattr(self, name)))
         if self.cache not in CACHES:
             raise ArgumentError(
                 f'cache is {self.cache!r}; it must be "memory", "disk", "device" or None'
@@ -177,6 +198,13 @@ class LoaderOptions:
         return self.depth or self.workers + 1
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a value is an integer, whatever its type."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return math.isfinite(value) and math.floor(value) == value
+
+
 @dataclass(frozen=True)
 class RowBytes:
     """About what a row takes: as decoded, and in a batch."""
@@ -194,7 +222,12 @@ class RowBytes:
         return RowBytes(self.batch, self.batch)
 
 
-def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Plan:
+def make_plan(
+    sizes: Sequence[int],
+    row: RowBytes,
+    options: LoaderOptions,
+    weights: RowWeights | None = None,
+) -> Plan:
     """The order that follows from the options.
 
     Parameters
@@ -203,6 +236,8 @@ def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Pl
         Rows of each partition.
     row
         How much memory rows take.
+    weights
+        The bytes of each partition in a batch, where rows differ in size.
 
     Examples
     --------
@@ -226,8 +261,30 @@ def make_plan(sizes: Sequence[int], row: RowBytes, options: LoaderOptions) -> Pl
         ranks=place.world,
         last="drop" if options.drop_last else options.last or "short",
     )
+    if weights is not None:
+        plan = _weighed(plan, weights, options)
     check_plan(plan, options)
     return plan
+
+
+def _weighed(plan: Plan, weights: RowWeights, options: LoaderOptions) -> Plan:
+    """The plan with lots and chunks small enough for the largest rows."""
+    lot = plan.lot
+    densest = weights.densest(lot)
+    if densest:
+        lot = max(1, min(lot, int(options.budget / _SMALL_LOT / densest)))
+    plan = replace(plan, lot=lot)
+    fits = options.budget // 3 // _IN_FLIGHT
+    chunk = plan.chunk
+    while chunk > 1 and most_bytes(plan, weights, chunk) > fits:
+        chunk = max(1, chunk // 2)
+    return replace(plan, chunk=chunk)
+
+
+def most_bytes(plan: Plan, weights: RowWeights, steps: int) -> int:
+    """What a rank's rows of `steps` batches take where they are largest, in the first epoch."""
+    order = plan.epoch(0).order
+    return weights.most(max(1, steps * plan.batch // plan.ranks), order, plan.streams // plan.ranks)
 
 
 def _choose_streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:

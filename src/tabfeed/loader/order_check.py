@@ -37,11 +37,10 @@ def _ranges(files: Sequence[ParquetFile], column: str) -> list[tuple[Any, Any]]:
     """Smallest and largest value of each row group; empty if some footer does not tell."""
     out = []
     for file in files:
-        for chunk in file.chunks(column):
-            known = chunk.statistics
-            if known is None or not known.has_min_max:
+        for bounds in file.bounds(column):
+            if bounds is None:
                 return []
-            out.append((known.min, known.max))
+            out.append(bounds)
     return out
 
 

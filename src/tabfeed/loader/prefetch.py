@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.errors import LoaderError
 from tabfeed.trace import span
+from tabfeed.user_functions import not_the_end
 
 __all__ = ["Prefetch", "queue_depths"]
 
@@ -76,6 +77,8 @@ class _Work(Generic[T]):
             try:
                 with span("chunk"):
                     result: T | _Failure = self.do(self.numbers[position])
+            except StopIteration as e:
+                result = _Failure(not_the_end(e, "a function that makes batches"))
             except BaseException as e:
                 result = _Failure(e)
             with self.lock:

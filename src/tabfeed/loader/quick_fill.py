@@ -6,7 +6,8 @@ and Polars does not survive a fork: so only `tabfeed.loader.decoders` uses it.
 
 Polars does not verify the checksums of pages, and says less of a damaged file. So whoever calls
 this has read the same row groups once before with Arrow, which does both; and whatever is not as
-expected (a null, a dtype that cannot be cast, other rows, an error) is left to Arrow again.
+expected (a null, a dtype that cannot be cast, other rows, an error, a file that has changed since
+it was opened) is left to Arrow again.
 """
 
 from __future__ import annotations
@@ -77,8 +78,11 @@ def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:
         return None
     path, unit = parts.dataset.files[pieces[0].file], pieces[0].unit
     try:
+        file.location.check()
         lazy = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         start = sum(file.unit_rows[:unit])
-        return lazy.slice(start, file.unit_rows[unit]).select(columns).collect()
+        frame = lazy.slice(start, file.unit_rows[unit]).select(columns).collect()
+        file.location.check()
+        return frame
     except (pl.exceptions.PolarsError, OSError):
         return None

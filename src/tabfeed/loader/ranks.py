@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from numbers import Integral
 from typing import NamedTuple
 
 from tabfeed.errors import ArgumentError
@@ -53,7 +54,11 @@ def find_place(
             )
         )
         raise ArgumentError(f"{given} was given without {missing}; give both or neither")
-    return _checked(rank, world)
+    if not (isinstance(rank, Integral) and isinstance(world, Integral)):
+        raise ArgumentError(
+            f"global_rank is {rank!r} and global_size {world!r}; both must be whole numbers"
+        )
+    return _checked(int(rank), int(world))
 
 
 def _from_environment(environment: Mapping[str, str]) -> Place:

@@ -10,10 +10,10 @@ partitions are open at once and their sum is what takes memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, groupby, pairwise
-from typing import Any, Protocol, cast
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,13 @@ from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.fetch import Fetch
 from tabfeed.io.parquet import ParquetFile
-from tabfeed.io.partition import Partition, Piece
+from tabfeed.io.partition import Partition, Piece, slices_of
 from tabfeed.loader.columns import Layout, Part, is_plain, make_part, plain_array
+from tabfeed.loader.nulls import NullWatch
 from tabfeed.trace import span
+from tabfeed.user_functions import explain
 
-__all__ = ["PartReader", "ReadsParts", "cut_fine"]
+__all__ = ["FineCut", "PartReader", "ReadsParts", "columns_read", "cut_fine"]
 
 Array = npt.NDArray[Any]
 TableFunction = Callable[[pa.Table], pa.Table]
@@ -46,46 +48,110 @@ class ReadsParts(Protocol):
         ...
 
 
-def cut_fine(dataset: Dataset, most_rows: int) -> tuple[list[Partition], list[int]]:
-    """The dataset's partitions by row group, and those above `most_rows` in slices.
+class FineCut(NamedTuple):
+    """Partitions as a loader reads them: their rows, and their bytes where rows differ in size."""
+
+    partitions: list[Partition]
+    rows: list[int]
+    nbytes: list[int] | None = None
+
+    @property
+    def slices(self) -> list[Piece]:
+        """Those that are not whole row groups."""
+        return [piece for part in self.partitions for piece in part.pieces if not piece.whole]
+
+
+def cut_fine(
+    dataset: Dataset, most_rows: int, most_bytes: int = 0, columns: Sequence[str] = ()
+) -> FineCut:
+    """The dataset's partitions by row group, and those that are too large in slices.
 
     Where filters or functions apply to whole partitions, these stay as they are. Row groups that
     the dataset cut in slices, since nobody said otherwise, are whole here if they may be: to read a
     slice, all that lies before it must be decoded too.
+
+    Parameters
+    ----------
+    dataset
+        What to cut.
+    most_rows
+        Rows that a partition may have, where all rows are of one size.
+    most_bytes, columns
+        Bytes that these columns of it may have, where they are not.
     """
     parts, lens = list(dataset.partitions), list(dataset.partition_lens)
     if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
-        return parts, lens
+        return FineCut(parts, lens)
     given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
+    if not columns:
+        if dataset.cut_by_default:
+            given = _rejoined(given, dataset, lambda piece: (piece.rows or 0) <= most_rows)
+        pieces = [s for piece in given for s in _slices(piece, most_rows)]
+        return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces])
+    sizes = _Sizes(dataset, columns)
     if dataset.cut_by_default:
-        given = _rejoined(given, dataset, most_rows)
-    pieces = [s for piece in given for s in _slices(piece, most_rows)]
-    return [Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces]
+        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most_bytes)
+    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most_bytes, sizes.rows)]
+    nbytes = [sizes.of(piece) for piece in pieces]
+    return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
 
 
-def _rejoined(pieces: Iterable[Piece], dataset: Dataset, most_rows: int) -> Iterator[Piece]:
-    """Slices that are a row group of at most `most_rows`, as that; the rest as they are."""
+class _Sizes:
+    """Bytes of pieces and of their rows; what is known of a unit is kept until the next."""
+
+    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
+        self._files, self._columns = dataset.fileset, list(columns)
+        self._unit: tuple[int, int] | None = None
+        self._weights: npt.NDArray[Any] | None = None
+
+    def of(self, piece: Piece) -> int:
+        """Bytes of a piece."""
+        nbytes = self._files.nbytes(piece, self._columns) or 0
+        rows = self._files.files[piece.file].unit_rows[piece.unit] or 0
+        if piece.whole or not rows:
+            return nbytes
+        weights = self.rows(piece)
+        if weights is not None:
+            return int(weights.sum())
+        return nbytes * (piece.rows or 0) // rows
+
+    def rows(self, piece: Piece) -> npt.NDArray[Any] | None:
+        """Bytes of each row of a piece; None if they are alike."""
+        unit = (piece.file, piece.unit)
+        if unit != self._unit:
+            rows = self._files.files[piece.file].unit_rows[piece.unit]
+            whole = Piece(piece.file, piece.unit, 0, rows)
+            self._unit, self._weights = unit, self._files.row_bytes(whole, self._columns)
+        if self._weights is None or piece.rows is None:
+            return None
+        return self._weights[piece.start : piece.start + piece.rows]
+
+
+def _rejoined(
+    pieces: Iterable[Piece], dataset: Dataset, fits: Callable[[Piece], bool]
+) -> Iterator[Piece]:
+    """Slices that are a row group that fits, as that; the rest as they are."""
     for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
         slices, file = list(run), dataset.fileset.files[index]
         ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
         follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
         whole = isinstance(file, ParquetFile) and follow and ends[-1] == file.count(unit)
-        if whole and ends[-1] <= most_rows:
-            yield Piece(index, unit, 0, ends[-1])
+        if whole and fits(joined := Piece(index, unit, 0, ends[-1])):
+            yield joined
         else:
             yield from slices
 
 
 def _slices(piece: Piece, most_rows: int) -> list[Piece]:
-    rows = piece.rows or 0
-    if rows <= most_rows:
-        return [piece]
-    count = -(-rows // most_rows)
-    bounds = [rows * i // count for i in range(count + 1)]
-    return [
-        replace(piece, start=piece.start + low, rows=high - low, whole=False)
-        for low, high in pairwise(bounds)
-    ]
+    return slices_of(piece, piece.rows or 0, most_rows)
+
+
+def columns_read(layout: Layout, transforms: Sequence[TableFunction]) -> list[str] | None:
+    """What to read: what the first transform says it needs, or all (None); what a batch has."""
+    if not transforms:
+        return list(layout.columns)
+    needed: Sequence[str] | None = getattr(transforms[0], "columns", None)
+    return None if needed is None else list(needed)
 
 
 @dataclass(frozen=True)
@@ -105,6 +171,8 @@ class PartReader:
     at_once
         About how many bytes of columns to decode at a time. Little is best for the processor's
         cache; but each time costs a little Python, for which many threads would queue.
+    nulls
+        Warns of those that become NaN.
     """
 
     dataset: Dataset
@@ -113,6 +181,7 @@ class PartReader:
     layout: Layout
     transforms: tuple[TableFunction, ...] = ()
     at_once: int = 2**20
+    nulls: NullWatch = field(default_factory=NullWatch, compare=False, repr=False)
 
     @property
     def remote(self) -> bool:
@@ -121,11 +190,7 @@ class PartReader:
 
     @property
     def _columns(self) -> list[str] | None:
-        """What to read: what the first transform says it needs, or all; what a batch has."""
-        if not self.transforms:
-            return list(self.layout.columns)
-        needed: Sequence[str] | None = getattr(self.transforms[0], "columns", None)
-        return None if needed is None else list(needed)
+        return columns_read(self.layout, self.transforms)
 
     @property
     def _dictionary(self) -> Sequence[str]:
@@ -187,9 +252,12 @@ class PartReader:
     ) -> Array:
         """A column that came straight from a partition, as an array."""
         try:
-            return plain_array(column, name, wanted)
+            array = plain_array(column, name, wanted)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
+        if column.null_count:
+            self.nulls.tell({name: column.null_count}, self._where(number))
+        return array
 
     @cached_property
     def are_plain(self) -> bool:
@@ -215,18 +283,20 @@ class PartReader:
         for name in layout.columns:
             if name not in found:
                 raise ColumnNotFoundError(name, found, where=self._where(number))
+        nulls: dict[str, int] = {}
         try:
             with span("convert", rows=table.num_rows):
-                return make_part(table, layout)
+                part = make_part(table, layout, nulls)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
+        self.nulls.tell(nulls, self._where(number))
+        return part
 
     def _apply(self, transform: TableFunction, table: pa.Table, number: int) -> pa.Table:
         try:
             result = transform(table)
         except Exception as e:
-            if hasattr(e, "add_note"):  # from Python 3.11
-                e.add_note(f"raised by a transform, on {self._where(number)}")
+            explain(e, f"a transform, on {self._where(number)}")
             raise
         if isinstance(result, pa.Table):
             return result

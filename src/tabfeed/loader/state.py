@@ -11,20 +11,26 @@ then counts the batches of all of them, so that one number still says where ever
 from __future__ import annotations
 
 import hashlib
+import operator
+import reprlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tabfeed.errors import StateError
-from tabfeed.loader.plan import Plan
+from tabfeed.loader.plan import LAST, Plan
 
 __all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
 
 VERSION = 3
+_VERSION = "tabfeed_loader"
 _PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "lot")
 _WHOLE = "whole"  # in a state only where it is so
+_MOST_PROCESSES = 2**17
+_MOST_LOT = 2**20
 
 
 class Position(NamedTuple):
@@ -91,7 +97,7 @@ def save(position: Position) -> dict[str, Any]:
     workers = {"workers": position.workers} if position.workers > 1 else {}
     whole = {_WHOLE: True} if plan.whole else {}
     return {
-        "tabfeed_loader": VERSION,
+        _VERSION: VERSION,
         "data": fingerprint(plan),
         "rows": plan.rows,
         "plan": {name: getattr(plan, name) for name in _PLAN} | whole,
@@ -111,24 +117,129 @@ def restore(state: Mapping[str, Any], plan: Plan) -> Position:
     plan
         The plan this loader was made with.
     """
-    try:
-        version, saved = state["tabfeed_loader"], dict(state["plan"])
-        epoch, step, data = int(state["epoch"]), int(state["step"]), state["data"]
-        workers = int(state.get("workers", 1))
-        fields = {name: saved[name] for name in _PLAN}
-    except (KeyError, TypeError, ValueError) as e:
-        raise StateError(f"this is not the state of a tabfeed loader: {e!r} is missing") from e
-    if version != VERSION:
-        raise StateError(f"the state is of format {version}; this tabfeed reads {VERSION}")
-    if data != fingerprint(plan):
+    saved = _read(state, plan)
+    if saved["data"] != fingerprint(plan) or saved["rows"] != plan.rows:
         raise StateError(
-            f"the state is of a dataset of {state.get('rows')} rows cut otherwise than this one of "
+            f"the state is of a dataset of {saved['rows']} rows cut otherwise than this one of "
             f"{plan.rows} rows in {len(plan.sizes)} partitions; load it with the same files, "
             "columns, filters and part_size"
         )
-    _check_same_run(fields | {_WHOLE: bool(saved.get(_WHOLE, False))}, plan)
+    fields = saved["plan"]
+    _check_same_run(fields, plan)
     fields["chunk"] = plan.chunk  # changes nothing of the order, and is what memory was shared by
-    return _checked(Position(replace(plan, **fields), epoch, step, workers))
+    position = Position(replace(plan, **fields), saved["epoch"], saved["step"], saved["workers"])
+    return _checked(position)
+
+
+# -- the schema of a state ----------------------------------------------------------------------
+
+
+def _read(state: Any, plan: Plan) -> dict[str, Any]:
+    """The values of a state, each of its type and within bounds; the plan's as a dict."""
+    version = _Keys(state, "").number(_VERSION, 0)
+    if version != VERSION:
+        raise StateError(f"the state is of format {version}; this tabfeed reads {VERSION}")
+    top = _Keys(state, "")
+    saved = {
+        "data": top.text("data"),
+        "rows": top.number("rows", 0),
+        "epoch": top.number("epoch", 0),
+        "step": top.number("step", 0),
+        "workers": top.number("workers", 1, _MOST_PROCESSES, default=1),
+        "plan": _read_plan(_Keys(top.take("plan"), "plan."), plan),
+    }
+    top.check_known(_VERSION)
+    return saved
+
+
+def _read_plan(keys: _Keys, plan: Plan) -> dict[str, Any]:
+    batch = keys.number("batch", 1)
+    ranks = keys.number("ranks", 1, min(batch, _MOST_PROCESSES))
+    # More streams than a batch has rows are never planned, and each costs time.
+    streams = max(plan.streams, min(batch, max(plan.rows, ranks), _MOST_PROCESSES))
+    found = {
+        "batch": batch,
+        "ranks": ranks,
+        "streams": keys.number("streams", 1, streams),
+        "chunk": keys.number("chunk", 1),
+        "lot": keys.number("lot", 1, max(plan.lot, _MOST_LOT)),
+        "seed": keys.number("seed", None, None),
+        "shuffle": keys.flag("shuffle"),
+        "last": keys.text("last"),
+        _WHOLE: keys.flag(_WHOLE, default=False),
+    }
+    if found["last"] not in LAST:
+        raise StateError(
+            f"plan.last of the state is {reprlib.repr(found['last'])}; it must be one of "
+            f"{', '.join(LAST)}"
+        )
+    if batch % ranks:
+        raise StateError(
+            f"plan.batch of the state is {batch}, which its plan.ranks, {ranks}, do not divide"
+        )
+    keys.check_known()
+    return found
+
+
+class _Keys:
+    """Takes values out of a mapping that anybody may have written."""
+
+    def __init__(self, values: Any, within: str) -> None:
+        if not isinstance(values, Mapping):
+            what = f"{within.rstrip('.')} of the state" if within else "a loader's state"
+            raise StateError(f"{what} must be a dict, not {reprlib.repr(values)}")
+        self._values, self._within = values, within
+        self._taken: list[str] = []
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """The value of a key."""
+        self._taken.append(key)
+        if key not in self._values and default is None:
+            raise StateError(
+                f"this is not the state of a tabfeed loader: {self._within}{key} is missing"
+            )
+        return self._values.get(key, default)
+
+    def number(
+        self, key: str, low: int | None, high: int | None = 2**63 - 1, default: int | None = None
+    ) -> int:
+        """An integer; NumPy's are as good as Python's."""
+        value = self.take(key, default)
+        if not isinstance(value, bool | np.bool_):
+            with suppress(TypeError, ValueError):
+                number = operator.index(value)
+                if (low is None or low <= number) and (high is None or number <= high):
+                    return number
+        bounds = "" if low is None else f" from {low} to {high}"
+        raise self._wrong(key, value, f"an integer{bounds}")
+
+    def text(self, key: str) -> str:
+        """A string."""
+        value = self.take(key)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "text")
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or False; NumPy's are as good as Python's."""
+        value = self.take(key, default)
+        if not isinstance(value, bool | np.bool_):
+            raise self._wrong(key, value, "True or False")
+        return bool(value)
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> StateError:
+        return StateError(
+            f"{self._within}{key} of the state is {reprlib.repr(value)}; it must be {wanted}"
+        )
+
+    def check_known(self, *others: str) -> None:
+        """Refuse keys that were not taken."""
+        for key in self._values:
+            if key not in self._taken and key not in others:
+                raise StateError(
+                    f"the state has {self._within}{str(key)[:80]}, which a loader's "
+                    "state has not: a later tabfeed or another library wrote it"
+                )
 
 
 def _check_same_run(saved: dict[str, Any], plan: Plan) -> None:
@@ -151,7 +262,7 @@ def _check_same_run(saved: dict[str, Any], plan: Plan) -> None:
 
 
 def _checked(position: Position) -> Position:
-    if position.workers < 1 or position.epoch < 0 or not 0 <= position.step <= position.steps:
+    if position.step > position.steps:
         raise StateError(
             f"the state stands at step {position.step} of epoch {position.epoch}; an epoch has "
             f"{position.steps} steps"

@@ -5,7 +5,7 @@ Only what is known is told; nothing is read and no thread starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabfeed.column_schema import counted
@@ -18,9 +18,10 @@ __all__ = ["line", "page"]
 _SHOWN = 4
 
 
-def line(kind: str, feed: Feed[Any]) -> str:
-    """For a terminal."""
-    return f"<{kind}: {', '.join([*_summary(feed), *_where(feed)])}>"
+def line(kind: str, feed: Feed[Any], roles: Mapping[str, Sequence[str]] | None = None) -> str:
+    """For a terminal; with `roles`, columns by what they come as."""
+    columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
+    return f"<{kind}: {', '.join([*_summary(feed), *_where(feed)])}{columns}>"
 
 
 def page(kind: str, feed: Feed[Any]) -> str:

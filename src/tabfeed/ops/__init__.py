@@ -28,6 +28,7 @@ from tabfeed.ops.metadata import (
 )
 from tabfeed.ops.node import Node
 from tabfeed.ops.normalize import Normalize, NormalizeMinMax
+from tabfeed.ops.registry import register
 from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
 from tabfeed.ops.similarity import ColumnSimilarity
 from tabfeed.ops.stats import DataStats
@@ -79,4 +80,5 @@ __all__ = [
     "Tokenize",
     "ValueCount",
     "get_embedding_sizes",
+    "register",
 ]

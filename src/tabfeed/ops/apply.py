@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tabfeed.dtypes import is_list_type
 from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.execute.forks import refuse_forked
 from tabfeed.io.frames import arrow_from_frame
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.node import to_polars
@@ -49,8 +50,9 @@ def run(op: Operator, value: Value, inputs: Inputs) -> Value:
 def conform(table: pa.Table, schema: Schema) -> pa.Table:
     """Exactly the declared columns, in the declared order and types."""
     columns = []
+    have = set(table.column_names)
     for column in schema:
-        if column.name not in table.column_names:
+        if column.name not in have:
             raise OperatorError(
                 f"column {column.name!r} was declared but not made; there are {table.column_names}"
             )
@@ -58,12 +60,11 @@ def conform(table: pa.Table, schema: Schema) -> pa.Table:
         if column.dtype is not None and values.type != column.dtype:
             values = _cast(values, column.dtype, column.name)
         columns.append(values)
-    fields = [
-        pa.field(
-            c.name, v.type if c.dtype is None else c.dtype, nullable=c.nullable or v.null_count > 0
-        )
-        for c, v in zip(schema, columns, strict=True)
-    ]
+    fields = []
+    for c, v in zip(schema, columns, strict=True):
+        kind = v.type if c.dtype is None else c.dtype
+        nullable = c.nullable or v.null_count > 0 or pa.types.is_null(kind)
+        fields.append(pa.field(c.name, kind, nullable=nullable))
     if not columns:
         return table.select([])
     return pa.table(columns, schema=pa.schema(fields))
@@ -94,6 +95,7 @@ def open_frame(frame: Any) -> tuple[pa.Table, Callable[[pa.Table], Any]]:
     {'a': array([1, 2])}
     """
     if isinstance(frame, pl.LazyFrame):
+        refuse_forked()
         return open_frame(frame.collect())[0], lambda t: to_polars(t).lazy()
     table = arrow_from_frame(frame)
     if table is None:

@@ -92,7 +92,7 @@ class Categorify(StatOperator):
         max_size: int | Mapping[str, int] = 0,
         single_table: bool = False,
         cardinality_memory_limit: Any = None,
-        tree_width: int | None = None,
+        tree_width: Any = None,
         split_out: Any = 1,
         split_every: Any = 8,
     ) -> None:
@@ -355,7 +355,7 @@ class Categorify(StatOperator):
         if self.encode_type == "combo":
             raise NotImplementedError
         out: dict[str, Any] = {}
-        for group in self.groups_:
+        for group in inputs.groups:  # fewer than were fitted, where inputs were removed
             for name in group:
                 encoder, value = self._encoder(name, group), row[name]
                 if isinstance(value, list):
@@ -394,6 +394,16 @@ class Categorify(StatOperator):
     def params(self) -> dict[str, Any]:
         """Arguments; where the vocabularies were written is not part of what was learned."""
         return {**super().params(), "out_path": None}
+
+    @classmethod
+    def from_params(
+        cls, vocabs: Mapping[str, pa.Array] | None = None, **options: Any
+    ) -> Categorify:
+        """Read what `params` gave; a saved vocabulary is never a path."""
+        for name, values in (vocabs or {}).items():
+            if not isinstance(values, pa.Array):
+                raise ArgumentError(f"the saved vocabulary of {name!r} is not an array")
+        return cls(vocabs=vocabs, **options)
 
     def state(self) -> dict[str, Any]:
         """The vocabularies."""

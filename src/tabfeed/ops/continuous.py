@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Context, Decimal
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -33,6 +36,9 @@ class Clip(Operator):
     def __init__(self, min_value: float | None = None, max_value: float | None = None) -> None:
         if min_value is None and max_value is None:
             raise ArgumentError("Clip needs min_value, max_value, or both")
+        for name, limit in {"min_value": min_value, "max_value": max_value}.items():
+            if limit is not None and limit != limit:
+                raise ArgumentError(f"{name} is NaN; it must be a number")
         if min_value is not None and max_value is not None and min_value > max_value:
             raise ArgumentError(f"min_value {min_value} is above max_value {max_value}")
         self.min_value, self.max_value = min_value, max_value
@@ -49,7 +55,7 @@ class Clip(Operator):
 
     def _dtype(self, column: ColumnSchema) -> pa.DataType:
         limits = [v for v in (self.min_value, self.max_value) if v is not None]
-        whole = all(float(v).is_integer() for v in limits)
+        whole = all(math.isinf(v) or float(v).is_integer() for v in limits)
         leaf = column.leaf_dtype
         if whole or pa.types.is_floating(leaf) or pa.types.is_null(leaf):
             return column.dtype
@@ -158,12 +164,23 @@ class FillMissing(Operator):
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         """The column's own type, or float64 where an integer column gets a fraction."""
         leaf = column.leaf_dtype
-        value = pa.scalar(self.fill_val)
+        try:
+            value = pa.scalar(self.fill_val)
+        except OverflowError as e:
+            if not (pa.types.is_uint64(leaf) and 0 <= self.fill_val < 2**64):
+                raise OperatorError(
+                    f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+                ) from e
+            return leaf
         if pa.types.is_null(leaf):
             return value.type
         number = isinstance(self.fill_val, int | float)
+        if pa.types.is_boolean(leaf) and self.fill_val not in (0, 1):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is boolean; {self.fill_val!r} is not"
+            )
         if pa.types.is_decimal(leaf) and number:
-            return leaf
+            value = pa.scalar(str(self.fill_val))
         if number and kind_is_text(leaf):
             raise OperatorError(
                 f"FillMissing: column {column.name!r} is text; {self.fill_val!r} is a number"
@@ -209,7 +226,7 @@ class ReduceDtypeSize(StatOperator):
     Parameters
     ----------
     float_dtype
-        Type of floating columns.
+        Type of floating columns; one with finite values beyond it keeps its own.
 
     Examples
     --------
@@ -232,27 +249,38 @@ class ReduceDtypeSize(StatOperator):
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         leaf = column.leaf_dtype
         if pa.types.is_floating(leaf):
-            return self._float
+            return self._float if self._holds_floats(column.name) else leaf
         if not pa.types.is_integer(leaf) or not self.is_fitted:
             return leaf
         low, high = self.ranges_[column.name]
         if low is None:
             return pa.int8()
-        return next(t for t in _INTEGERS if _holds(t, low, high))
+        return next((t for t in _INTEGERS if _holds(t, low, high)), leaf)
+
+    def _holds_floats(self, name: str) -> bool:
+        """Whether the smaller float holds what was seen, where it is known."""
+        low, high = self.ranges_.get(name, (None, None)) if self.is_fitted else (None, None)
+        if low is None or high is None:
+            return True
+        most = float(np.finfo(self._float.to_pandas_dtype()).max)
+        return bool(-most <= low and high <= most)
 
     def partial(self, frame: pl.LazyFrame, inputs: Inputs) -> dict[str, Any]:
-        """Smallest and largest value of each integer column."""
-        ints = [
-            c for c in inputs.columns if c.dtype is not None and pa.types.is_integer(c.leaf_dtype)
-        ]
+        """Smallest and largest finite value of each column of numbers."""
+        ints = [c for c in inputs.columns if c.dtype is not None and self._has_range(c.leaf_dtype)]
         if not ints:
             return {}
-        values = [pl.col(c.name).explode() if c.is_list else pl.col(c.name) for c in ints]
+        values = [_finite(c) for c in ints]
         lows = [v.min().alias(f"low{i}") for i, v in enumerate(values)]
         highs = [v.max().alias(f"high{i}") for i, v in enumerate(values)]
         found = frame.select(lows + highs).collect().row(0)
         pairs = zip(found[: len(ints)], found[len(ints) :], strict=True)
         return {c.name: list(pair) for c, pair in zip(ints, pairs, strict=True)}
+
+    def _has_range(self, leaf: pa.DataType) -> bool:
+        """Whether a column's range decides its type."""
+        wide = pa.types.is_floating(leaf) and leaf.bit_width > self._float.bit_width
+        return bool(wide or pa.types.is_integer(leaf))
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         """The wider range."""
@@ -268,6 +296,14 @@ class ReduceDtypeSize(StatOperator):
         return frame.select(
             leafwise(c, partial(_cast, dtype=polars_type(self._leaf(c)))) for c in inputs.columns
         )
+
+
+def _finite(column: ColumnSchema) -> pl.Expr:
+    """The values of a column of numbers, but for those that are infinite or NaN."""
+    values = pl.col(column.name).explode() if column.is_list else pl.col(column.name)
+    if not pa.types.is_floating(column.leaf_dtype):
+        return values
+    return pl.when(values.is_finite()).then(values)  # filter() takes time for all columns each time
 
 
 def kind_is_text(dtype: pa.DataType) -> bool:
@@ -298,12 +334,24 @@ def _most(a: Any, b: Any) -> Any:
 
 
 def _within(limit: float | None, leaf: pa.DataType) -> Any:
-    """A limit that the type can hold: for integers the nearest bound it has."""
-    if limit is None or not pa.types.is_integer(leaf):
+    """A limit that the type can hold: the nearest bound that integers and decimals have."""
+    if limit is None or not (pa.types.is_integer(leaf) or pa.types.is_decimal(leaf)):
         return limit
-    unsigned = pa.types.is_unsigned_integer(leaf)
-    bits = leaf.bit_width - (not unsigned)
-    return max(0 if unsigned else -(2**bits), min(int(limit), 2**bits - 1))
+    low: int | Decimal
+    high: int | Decimal
+    if pa.types.is_decimal(leaf):
+        high = Decimal(10**leaf.precision - 1).scaleb(-leaf.scale, _WIDE)
+        low = -high
+    else:
+        unsigned = pa.types.is_unsigned_integer(leaf)
+        bits = leaf.bit_width - (not unsigned)
+        low, high = 0 if unsigned else -(2**bits), 2**bits - 1
+    if limit <= low or limit >= high:
+        return low if limit <= low else high
+    return int(limit)
+
+
+_WIDE = Context(prec=100)  # digits, more than a decimal has
 
 
 def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:

@@ -31,7 +31,7 @@ from tabfeed.ops.memory import Memory
 from tabfeed.ops.stored import Stored
 
 __all__ = [
-    "COUNT", "KEY", "Counter", "Counts", "count_values", "database",
+    "COUNT", "KEY", "Counter", "Counts", "count_values", "group_on_disk",
     "parquet_files", "quoted",
 ]  # fmt: skip
 
@@ -274,19 +274,13 @@ class Counter:
     def collapse(self, *, ordered: bool = False) -> pq.ParquetFile:
         """All counts as one run on disk, each value once; by value if `ordered`."""
         if self._collapsed is not None and self._runs == [self._collapsed] and not self._parts:
-            return pq.ParquetFile(self._collapsed)
+            return pq.ParquetFile(self._collapsed, pre_buffer=False)  # which would keep all it read
         self.spill()
-        out = self.memory.new_file()
         names = ", ".join(f'"{c}"' for c in self.columns)
-        query = (
-            f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT} FROM {parquet_files(self._runs)} "
-            f"GROUP BY {names} {f'ORDER BY {names}' if ordered else ''}"
-        )
-        with database(self.memory) as connection:
-            connection.execute(f"COPY ({query}) TO {quoted(out)} (FORMAT parquet, COMPRESSION lz4)")
+        out = group_on_disk(self, parquet_files(self._runs), names if ordered else "")
         self.drop_runs()
         self._runs, self._collapsed = [out], out
-        return pq.ParquetFile(out)
+        return pq.ParquetFile(out, pre_buffer=False)
 
     def drop_runs(self) -> None:
         """Remove the files."""
@@ -362,13 +356,79 @@ def parquet_files(paths: list[Path]) -> str:
     return f"read_parquet([{', '.join(quoted(p) for p in paths)}])"
 
 
+def group_on_disk(counter: Counter, rows: str, order: str, *, first: str | None = None) -> Path:
+    """Counts of equal values added up and sorted with DuckDB, into one Parquet file.
+
+    DuckDB sorts in little memory, but its groups must fit. Where they do not, the values are
+    grouped share by share, by their hashes, which reads all of them for each share.
+
+    Parameters
+    ----------
+    counter
+        Whose columns the rows have, beside their counts.
+    rows
+        The rows, in SQL.
+    order
+        What to sort by, in SQL; nothing if it is empty.
+    first
+        A column of which the order wants the least value of each group.
+    """
+    import duckdb
+
+    pa.default_memory_pool().release_unused()
+    memory, out = counter.memory, counter.memory.new_file()
+    names = ", ".join(f'"{c}"' for c in counter.columns)
+    least = f", min({first}) AS {first}" if first else ""
+    sums = f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT}{least} FROM {rows}"
+    tail = f"ORDER BY {order}" if order else ""
+    shares = 1
+
+    def copy(query: str, path: Path) -> None:
+        with database(memory) as connection:
+            if shares > 1:
+                connection.execute("SET threads = 1")  # each takes memory of its own
+            connection.execute(
+                f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
+            )
+
+    for shares in _SHARES:
+        parts = [memory.new_file() for _ in range(shares)] if shares > 1 else []
+        source = f"({sums} GROUP BY {names})"
+        try:
+            for i, part in enumerate(parts):
+                copy(f"{sums} WHERE hash({names}) % {shares} = {i} GROUP BY {names}", part)
+            source = parquet_files(parts) if parts else source
+            copy(f"SELECT {names}, {COUNT} FROM {source} {tail}", out)
+            return out
+        except duckdb.OutOfMemoryException as e:
+            error = e
+        finally:
+            for part in parts:
+                part.unlink(missing_ok=True)
+    limit = memory.limit or 0
+    raise OperatorError(
+        f"values that were counted cannot be sorted within memory_limit ({limit:,} bytes): DuckDB "
+        f"found no room in the {database_memory(memory) // 2**20} MiB it may take of it; give "
+        f"memory_limit {2 * max(limit, _LEAST_DATABASE):,} bytes or more"
+    ) from error
+
+
+_SHARES = (1, 8, 64)  # in how many parts values are grouped, one after the other
+_LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
+
+
+def database_memory(memory: Memory) -> int:
+    """Bytes that DuckDB may take of a limit."""
+    return max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
+
+
 def database(memory: Memory) -> Any:
     """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
     import duckdb
 
     config: dict[str, Any] = {"preserve_insertion_order": "false"}
     if memory.limit is not None:
-        config["memory_limit"] = f"{max(64, memory.limit * 6 // 10 // 2**20)}MiB"
+        config["memory_limit"] = f"{database_memory(memory) // 2**20}MiB"
     connection = duckdb.connect(config=config)
     connection.execute(f"SET temp_directory = {quoted(memory.new_file('.duckdb'))}")
     return connection

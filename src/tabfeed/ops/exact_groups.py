@@ -9,13 +9,17 @@ added group by group, which is exact.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tabfeed.ops.exact import squared
 
-__all__ = ["group_squares", "group_sums", "spread_of"]
+__all__ = [
+    "group_squares", "group_squares_of_halves", "group_sums", "halves", "spread_of",
+    "spread_of_large", "whole_sums",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -57,6 +61,31 @@ def group_squares(values: Floats, starts: Places) -> Words:
     with np.errstate(over="ignore", invalid="ignore"):
         parts = squared(np.where(np.abs(values) < 2.0**480, values, np.inf))
     return group_sums([parts[0], *(_cut(parts[0], p) for p in parts[1:])], starts, words=3)
+
+
+def halves(values: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+    """Integers of 64 bits as two floats each, which add up to them exactly.
+
+    Examples
+    --------
+    >>> high, low = halves(np.array([-1, 2**62 + 1]))
+    >>> high.tolist(), low.tolist()
+    ([-4294967296.0, 4.611686018427388e+18], [4294967295.0, 1.0])
+    """
+    bits = values.dtype.type(32)
+    low = values & values.dtype.type(2**32 - 1)
+    return (values >> bits).astype(np.float64) * 2.0**32, low.astype(np.float64)
+
+
+def group_squares_of_halves(high: Floats, low: Floats, starts: Places) -> Words:
+    """Sums of squares of the groups of integers, exactly."""
+    parts = [*_product(high, high), *_product(2.0 * high, low), *_product(low, low)]
+    return group_sums(parts, starts, words=3)
+
+
+def whole_sums(high: Floats, low: Floats) -> list[int]:
+    """Sums of integers as such: two floats hold them exactly."""
+    return [int(a) + int(b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 def _cut(square: Floats, rest: Floats) -> Floats:
@@ -117,6 +146,15 @@ def spread_of(count: Floats, total: Words, squares: Words) -> Floats:
         first, second = _two_sum(squares[0], -share)
         spread = np.maximum(0.0, first + (second + (squares[1] - share_low + squares[2])))
         return np.where(count == 1, 0.0, spread)
+
+
+def spread_of_large(variance: Floats, count: Floats, total: Words, squares: Words) -> Floats:
+    """The variances, those of integers whose squares take more than 106 bits computed anew."""
+    for i in np.flatnonzero((squares[0] >= 2.0**106) & (count > 1)).tolist():
+        n, whole = int(count[i]), sum(int(w[i]) for w in total)
+        spread = n * sum(int(w[i]) for w in squares) - whole * whole
+        variance[i] = spread / (n * (n - 1))
+    return variance
 
 
 def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:

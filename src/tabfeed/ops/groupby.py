@@ -11,6 +11,7 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.rows import as_list
+from tabfeed.ops.types import polars_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["Groupby"]
@@ -126,17 +127,67 @@ class Groupby(Operator):
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Group and aggregate."""
+        outputs = self._outputs(inputs)
+        frame, large = _with_large(frame, [n for n, a in outputs if a in _NUMERIC], inputs)
+        whole: dict[str, pa.DataType] = {}
         exprs = []
-        for name, aggregate in self._outputs(inputs):
-            column = pl.col(name)
+        for name, aggregate in outputs:
+            column, made = pl.col(name), f"{name}{self.name_sep}{aggregate}"
+            if name in large and aggregate in ("mean", "var", "std"):
+                exprs.append(_of_large(column, aggregate).alias(made))
+                continue
             if aggregate == "sum":
-                column = column.cast(_sum_type(inputs.schema[name].dtype))
-            made = _AGGREGATES[aggregate](column)
-            exprs.append(made.alias(f"{name}{self.name_sep}{aggregate}"))
+                kind = _result_type("sum", inputs.schema[name].dtype)
+                if name in large:
+                    whole[made] = kind
+                column = column.cast(pl.Int128 if name in large else polars_type(kind))
+            exprs.append(_AGGREGATES[aggregate](column).alias(made))
         if self.sort_cols:
             frame = frame.sort(self.sort_cols, descending=not self.ascending, maintain_order=True)
         grouped = frame.group_by(self.groupby_cols, maintain_order=True).agg(exprs)
-        return grouped.sort(self.groupby_cols, nulls_last=False)
+        grouped = grouped.sort(self.groupby_cols, nulls_last=False)
+        return _narrowed(grouped.collect(), whole).lazy() if whole else grouped
+
+
+def _with_large(
+    frame: pl.LazyFrame, names: list[str], inputs: Inputs
+) -> tuple[pl.LazyFrame, set[str]]:
+    """The frame, computed if need be, and which integer columns floats and int64 are too small for.
+
+    Their sums could wrap around, and their means and spreads lose digits.
+    """
+    kinds = {n: inputs.schema[n].dtype for n in names}
+    wide = [n for n, t in kinds.items() if t is not None and pa.types.is_integer(t)]
+    wide = [n for n in wide if kinds[n].bit_width == 64]
+    if not wide:
+        return frame, set()
+    made = frame.collect()
+    ranges = {n: (made[n].min() or 0, made[n].max() or 0) for n in wide}
+    most = 2**53 // max(1, len(made))
+    large = {n for n, (low, high) in ranges.items() if low < -most or high > most}  # type: ignore[operator]
+    return made.lazy(), large
+
+
+def _of_large(column: pl.Expr, aggregate: str) -> pl.Expr:
+    """Mean or spread of large integers: a sum, and distances from the first, are exact."""
+    whole = column.cast(pl.Int128)
+    if aggregate == "mean":
+        return pl.when(column.count() > 0).then(whole.sum().cast(pl.Float64) / column.count())
+    return _AGGREGATES[aggregate](whole - whole.drop_nulls().first())
+
+
+def _narrowed(frame: pl.DataFrame, whole: dict[str, pa.DataType]) -> pl.DataFrame:
+    """Sums in their own types; one too large for it is an error, where it would wrap around."""
+    for name, dtype in whole.items():
+        narrow = frame[name].cast(polars_type(dtype), strict=False)
+        if narrow.null_count() > frame[name].null_count():
+            worst = frame[name].filter(narrow.is_null() & frame[name].is_not_null())[0]
+            raise OperatorError(
+                f"Groupby: {name!r} of a group is {worst:,}, which {dtype} cannot hold; convert "
+                "the column to float64 first, for instance with LambdaOp"
+            )
+        frame = frame.with_columns(narrow)
+    return frame
 
 
 def _names(aggs: Any) -> list[str]:
@@ -153,13 +204,11 @@ def _result_type(aggregate: str, source: pa.DataType | None) -> pa.DataType | No
     if aggregate in ("count", "nunique"):
         return pa.int32()
     if aggregate == "sum":
+        if source is not None and pa.types.is_uint64(source):
+            return pa.uint64()
         whole = source is not None and not pa.types.is_floating(source)
         return pa.int64() if whole else pa.float64()
     return pa.float64()
-
-
-def _sum_type(source: pa.DataType | None) -> Any:
-    return pl.Int64 if _result_type("sum", source) == pa.int64() else pl.Float64
 
 
 def _tags(aggregate: str) -> tuple[str, ...]:

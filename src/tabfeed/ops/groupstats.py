@@ -20,7 +20,14 @@ import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
 from tabfeed.ops.counting import deal_rows
-from tabfeed.ops.exact_groups import Places, Words, group_squares, group_sums
+from tabfeed.ops.exact_groups import (
+    Places,
+    Words,
+    group_squares,
+    group_squares_of_halves,
+    group_sums,
+    halves,
+)
 from tabfeed.ops.keys import base_type
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.stored import Stored
@@ -82,8 +89,12 @@ class GroupStats:
             return
         groups, order, starts = self._places(frame, counts + ranges)
         for i, series in enumerate(values):
-            x = series.cast(pl.Float64).fill_nan(None).fill_null(0.0).to_numpy()[order]
-            pairs = group_sums([x], starts), group_squares(x, starts)
+            if series.dtype.is_integer() and not _fits_float(series):
+                high, low = halves(series.fill_null(0).to_numpy()[order])
+                pairs = group_sums([high, low], starts), group_squares_of_halves(high, low, starts)
+            else:
+                x = series.cast(pl.Float64).fill_nan(None).fill_null(0.0).to_numpy()[order]
+                pairs = group_sums([x], starts), group_squares(x, starts)
             groups = _with_sums(groups, i, *pairs)
         self._append(groups)
 
@@ -262,6 +273,12 @@ def _adds_up(series: pl.Series, *, squared: bool = False) -> bool:
         return False
     most = float(np.abs(x.to_numpy()).max())
     return (most if squared else most * most) * len(x) < 2**53
+
+
+def _fits_float(series: pl.Series) -> bool:
+    """Whether each of these integers is a float exactly."""
+    low, high = series.min(), series.max()
+    return low is None or -(2**53) <= int(low) <= int(high) <= 2**53  # type: ignore[arg-type]
 
 
 def _ranges(i: int) -> list[pl.Expr]:

@@ -19,6 +19,7 @@ from tabfeed.ops.nested import map_leaves
 from tabfeed.ops.node import Structural
 from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
+from tabfeed.user_functions import call
 
 __all__ = ["Bucketize", "DropLowCardinality", "HashBucket", "HashedCross"]
 
@@ -165,18 +166,21 @@ class Bucketize(Operator):
         self.boundaries = boundaries
         given = boundaries.values() if isinstance(boundaries, Mapping) else [boundaries]
         for bounds in given:
-            if not callable(bounds) and list(bounds) != sorted(bounds):
-                raise ArgumentError(f"boundaries must ascend; {list(bounds)} do not")
+            if callable(bounds):
+                continue
+            listed = _listed(bounds)
+            if any(b != b for b in listed) or listed != sorted(listed):
+                raise ArgumentError(f"boundaries must ascend; {listed} do not")
 
-    def _bounds(self, name: str) -> npt.NDArray[np.float64]:
+    def _bounds(self, name: str) -> list[float]:
         found: Any = self.boundaries
         if isinstance(found, Mapping):
             if name not in found:
                 raise ColumnNotFoundError(name, found, where="the boundaries")
             found = found[name]
         elif callable(found):
-            found = found(name)
-        return np.asarray(list(found))
+            found = call(found, name)
+        return _listed(found)
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """int32 intervals, tagged categorical."""
@@ -224,18 +228,36 @@ class DropLowCardinality(Structural):
         return column.domain.max < self.min_cardinality
 
 
+def _listed(bounds: Any) -> list[float]:
+    """Boundaries as a list; a saved workflow holds NumPy's as an Arrow array."""
+    found = bounds.to_pylist() if isinstance(bounds, pa.Array) else bounds
+    return [b.item() if isinstance(b, np.generic) else b for b in found]
+
+
 def _bucket(array: pa.Array, buckets: int) -> pa.Array:
     return pa.array((hash_array(array) % np.uint64(buckets)).astype(np.int32))
 
 
-def _interval(array: pa.Array, bounds: npt.NDArray[np.float64]) -> pa.Array:
+def _interval(array: pa.Array, bounds: list[float]) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.int32())
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    found = np.searchsorted(bounds, pc.fill_null(array, 0).to_numpy(zero_copy_only=False), "right")
+    found = _search(pc.fill_null(array, 0).to_numpy(zero_copy_only=False), bounds)
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(found.astype(np.int32), mask=mask)
+
+
+def _search(values: npt.NDArray[Any], bounds: list[float]) -> npt.NDArray[np.int64]:
+    """How many bounds each value has reached; whole numbers are not compared as floats."""
+    if values.dtype.kind not in "iu" or not all(isinstance(b, int) for b in bounds):
+        return np.searchsorted(np.asarray(bounds, np.float64), values, "right")
+    limits = np.iinfo(values.dtype)
+    below = sum(b < limits.min for b in bounds)
+    inside = [b for b in bounds if limits.min <= b <= limits.max]
+    return below + np.searchsorted(np.array(inside, values.dtype), values, "right")
 
 
 def _ids(

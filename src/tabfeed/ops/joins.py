@@ -14,7 +14,7 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
 from tabfeed.io.frames import arrow_from_frame
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.exact_groups import spread_of
+from tabfeed.ops.exact_groups import spread_of, spread_of_large, whole_sums
 from tabfeed.ops.groupstats import ROWS, SUMS, key_names
 from tabfeed.ops.keyed import GroupLookup, KeyedOperator
 from tabfeed.ops.node import to_polars
@@ -64,7 +64,7 @@ class JoinGroupby(KeyedOperator):
         out_path: str | None = None,
         on_host: bool = True,
         name_sep: str = "_",
-        tree_width: int | None = None,
+        tree_width: Any = None,
     ) -> None:
         self.cont_cols, self.stats, self.name_sep = cont_cols, as_list(stats), name_sep
         self.split_out, self.split_every, self.cat_cache = split_out, split_every, cat_cache
@@ -86,9 +86,10 @@ class JoinGroupby(KeyedOperator):
         """A column for each group, column and statistic."""
         self.check_keys(inputs)
         columns = []
+        dtypes = self._dtypes(inputs)
         for group in inputs.groups:
             for name, stat, i in self._outputs(group, inputs):
-                source = self._dtypes(inputs)[i] if i >= 0 else pa.int32()
+                source = dtypes[i] if i >= 0 else pa.int32()
                 dtype = _stat_type(stat, source)
                 columns.append(ColumnSchema(name, dtype, tags=(Tags.CONTINUOUS,)))
         return Schema(columns)
@@ -98,7 +99,7 @@ class JoinGroupby(KeyedOperator):
 
     def _dtypes(self, inputs: Inputs) -> list[pa.DataType]:
         if self.is_fitted:
-            return [pa.int64() if t == "int" else pa.float64() for t in self.kinds_]
+            return [_KINDS[t] for t in self.kinds_]
         kinds = [inputs.schema[n].dtype for n in self._values(inputs)]
         return [_wide(k) for k in kinds]
 
@@ -114,7 +115,8 @@ class JoinGroupby(KeyedOperator):
         """Make the groups ready to be looked up."""
         if not self.is_fitted:
             self.values_ = self.value_columns(inputs)
-            self.kinds_ = ["int" if t == pa.int64() else "float" for t in self._dtypes(inputs)]
+            names = {t: name for name, t in _KINDS.items()}
+            self.kinds_ = [names[t] for t in self._dtypes(inputs)]
         self.groups_ = {self.group_name(g): g for g in inputs.groups}
 
     def state(self) -> dict[str, Any]:
@@ -151,9 +153,10 @@ class _Statistics:
         made: list[tuple[str, str, int]],
         dtypes: list[pa.DataType],
     ) -> None:
-        table = stored.read([n for n in stored.schema.names if n in {*keys, *_needed(made)}])
+        wanted = {*keys, *_needed(made)}
+        table = stored.read([n for n in stored.schema.names if n in wanted])
         self.lookup = GroupLookup([table.column(k).combine_chunks() for k in keys])
-        self.columns = {name: _statistic(table, stat, i, dtypes) for name, stat, i in made}
+        self.columns = {n: _statistic(table, stored, n, s, i, dtypes) for n, s, i in made}
 
     def look_up(self, keys: list[pa.ChunkedArray]) -> dict[str, pa.Array]:
         """The statistics of each row's group; null where it was never seen."""
@@ -166,12 +169,19 @@ def _needed(made: list[tuple[str, str, int]]) -> set[str]:
     """Columns of the table of groups that statistics are computed from."""
     names = {ROWS}
     for _, stat, i in made:
-        columns = SUMS if stat in ("std", "var") else ("sum" if stat == "mean" else stat,)
+        columns: tuple[str, ...] = (stat,)
+        if stat in ("std", "var", "mean", "sum"):
+            columns = SUMS if stat in ("std", "var") else ("sum", "low")
         names |= {f"n{i}", *(f"{c}{i}" for c in columns)} if i >= 0 else set()
     return names
 
 
+_KINDS = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
+
+
 def _wide(dtype: pa.DataType | None) -> pa.DataType:
+    if dtype is not None and pa.types.is_uint64(dtype):
+        return pa.uint64()
     whole = dtype is not None and (pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
     return pa.int64() if whole else pa.float64()
 
@@ -182,7 +192,9 @@ def _stat_type(stat: str, source: pa.DataType) -> pa.DataType:
     return pa.float32() if stat in ("mean", "std", "var") else source
 
 
-def _statistic(table: pa.Table, stat: str, i: int, dtypes: list[pa.DataType]) -> pa.Array:
+def _statistic(
+    table: pa.Table, stored: Stored, made: str, stat: str, i: int, dtypes: list[pa.DataType]
+) -> pa.Array:
     """One statistic of every group, null where the group had no values."""
     if stat == "count":
         return table.column(ROWS).combine_chunks().cast(pa.int32())
@@ -192,18 +204,57 @@ def _statistic(table: pa.Table, stat: str, i: int, dtypes: list[pa.DataType]) ->
         total, low, *squares = (table.column(f"{k}{i}").to_numpy() for k in SUMS)
         with np.errstate(invalid="ignore", divide="ignore"):
             values = spread_of(n, (total, low), tuple(squares)) / (n - 1)
-        values = np.sqrt(values) if stat == "std" else values
-        return pa.array(values, mask=n < 2).cast(target)
+            if pa.types.is_integer(dtypes[i]):
+                values = spread_of_large(values, n, (total, low), tuple(squares))
+            values = np.sqrt(values) if stat == "std" else values
+        return _floats(values, n > 1, made, stat, target, stored, i)
     column = table.column(f"{'sum' if stat == 'mean' else stat}{i}").combine_chunks()
-    values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if stat == "mean":
-        values = values / np.maximum(1.0, n)
-    exact = (
-        column.cast(target, safe=False)
-        if stat in ("min", "max")
-        else pa.array(values).cast(target, safe=False)
-    )
+    if stat == "mean" or (stat == "sum" and not pa.types.is_integer(target)):
+        values = column.to_numpy(zero_copy_only=False)
+        values = values / np.maximum(1.0, n) if stat == "mean" else values
+        return _floats(values, n > 0, made, stat, target, stored, i)
+    if stat == "sum":
+        exact = _whole(column.to_numpy(), table.column(f"low{i}").to_numpy(), target, made)
+    else:
+        exact = column.cast(target, safe=False)
     return pa.compute.if_else(pa.array(n > 0), exact, pa.scalar(None, target))
+
+
+def _floats(
+    values: Any, known: Any, made: str, stat: str, target: pa.DataType, stored: Stored, i: int
+) -> pa.Array:
+    """Statistics as floats; it is an error if finite values have one that is not finite."""
+    with np.errstate(over="ignore"):
+        out = values.astype(target.to_pandas_dtype())
+    beyond = known & ~np.isfinite(out)
+    if beyond.any():
+        ranges = stored.read([f"min{i}", f"max{i}"]).columns
+        low, high = (c.cast(pa.float64(), safe=False).to_numpy() for c in ranges)
+        beyond &= np.isfinite(low) & np.isfinite(high)
+        if stat in ("std", "var"):  # the squares of equal values may overflow
+            out[beyond & (low == high)] = 0.0
+            beyond &= low != high
+        if beyond.any():
+            raise OperatorError(
+                f"JoinGroupby: {made!r} of a group is beyond what {target} can hold: its values "
+                f"reach from {low[beyond].min():.3g} to {high[beyond].max():.3g}; scale the column "
+                "down first, for instance with LambdaOp"
+            )
+    return pa.array(out, mask=~known)
+
+
+def _whole(high: Any, low: Any, target: pa.DataType, made: str) -> pa.Array:
+    """Sums of whole numbers, which are kept as two floats."""
+    if np.abs(high).max(initial=0.0) < 2.0**53:
+        return pa.array(high.astype(np.int64)).cast(target)
+    sums = whole_sums(high, low)
+    try:
+        return pa.array(sums, target)
+    except OverflowError as e:
+        raise OperatorError(
+            f"JoinGroupby: {made!r} of a group is {max(sums, key=abs):,}, which {target} cannot "
+            "hold; convert the column to float64 first, for instance with LambdaOp"
+        ) from e
 
 
 class JoinExternal(Operator):
@@ -280,6 +331,13 @@ class JoinExternal(Operator):
     def params(self) -> dict[str, Any]:
         """The arguments; duplicates are gone already."""
         return {**super().params(), "drop_duplicates_ext": None}
+
+    @classmethod
+    def from_params(cls, df_ext: pa.Table, **options: Any) -> JoinExternal:
+        """Read what `params` gave; a saved table is never a path."""
+        if not isinstance(df_ext, pa.Table):
+            raise ArgumentError("the saved df_ext is not a table")
+        return cls(df_ext, **options)
 
     @property
     def dependencies(self) -> list[Any]:

@@ -34,12 +34,9 @@ class KeyedOperator(StatOperator):
 
     def value_columns(self, inputs: Inputs) -> list[str]:
         """The columns whose statistics are learned."""
-        return [n for n in inputs.schema.column_names if n not in inputs.names or n in self._asked]
-
-    @property
-    def _asked(self) -> set[str]:
-        """Value columns that were named, which may be selected as keys too."""
-        return {d for d in self.dependencies if isinstance(d, str)}
+        named = {d for d in self.dependencies if isinstance(d, str)}  # they may be keys too
+        keys = set(inputs.names) - named
+        return [n for n in inputs.schema.column_names if n not in keys]
 
     def group_name(self, group: tuple[str, ...]) -> str:
         """The name of a group."""

@@ -50,7 +50,7 @@ class ListSlice(Operator):
         start: int,
         end: int | None = None,
         pad: bool = False,
-        pad_value: float = 0.0,
+        pad_value: float | str = 0.0,
         pad_side: str = "right",
     ) -> None:
         if pad_side not in ("left", "right"):

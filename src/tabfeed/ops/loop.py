@@ -21,6 +21,7 @@ from tabfeed.ops.node import Node, Selection, Structural, iter_nodes, to_polars
 from tabfeed.ops.plan import Plan
 from tabfeed.schema import Schema
 from tabfeed.selector import ColumnSelector
+from tabfeed.user_functions import call
 
 __all__ = ["Entrance", "Loop"]
 
@@ -75,7 +76,7 @@ class Loop(Operator):
         """Apply the part until it is enough."""
         schema = Schema.from_arrow(frame.schema)
         for _ in range(MOST_TIMES):
-            if bool(self.loop_until(to_polars(frame))):
+            if bool(call(self.loop_until, to_polars(frame))):
                 return frame
             frame = conform(self._once(frame, schema), schema)
         raise OperatorError(

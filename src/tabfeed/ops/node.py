@@ -18,9 +18,13 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import GraphError, TabfeedError
+from tabfeed.execute.forks import refuse_forked
+from tabfeed.io.to_polars import frame_of
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.selector import ColumnSelector
+
+_MOST_SHOWN = 500  # characters
 
 __all__ = ["Asked", "Concat", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
 
@@ -186,10 +190,27 @@ class Selection(Structural):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """The columns that the selector finds."""
-        known = [n for n in inputs.schema.column_names if n not in self.without]
-        absent = [ColumnSchema(n) for n in self.without]
-        whole = inputs.schema.select(known) + Schema(absent)
-        return whole.select(n for n in self.selector.resolve(whole) if n not in self.without)
+        whole = self._with_absent(inputs.schema)
+        chosen = self.selector.resolve(whole)
+        return whole.select(n for n in chosen if n not in self.without)
+
+    def groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
+        """The columns found, `schema`, in groups; what is left of a group stands alone."""
+        found = self.selector.groups(self._with_absent(schema))
+        whole = [g for g in found if all(n in schema for n in g)]
+        covered = {n for g in whole for n in g}
+        return (*whole, *((n,) for n in schema.column_names if n not in covered))
+
+    def _with_absent(self, schema: Schema) -> Schema:
+        """The schema, and columns for the names that are taken away and are not in it.
+
+        Once fitted, a graph is planned for the columns that it uses alone.
+        """
+        if not (self.without or self.selector.excluded):
+            return schema  # as it is: a graph may have a selection for each of many columns
+        known = [n for n in schema.column_names if n not in self.without]
+        absent = dict.fromkeys([*self.without, *self.selector.absent(schema)])
+        return schema.select(known) + Schema(ColumnSchema(n) for n in absent)
 
     @property
     def is_open(self) -> bool:
@@ -306,16 +327,25 @@ def _from_list(items: list[Any] | tuple[Any, ...]) -> Node:
         if isinstance(item, list | tuple):
             grouped.append(list(range(len(parts), len(parts) + len(item))))
             parts.extend(Node.of(i) for i in item)
-        else:
-            parts.append(Node.of(item))
+            continue
+        node = Node.of(item)
+        if isinstance(node.op, Concat) and len(node.parents) > 1:
+            grouped.append([len(parts)])  # [a + b] is a group as [["a", "b"]] is
+        parts.append(node)
     return concat(parts, grouped)
 
 
-def _inside(node: Node) -> str:
+def _inside(node: Node, left: int = _MOST_SHOWN) -> str:
+    """A node in words, cut off behind `left` characters: paths through a graph can be countless."""
     if isinstance(node.op, Selection):
         return node.op.text
-    parts = ", ".join(_inside(p) for p in node.parents)
-    return parts if isinstance(node.op, Concat) else f"{node.op.label} of [{parts}]"
+    before = "" if isinstance(node.op, Concat) else f"{node.op.label} of ["
+    text = before
+    for i, parent in enumerate(node.parents):
+        if len(text) > left:
+            return f"{text}..."
+        text += (", " if i else "") + _inside(parent, left - len(text) - 1)
+    return f"{text}]" if before else text
 
 
 def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
@@ -384,6 +414,7 @@ def _misaligned(node: Node, sets: dict[Node | None, Node]) -> str:
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
     """An Arrow table in Polars: dictionaries decoded, fixed-size lists as lists."""
+    refuse_forked()
     columns = []
     for column in table.columns:
         kind = column.type
@@ -392,6 +423,4 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
         elif pa.types.is_fixed_size_list(kind):
             column = column.cast(pa.list_(kind.value_type))
         columns.append(column)
-    frame = pl.from_arrow(pa.table(columns, names=table.column_names))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return frame_of(pa.table(columns, names=table.column_names))

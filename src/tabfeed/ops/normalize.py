@@ -113,9 +113,12 @@ class NormalizeMinMax(_Scale):
     def finish(self, summary: dict[str, Moments], inputs: Inputs) -> None:
         """Range of each column."""
         for name, m in summary.items():
-            if m["count"] and not (math.isfinite(m["min"]) and math.isfinite(m["max"])):
+            if m["count"] and not math.isfinite(m["max"] - m["min"]):
+                finite = math.isfinite(m["max"]) and math.isfinite(m["min"])
+                what = "has a range wider than any float"
                 raise OperatorError(
-                    f"{self.label}: column {name!r} holds infinite values, so it has no range; "
+                    f"{self.label}: column {name!r} "
+                    f"{what if finite else 'holds infinite values, so it has no range'}; "
                     "limit it first, for instance with Clip"
                 )
         self.mins_ = {n: m["min"] if m["count"] else 0.0 for n, m in summary.items()}

@@ -23,8 +23,18 @@ from tabfeed.errors import (
     WorkflowError,
 )
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.node import Asked, Concat, Exclude, Node, Selection, Structural, iter_nodes
+from tabfeed.ops.node import (
+    Asked,
+    Concat,
+    Exclude,
+    Node,
+    Selection,
+    Structural,
+    Subset,
+    iter_nodes,
+)
 from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.user_functions import add_note, is_users
 
 __all__ = ["Phase", "Plan"]
 
@@ -67,6 +77,7 @@ class Plan:
         self.inputs: dict[Node, Inputs] = {}
         self.schemas: dict[Node, Schema] = {}
         self.groups: dict[Node, tuple[tuple[str, ...], ...]] = {}
+        self._raw = Inputs.of(source)
         for node in self.nodes:
             self._resolve(node)
 
@@ -100,8 +111,10 @@ class Plan:
 
     def _resolve(self, node: Node) -> None:
         raw = isinstance(node.op, Selection)
-        inputs = Inputs.of(self.source) if raw else self._gather(node)
+        inputs = self._raw if raw else self._gather(node)
         self.inputs[node] = inputs
+        if not isinstance(node.op, Structural):
+            _refuse_names(node, (c.name for c in inputs.schema if c.dtype is not None))
         if self._on_inputs is not None:
             self._on_inputs(node, inputs)
         try:
@@ -112,6 +125,13 @@ class Plan:
             users = [n for n in self.nodes if node in n.sources] if raw else []
             e.args = (f"{e}; it is asked for in {next(iter(users), node)!r}", *e.args[1:])
             raise
+        except Exception as e:
+            if is_users(e):
+                add_note(e, f"raised by the function of {node!r}")
+                raise
+            raise OperatorError(
+                f"{node!r} cannot say what it makes: {type(e).__name__}: {e}"
+            ) from e
         self.schemas[node] = schema
         self.groups[node] = self._output_groups(node, schema, inputs)
 
@@ -173,9 +193,11 @@ class Plan:
     ) -> tuple[tuple[str, ...], ...]:
         """Groups survive an operator that keeps their names."""
         if isinstance(node.op, Selection):
-            selected = node.op.selector.groups(schema)
-            return tuple(g for g in selected if set(g) <= set(schema.column_names))
+            return node.op.groups(schema)
         kept = [g for g in inputs.groups if all(n in schema for n in g)]
+        if isinstance(node.op, Subset) and node.op.selector.subgroups:
+            named = node.op.selector.groups(inputs.schema.select(inputs.names), where="the node")
+            kept = list(dict.fromkeys([*(g for g in kept if len(g) > 1), *named]))
         covered = {n for g in kept for n in g}
         return (*kept, *((n,) for n in schema.column_names if n not in covered))
 
@@ -273,6 +295,18 @@ class Plan:
         ]
         shown = [f"{n!r}" for n in dict.fromkeys(nodes) if not isinstance(n.op, Structural)]
         return f"it goes into {', '.join(shown)}" if shown else "it goes through as it is"
+
+
+def _refuse_names(node: Node, names: Iterable[str]) -> None:
+    """Refuse names that Polars can't hold, or takes for patterns, which mean other columns."""
+    for name in names:
+        pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+        if pattern or "\0" in name:
+            why = "reads as a pattern" if pattern else "cannot hold"
+            raise OperatorError(
+                f"{node!r}: a column cannot be named {name!r}, which Polars {why}; "
+                "rename it in the data"
+            )
 
 
 def kind_of(dtype: pa.DataType) -> str:

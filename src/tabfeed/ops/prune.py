@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tabfeed.errors import GraphError
+from tabfeed.errors import ColumnNotFoundError, GraphError
 from tabfeed.ops.base import Operator
 from tabfeed.ops.node import Asked, Concat, Exclude, Node, Selection, Subset, iter_nodes
 from tabfeed.selector import ColumnSelector
@@ -15,6 +15,7 @@ def remove_inputs(output: Node, names: list[str]) -> Node:
 
     An operator that needed a removed column only in order to learn keeps what it learned.
     """
+    _refuse_unknown(output, names)
     new: dict[Node, Node | None] = {}
     for node in iter_nodes(output):
         new[node] = _without(node, names, new)
@@ -24,9 +25,23 @@ def remove_inputs(output: Node, names: list[str]) -> Node:
     return found
 
 
+def _refuse_unknown(output: Node, names: list[str]) -> None:
+    """Refuse a name that is no raw column, where the graph names all of them."""
+    selections = [n.op for n in iter_nodes(output) if isinstance(n.op, Selection)]
+    if any(op.is_open for op in selections):
+        return
+    known: dict[str, None] = {}
+    for op in selections:
+        groups = (n for g in op.selector.subgroups for n in g)
+        known.update(dict.fromkeys([*op.selector.names, *groups]))
+    for name in names:
+        if name not in known:
+            raise ColumnNotFoundError(name, known, where="the graph's inputs")
+
+
 def _without(node: Node, names: list[str], new: dict[Node, Node | None]) -> Node | None:
     if isinstance(node.op, Selection):
-        return _shrink(node.op, names)
+        return _shrink(node, node.op, names)
     parents = [p for p in (new[q] for q in node.parents) if p is not None]
     if not parents or (isinstance(node.op, Asked) and set(node.op.selector.names) <= set(names)):
         return None
@@ -39,8 +54,24 @@ def _without(node: Node, names: list[str], new: dict[Node, Node | None]) -> Node
     if parents == list(node.parents) and kept == list(node.dependencies):
         return node
     if isinstance(node.op, Concat) and node.op.grouped:
-        return Node(Concat(), parents)
+        return _regrouped(node, new)
     return Node(_narrowed(node, names), parents, kept)
+
+
+def _regrouped(node: Node, new: dict[Node, Node | None]) -> Node | None:
+    """Nodes side by side, without the groups that lost a column."""
+    assert isinstance(node.op, Concat)
+    same = [new[p] is p for p in node.parents]
+    whole = [g for g in node.op.grouped if all(same[i] for i in g)]
+    lost = {i for g in node.op.grouped for i in g} - {i for g in whole for i in g}
+    place: dict[int, int] = {}
+    parents: list[Node] = []
+    for i, parent in enumerate(node.parents):
+        kept = new[parent]
+        if kept is not None and i not in lost:
+            place[i] = len(parents)
+            parents.append(kept)
+    return Node(Concat([[place[i] for i in g] for g in whole]), parents) if parents else None
 
 
 def _narrowed(node: Node, names: list[str]) -> Operator:
@@ -53,7 +84,7 @@ def _narrowed(node: Node, names: list[str]) -> Operator:
     return node.op
 
 
-def _shrink(op: Selection, names: list[str]) -> Node | None:
+def _shrink(node: Node, op: Selection, names: list[str]) -> Node | None:
     """The selection without `names`; None if it named nothing else."""
     selector = op.selector
     left = [n for n in selector.names if n not in names]
@@ -63,7 +94,7 @@ def _shrink(op: Selection, names: list[str]) -> Node | None:
     if not left and not groups:
         return None
     if len(left) == len(selector.names) and len(groups) == len(selector.subgroups):
-        return Node(op)
+        return node
     return Node(Selection(ColumnSelector(left, subgroups=groups), op.without))
 
 

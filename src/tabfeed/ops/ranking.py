@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.ops.counting import COUNT, KEY, Counter, Counts, database, parquet_files, quoted
+from tabfeed.ops.counting import COUNT, KEY, Counter, Counts, group_on_disk, parquet_files, quoted
 from tabfeed.ops.keys import Keys, pack
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.stored import Stored
@@ -173,7 +173,7 @@ def _grow_on_disk(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
         f"{_all_runs(counter)} UNION ALL SELECT {names}, {COUNT}, {PLACE} "
         f"FROM read_parquet([{quoted(known)}])"
     )
-    order = f"min({PLACE}) ASC NULLS LAST, {COUNT} DESC"
+    order = f"{PLACE} ASC NULLS LAST, {COUNT} DESC"
     return _cut_file(_sort_on_disk(counter, query, order), counter, cut, known=old.size)
 
 
@@ -209,16 +209,9 @@ def _all_runs(counter: Counter) -> str:
 
 def _sort_on_disk(counter: Counter, rows: str, order: str) -> Path:
     """Group and sort with DuckDB, into one Parquet file; the runs go."""
-    out = counter.memory.new_file()
-    names = ", ".join(f'"{c}"' for c in counter.columns)
     values = ", ".join(f'"{c}" ASC NULLS FIRST' for c in counter.columns)
-    query = (
-        f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT} FROM ({rows}) "
-        f"GROUP BY {names} ORDER BY {order}, {values}"
-    )
-    pa.default_memory_pool().release_unused()
-    with database(counter.memory) as connection:
-        connection.execute(f"COPY ({query}) TO {quoted(out)} (FORMAT parquet, COMPRESSION lz4)")
+    first = PLACE if PLACE in order else None
+    out = group_on_disk(counter, f"({rows})", f"{order}, {values}", first=first)
     counter.drop_runs()
     return out
 
@@ -243,7 +236,7 @@ def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
 
 def _tables(path: Path, counter: Counter) -> Iterator[pa.Table]:
     """The file in pieces, at least one, which may be empty."""
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path, pre_buffer=False)  # which would keep all that was read
     batches = (pa.Table.from_batches([b]) for b in file.iter_batches(batch_size=500_000))
     for table in chain([file.schema_arrow.empty_table()], batches):
         yield counter.as_table(pl.DataFrame(pl.from_arrow(table)))

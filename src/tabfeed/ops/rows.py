@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from tabfeed.dtypes import as_arrow_type
 from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.execute.forks import refuse_forked
 from tabfeed.ops.base import Inputs, Operator, require_numeric
 from tabfeed.ops.continuous import missing_to_null
 from tabfeed.ops.types import polars_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.user_functions import call
 
 __all__ = ["DifferenceLag", "Dropna", "Filter", "LambdaOp", "Rename"]
 
@@ -82,20 +84,26 @@ class LambdaOp(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """The same names; types as declared, or as the function gives them."""
-        return Schema(self._column(c, inputs) for c in inputs.columns)
+        empty = self._empty(inputs) if self.dtype is None else None
+        return Schema(self._column(c, empty) for c in inputs.columns)
 
-    def _column(self, column: ColumnSchema, inputs: Inputs) -> ColumnSchema:
-        dtype = self._find_type(column, inputs) if self.dtype is None else as_arrow_type(self.dtype)
+    def _column(self, column: ColumnSchema, empty: pl.DataFrame | None) -> ColumnSchema:
+        declared = None if self.dtype is None else as_arrow_type(self.dtype)
+        dtype = declared if empty is None else self._find_type(column, empty)
         tags = column.tags if self.tags is None else ()
         out = ColumnSchema(column.name, dtype, tags=tags, properties=column.properties)
         return out.with_tags(self.tags or []).with_properties(self.properties or {})
 
-    def _find_type(self, column: ColumnSchema, inputs: Inputs) -> pa.DataType | None:
+    def _empty(self, inputs: Inputs) -> pl.DataFrame | None:
+        """All columns without rows, to try the function on; None if a type is not known."""
         if any(c.dtype is None for c in inputs.schema):
             return None
-        empty = pl.DataFrame(
+        refuse_forked()  # whatever the function does with Polars
+        return pl.DataFrame(
             {c.name: pl.Series([], dtype=polars_type(c.dtype)) for c in inputs.schema}
         )
+
+    def _find_type(self, column: ColumnSchema, empty: pl.DataFrame) -> pa.DataType | None:
         try:
             result = self._call(column.name, empty)
         except Exception:
@@ -120,7 +128,7 @@ class LambdaOp(Operator):
 
     def _call(self, name: str, frame: pl.DataFrame) -> pl.Series:
         given = [frame[name], frame] if self._two else [frame[name]]
-        result = self.f(*given)
+        result = call(self.f, *given)
         if isinstance(result, pl.Expr):
             return frame.select(result.alias(name))[name]
         if isinstance(result, pa.Array | pa.ChunkedArray):
@@ -183,7 +191,8 @@ class Rename(Operator):
             if len(inputs.names) != 1:
                 raise OperatorError(f"Rename(name=...) is for one column; there are {inputs.names}")
             return [self.name]
-        return [self.f(n) if self.f is not None else f"{n}{self.postfix}" for n in inputs.names]
+        f = self.f
+        return [f"{n}{self.postfix}" if f is None else call(f, n) for n in inputs.names]
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Rename."""
@@ -222,7 +231,7 @@ class Filter(Operator):
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Keep the rows the function chooses."""
         whole = frame.collect()
-        kept = self.f(whole)
+        kept = call(self.f, whole)
         if isinstance(kept, pl.DataFrame | pl.LazyFrame):
             return kept.lazy().select(inputs.names)
         if not isinstance(kept, pl.Expr):
@@ -301,6 +310,9 @@ class DifferenceLag(Operator):
     def output_schema(self, inputs: Inputs) -> Schema:
         """A float32 column for each column and shift."""
         require_numeric(self, inputs)
+        for column in inputs.columns:
+            if column.is_list:
+                raise OperatorError(f"DifferenceLag: column {column.name!r} holds lists")
         return Schema(
             ColumnSchema(f"{n}_difference_lag_{s}", pa.float32(), tags=(Tags.CONTINUOUS,))
             for n in inputs.names
@@ -314,7 +326,10 @@ class DifferenceLag(Operator):
             for s in self.shift:
                 same = [pl.col(c).eq_missing(pl.col(c).shift(s)) for c in self.partition_cols]
                 inside = (pl.int_range(pl.len()) >= s) & (pl.int_range(pl.len()) < pl.len() + s)
-                value = pl.col(name).cast(pl.Float64)
+                # A float would lose the difference of large whole numbers, int64 would wrap around.
+                leaf = inputs.schema[name].leaf_dtype
+                whole = leaf is not None and pa.types.is_integer(leaf)
+                value = pl.col(name).cast(pl.Int128 if whole else pl.Float64)
                 lag = pl.when(pl.all_horizontal([*same, inside])).then(value - value.shift(s))
                 exprs.append(lag.cast(pl.Float32).alias(f"{name}_difference_lag_{s}"))
         return frame.select(exprs)

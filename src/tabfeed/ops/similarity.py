@@ -99,6 +99,7 @@ class _Sparse:
     """A matrix by row: the columns and values of row r are at ``starts[r] : starts[r + 1]``."""
 
     def __init__(self, table: pa.Table, metric: str) -> None:
+        _check_entries(table)
         rows, columns = table.column("row").to_numpy(), table.column("column").to_numpy()
         order = np.lexsort((columns, rows))
         self.row, self.column = rows[order], columns[order]
@@ -134,6 +135,34 @@ class _Sparse:
         value = np.where(keys[found] == wanted, other.value[found], 0.0)
         products = np.bincount(pair, self.value[at] * value, minlength=len(mine))
         return np.asarray(products, np.float64)
+
+
+def _check_entries(table: pa.Table) -> None:
+    """Refuse a table that is no matrix."""
+    for name, kind in (("row", "integer"), ("column", "integer"), ("value", "number")):
+        if table.column_names.count(name) != 1:
+            raise ArgumentError(
+                f"features as a table have the columns row, column and value, each once; these "
+                f"have {table.column_names}"
+            )
+        column = table.column(name)
+        fits = pa.types.is_integer(column.type) or (
+            kind == "number" and pa.types.is_floating(column.type)
+        )
+        if not fits or column.null_count:
+            raise ArgumentError(
+                f"column {name!r} of the features is {column.type} with {column.null_count} nulls; "
+                f"each value must be a{'n' if kind == 'integer' else ''} {kind}"
+            )
+    meta = table.schema.metadata or {}
+    for name, size in (("row", meta.get(b"rows")), ("column", meta.get(b"columns"))):
+        range_ = pc.min_max(table.column(name)).as_py()
+        low, high = range_["min"] or 0, -1 if range_["max"] is None else range_["max"]
+        most = high if size is None else int(size) - 1 if size.isdigit() else -2
+        if low < 0 or high > most or most >= 2**31:
+            raise ArgumentError(
+                f"the features name {name}s {low} to {high}; the matrix has {most + 1}"
+            )
 
 
 def _ids(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

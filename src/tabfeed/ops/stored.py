@@ -10,13 +10,14 @@ replaced or removed meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabfeed.budget import free_memory
-from tabfeed.errors import OperatorError
+from tabfeed.errors import ArtefactError, OperatorError
 from tabfeed.ops.memory import Memory
 
 __all__ = ["Stored", "require_room"]
@@ -46,6 +47,14 @@ class Stored:
         self._owner = owner
         self._table = source if isinstance(source, pa.Table) else None
         self._file = None if isinstance(source, pa.Table) else pa.OSFile(str(source), "rb")
+        self._check = False
+
+    @classmethod
+    def untrusted(cls, path: Path) -> Stored:
+        """A file that came from elsewhere: what is read of it is checked, down to its text."""
+        stored = cls(path)
+        stored._check = True
+        return stored
 
     @classmethod
     def within(cls, table: pa.Table, memory: Memory) -> Stored:
@@ -111,7 +120,8 @@ class Stored:
         if self._table is not None:
             return self._table if columns is None else self._table.select(list(columns))
         names = None if columns is None else list(columns)
-        return self._open().read(columns=names).replace_schema_metadata(None)
+        with self._reading():
+            return self._checked(self._open().read(columns=names))
 
     def pieces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows, some at a time."""
@@ -120,8 +130,24 @@ class Stored:
             yield from (whole.slice(i, _PIECE) for i in range(0, max(1, len(whole)), _PIECE))
             return
         names = None if columns is None else list(columns)
-        for batch in self._open().iter_batches(_PIECE, columns=names):
-            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+        with self._reading():
+            for batch in self._open().iter_batches(_PIECE, columns=names):
+                yield self._checked(pa.Table.from_batches([batch]))
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        if self._check:
+            table.validate(full=True)
+        return table.replace_schema_metadata(None)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A damaged file of a saved workflow is an error of ours."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as e:
+            if not self._check:
+                raise
+            raise ArtefactError(f"a table of the saved workflow cannot be read: {e}") from e
 
     def copy_to(self, path: Path) -> None:
         """Write it to a Parquet file."""

@@ -85,7 +85,7 @@ class TargetEncoding(KeyedOperator):
         on_host: bool = True,
         name_sep: str = "_",
         drop_folds: bool = True,
-        tree_width: int | None = None,
+        tree_width: Any = None,
     ) -> None:
         if kfold is not None and kfold < 1:
             raise ArgumentError(f"kfold is {kfold}; it must be 1 or more")

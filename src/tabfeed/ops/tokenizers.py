@@ -8,13 +8,20 @@ strings; `tabfeed.ops.Tokenize` gives them each distinct text of a partition onl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, ArtefactError, MissingExtraError, OperatorError
+from tabfeed.errors import (
+    ArgumentError,
+    ArtefactError,
+    MissingExtraError,
+    OperatorError,
+    TabfeedError,
+)
 
 __all__ = ["TOKENS", "WORDS", "ByFunction", "ByHuggingFace", "ByPattern", "Cutter", "make_cutter"]
 
@@ -95,10 +102,8 @@ class ByHuggingFace:
             from tokenizers import Tokenizer
         except ImportError as e:
             raise MissingExtraError("text", "Hugging Face tokenizers") from e
-        try:
+        with _translated(ArtefactError, "this is not the JSON of a Hugging Face tokenizer"):
             self._tokenizer = Tokenizer.from_str(json)
-        except Exception as e:  # the library raises nothing narrower
-            raise ArtefactError(f"this is not the JSON of a Hugging Face tokenizer: {e}") from e
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._special_tokens = special_tokens
@@ -112,9 +117,21 @@ class ByHuggingFace:
         """The tokens of each text."""
         given = texts.to_pylist()
         some = [t for t in given if t is not None]
-        found = self._tokenizer.encode_batch(some, add_special_tokens=self._special_tokens)
+        with _translated(OperatorError, "the Hugging Face tokenizer failed"):
+            found = self._tokenizer.encode_batch(some, add_special_tokens=self._special_tokens)
         tokens = iter(e.tokens for e in found)
         return pa.array([None if t is None else next(tokens) for t in given], TOKENS)
+
+
+@contextmanager
+def _translated(kind: type[TabfeedError], what: str) -> Iterator[None]:
+    """Raise what `tokenizers` raises as an error of ours; a panic of its Rust is no Exception."""
+    try:
+        yield
+    except BaseException as e:
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {e}") from e
 
 
 Cutter: TypeAlias = "ByPattern | ByFunction | ByHuggingFace"

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tabfeed.dtypes import as_arrow_type, is_list_type
 from tabfeed.errors import ArgumentError
+from tabfeed.io.to_polars import refuse_type
 
 __all__ = ["float_type", "like", "polars_type"]
 
@@ -21,6 +22,7 @@ def polars_type(dtype: pa.DataType) -> pl.DataType:
     >>> polars_type(pa.float32())
     Float32
     """
+    refuse_type(dtype, "the type of a column")
     series = pl.from_arrow(pa.array([], dtype))
     assert isinstance(series, pl.Series)
     return series.dtype

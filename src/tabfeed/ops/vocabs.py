@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
+from tabfeed.errors import ArgumentError, BadFileError, SchemaError, SourceNotFoundError
 from tabfeed.ops.keys import base_type, normalise
 from tabfeed.ops.stored import Stored
 
@@ -29,7 +29,12 @@ def read_vocab(given: Any) -> pa.Array:
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    return normalise(values, base_type(values.type)).drop_null().unique()
+    try:
+        return normalise(values, base_type(values.type)).drop_null().unique()
+    except (SchemaError, pa.ArrowNotImplementedError) as e:
+        raise ArgumentError(
+            f"a vocabulary holds numbers, texts or times, not values of type {values.type}"
+        ) from e
 
 
 def _from_values(given: Any) -> pa.Array | pa.ChunkedArray:

@@ -10,11 +10,9 @@ import warnings
 from tabfeed.profile.passes import Pass
 from tabfeed.profile.profiler import Profiler
 
-with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", DeprecationWarning
-    )  # fastai's, of torch: not the user's to mend
-    from fastai.callback.core import Callback  # type: ignore[import-untyped]
+# fastai's, of torch: not the user's to mend
+warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(fastai|torch)\b")
+from fastai.callback.core import Callback  # type: ignore[import-untyped]  # noqa: E402
 
 __all__ = ["ProfilerCallback"]
 

@@ -38,6 +38,8 @@ _OF_STAGE = {
     "copy": "copy",
     "queue": "copy",
 }
+# Work that waits for nothing but a core and the interpreter, which on a busy machine others hold.
+_COMPUTED = ("gather", "plan", "convert", "finish", "chunk", "ahead")
 
 
 def judge_starved(run: Run) -> Verdict:
@@ -60,7 +62,7 @@ def _opening(run: Run) -> str:
 
 def _starved_by_stage(run: Run, busy: list[Stage]) -> Verdict:
     total = sum(s.seconds for s in busy)
-    top = max(busy, key=lambda s: s.seconds)
+    top = max(busy, key=lambda s: s.cpu if s.name in _COMPUTED else s.seconds)
     on_core = top.cpu / top.seconds if top.seconds else 1.0
     cause = _OF_STAGE.get(top.name, "batches")
     if cause == "decode" and on_core < 0.5:

@@ -7,6 +7,7 @@ comes before them is computed and regrouped on disk, what comes after starts fro
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tabfeed.errors import OperatorError, TabfeedError, WorkflowError
+from tabfeed.errors import DatasetError, OperatorError, TabfeedError, WorkflowError, WriteError
 from tabfeed.execute import Executor
 from tabfeed.io import Dataset
 from tabfeed.io.elsewhere import require_files, task_memory
+from tabfeed.io.retry import reason, remedy
 from tabfeed.ops.apply import as_lazy, as_table
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.memory import Memory
@@ -26,6 +28,7 @@ from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
 from tabfeed.ops.plan import Phase, Plan
 from tabfeed.progress import Bar, progress
 from tabfeed.selector import ColumnSelector
+from tabfeed.user_functions import add_note
 from tabfeed.workflow.neighbours import Neighbours, need_neighbours
 from tabfeed.workflow.program import Inner, Program
 from tabfeed.workflow.slots import Slots
@@ -36,6 +39,7 @@ __all__ = [
 
 
 _ROOMY = 2 << 30
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def fit_graph(
@@ -84,9 +88,9 @@ class _Partial:
         self.plan, self.dataset, self.memory = plan, dataset, memory
         sources = list(dict.fromkeys(s for n in phase.nodes for s in n.sources))
         self.program = Program(plan, sources)
+        self.roomy = memory.limit is None or memory.limit >= _ROOMY
         # Where a file has no dictionary, the reader makes one, and that takes much memory.
-        roomy = memory.limit is None or memory.limit >= _ROOMY
-        self.dictionary = self.program.dictionary if roomy else []
+        self.dictionary = self.program.dictionary if self.roomy else []
         self.neighbours: Neighbours | None = None
         if need_neighbours(self.program, dataset):
             self.neighbours = Neighbours(dataset, self.program.columns, self.program.reach)
@@ -98,6 +102,18 @@ class _Partial:
         self._slots = Slots([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
+        try:
+            found = self._of(index)
+        except DatasetError:
+            raise  # it names its file
+        except Exception as e:
+            add_note(e, f"on {self.dataset._where(self.dataset.partitions[index])}")
+            raise
+        if not self.roomy:  # each thread would keep what its partitions took
+            pa.default_memory_pool().release_unused()
+        return found
+
+    def _of(self, index: int) -> list[Any]:
         program = self.program
         table = self.dataset.read(index, program.columns, dictionary=self.dictionary)
         offset = 0 if self.starts is None else self.starts[index]
@@ -196,6 +212,12 @@ class _Named:
                     f"{self.node!r}: {error.args[0] if error.args else error}",
                     *error.args[1:],
                 )
+        elif isinstance(error, OSError) and error.errno in _NO_PLACE:
+            where = f" {error.filename}" if error.filename else ""
+            raise WriteError(
+                f"{self.node!r}: what was learned cannot be written{where}: {reason(error)}. "
+                f"{remedy(error, writing=True)}, then fit again"
+            ) from error
         elif isinstance(error, Exception) and not isinstance(error, NotImplementedError):
             raise OperatorError(
                 f"{self.node!r} failed to fit: {type(error).__name__}: {error}"
@@ -227,7 +249,7 @@ def small_partitions(dataset: Dataset, memory: Memory, executor: Executor) -> Da
     if limit is None or dataset._npartitions is not None:
         return dataset
     size = max(1 << 20, limit // 36)
-    return dataset.repartition(partition_size=size) if size < dataset._part_size else dataset
+    return dataset._in_smaller_partitions(size) if size < dataset._part_size else dataset
 
 
 def first_shuffle(output: Node, dataset: Dataset) -> Node | None:

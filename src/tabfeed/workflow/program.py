@@ -8,12 +8,11 @@ in, tables out: nothing here knows of files, partitions or threads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -29,8 +28,10 @@ from tabfeed.ops.apply import Value, as_lazy, as_table, conform, run
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.node import Node, Selection, Structural
-from tabfeed.ops.plan import Plan, kind_of
+from tabfeed.ops.plan import Plan
 from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.user_functions import add_note, is_users
+from tabfeed.workflow.casts import cast_numbers, is_number, value_converter
 
 __all__ = ["Inner", "Program"]
 
@@ -123,14 +124,17 @@ class Program:
             return [as_table(v) for v in found] if whole else found
         except TabfeedError:
             raise
-        except Exception:
+        except Exception as e:
+            if is_users(e):
+                raise
             # Some lazy plan failed, and a plan does not say which node it was: find out.
             self._evaluate(table, extra, inner, eager=True)
             raise
 
     def _check(self, table: pa.Table) -> None:
+        have = set(table.column_names)
         for name in self.columns:
-            if name not in table.column_names:
+            if name not in have:
                 raise ColumnNotFoundError(name, table.column_names)
         given = Schema.from_arrow(table.select(self.columns).schema)
         self.plan.check_data(given, self.columns)
@@ -158,11 +162,16 @@ class Program:
         return values
 
     def _typed(self, table: pa.Table) -> pa.Table:
-        """Columns of nothing but nulls take the type that is expected of them."""
+        """Numbers of another type take the planned one, as do columns of nothing but nulls."""
         for i, field in enumerate(table.schema):
             planned = self.plan.source[field.name].dtype
-            if pa.types.is_null(field.type) and planned is not None:
+            if planned is None or field.type == planned:
+                continue
+            if pa.types.is_null(field.type):
                 table = table.set_column(i, field.name, pa.nulls(len(table), planned))
+            elif is_number(planned) and is_number(field.type):
+                column = cast_numbers(table.column(i), planned, field.name)
+                table = table.set_column(i, field.name, column)
         return table
 
     def _gather(self, node: Node, values: dict[Node, Value]) -> Value:
@@ -203,11 +212,22 @@ class Program:
                 return self._run_row(clean)
             except NotImplementedError:
                 pass
-        arrays = {n: _one(v, self.plan.source[n]) for n, v in clean.items()}
-        out: list[Row] = self(pa.table(arrays)).to_pylist()
+        out: list[Row] = self._as_table([clean]).to_pylist()
         if len(out) > 1:
             raise OperatorError(f"one row became {len(out)}; transform a table to have them all")
         return out[0] if out else None
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Transform rows of Python values, all at once; those that an operator drops are missing.
+
+        The rules for a value are those of one row.
+        """
+        out: list[Row] = self._as_table([self._clean_row(row) for row in rows]).to_pylist()
+        return out
+
+    def _as_table(self, rows: Sequence[Row]) -> pa.Table:
+        arrays = {n: _array([row[n] for row in rows], self.plan.source[n]) for n in self.columns}
+        return self(pa.table(arrays))
 
     def _run_row(self, row: Row) -> Row:
         values: dict[Node, Row] = {}
@@ -228,9 +248,9 @@ class Program:
                 continue
             try:
                 values[node] = transform(given, inputs)
-            except (TypeError, ValueError, KeyError) as e:
-                if isinstance(e, TabfeedError):
-                    raise
+            except (TabfeedError, NotImplementedError):
+                raise
+            except Exception as e:  # a user's function may raise anything
                 raise OperatorError(f"{node!r} failed on a row: {e!r}") from e
         out = values[self.targets[0]]
         return {n: out[n] for n in self._output_names}
@@ -244,45 +264,31 @@ class Program:
         return self.plan.schemas[self.targets[0]].column_names
 
     @cached_property
-    def _row_kinds(self) -> dict[str, tuple[type, ...]]:
-        kinds = {n: self.plan.source[n].dtype for n in self.columns}
-        return {n: _PYTHON_TYPES.get(kind_of(t), ()) for n, t in kinds.items() if t is not None}
+    def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        return [(n, value_converter(n, self.plan.source[n].dtype)) for n in self.columns]
 
-    def _clean_row(self, row: Row) -> Row:
-        """The needed values as Python's own types, refused where the kind is wrong."""
+    def _clean_row(self, row: Mapping[str, Any]) -> Row:
+        """The needed values as Python's own types, as the columns hold them."""
         out: Row = {}
-        kinds = self._row_kinds
-        for name in self.columns:
+        for name, convert in self._converters:
             try:
                 value = row[name]
             except KeyError:
                 raise ColumnNotFoundError(name, row, where="the row") from None
-            if isinstance(value, np.generic):
-                value = value.item()
-            elif isinstance(value, np.ndarray | tuple):
-                value = list(value) if isinstance(value, tuple) else value.tolist()
-            expected = kinds.get(name)
-            if (
-                value is not None
-                and expected
-                and not isinstance(value, expected)
-                and value == value
-            ):
-                raise SchemaError(
-                    f"column {name!r} is {value!r} here and was {self.plan.source[name].dtype} "
-                    "when the workflow was fitted"
-                )
-            out[name] = value
+            out[name] = None if value is None else convert(value)
         return out
 
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "text": (str,)}
-
-
-def _one(value: Any, column: ColumnSchema) -> pa.Array:
-    """An array of one value; NaN stays NaN where the column can hold it."""
+def _array(values: list[Any], column: ColumnSchema) -> pa.Array:
+    """Values of one column; NaN stays NaN where the column can hold it."""
     floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
-    return pa.array([value], column.dtype, from_pandas=not floating)
+    try:
+        return pa.array(values, column.dtype, from_pandas=not floating)
+    except (pa.ArrowException, TypeError, OverflowError) as e:
+        raise SchemaError(
+            f"column {column.name!r} is {values[0]!r} here and was {column.dtype} when the "
+            f"workflow was fitted: {e}"
+        ) from e
 
 
 def _cut(value: Value, inner: Inner | None, wanted: bool) -> Value:
@@ -303,6 +309,9 @@ def _apply(node: Node, value: Value, inputs: Inputs, eager: bool) -> Value:
         e.args = (f"{node!r}: {e.args[0] if e.args else e}", *e.args[1:])
         raise
     except Exception as e:
+        if is_users(e):
+            add_note(e, f"raised by the function of {node!r}")
+            raise
         if not eager and isinstance(value, pl.LazyFrame):
             raise  # an operator before this one may be to blame
         raise OperatorError(f"{node!r} failed: {type(e).__name__}: {e}") from e

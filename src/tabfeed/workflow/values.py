@@ -1,19 +1,15 @@
 """Arguments and learned state as JSON, tables beside it as Parquet.
 
-What JSON lacks is written as an object with one key that starts with ``$``. Functions and
-classes are written as ``module:name`` and found again by importing that module, which
-must be installed: an artefact holds no code. Modules of Python itself are refused, so that no
-artefact can name ``os:system``.
+What JSON lacks is written as an object with one key that starts with ``$``. Functions are written
+as ``module:name``; `tabfeed.workflow.trust` says which of them a loaded workflow may have.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
 import shutil
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,63 +17,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tabfeed.budget import free_memory
 from tabfeed.dtypes import as_arrow_type, format_type, parse_type
 from tabfeed.errors import ArtefactError, SchemaError
 from tabfeed.ops.stored import Stored
 from tabfeed.selector import ColumnSelector
+from tabfeed.workflow.trust import Trust, import_path
 
-__all__ = ["Reader", "Writer", "import_path", "resolve"]
-
-
-def import_path(what: Any, where: str) -> str:
-    """``module:name`` of a function or class that can be imported again."""
-    module, name = getattr(what, "__module__", None), getattr(what, "__qualname__", None)
-    if isinstance(what, np.ufunc):
-        module, name = "numpy", what.__name__
-    if isinstance(what, functools.partial) or module is None or name is None:
-        raise ArtefactError(f"{where}: {what!r} has no name to import it by; {_ADVICE}")
-    if "<lambda>" in name or "<locals>" in name or module == "__main__":
-        kind = "a lambda" if "<lambda>" in name else f"{name!r}, defined in {_place(module, name)},"
-        raise ArtefactError(
-            f"{where}: {kind} cannot be found again when the workflow is loaded; {_ADVICE}"
-        )
-    return f"{module}:{name}"
-
-
-_ADVICE = (
-    "put `def my_function(column): ...` into a module that can be imported where the workflow is "
-    "loaded, and use `from my_module import my_function`"
-)
-
-
-def _place(module: str, name: str) -> str:
-    return "another function" if "<locals>" in name else "the script itself (__main__)"
-
-
-def resolve(path: Any, where: str) -> Any:
-    """The function or class that an import path names."""
-    module, _, name = str(path).partition(":")
-    root = module.split(".")[0]
-    if not name or root in sys.stdlib_module_names or root == "builtins":
-        raise ArtefactError(f"{where}: {path!r} is not something an artefact may name")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise ArtefactError(
-            f"{where}: {path!r} cannot be imported here ({e}); install the package that defines it"
-        ) from e
-    if getattr(found, "__module__", module).split(".")[0] in sys.stdlib_module_names:
-        raise ArtefactError(f"{where}: {path!r} is not something an artefact may name")
-    return found
+__all__ = ["Reader", "Writer"]
 
 
 class Writer:
-    """Turns values into JSON; tables become files of a folder."""
+    """Turns values into JSON; tables become files of a folder.
+
+    ``modules`` gathers the names of modules that functions come from.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.modules: set[str] = set()
         self._files = 0
 
     def __call__(self, value: Any, where: str) -> Any:
@@ -94,7 +52,10 @@ class Writer:
             if isinstance(value, kind):
                 return write(self, value, where)
         if callable(value) and not _is_dtype(value):
-            return {"$call": import_path(value, where)}
+            name = import_path(value, where)
+            if not isinstance(value, np.ufunc):
+                self.modules.add(name.partition(":")[0])
+            return {"$call": name}
         try:
             return {"$type": format_type(as_arrow_type(value))}
         except SchemaError as e:
@@ -155,38 +116,78 @@ _WRITERS: list[tuple[Any, Callable[[Writer, Any, str], Any]]] = [
 
 
 class Reader:
-    """Turns what `Writer` wrote back into values; `find` gives the path of a file by its name."""
+    """Turns what `Writer` wrote back into values.
 
-    def __init__(self, find: Callable[[Any], Path]) -> None:
+    Parameters
+    ----------
+    find
+        From a file's name to its path; it refuses names of no file of the folder.
+    trust
+        Which functions may be named.
+    """
+
+    def __init__(self, find: Callable[[Any, str], Path], trust: Trust) -> None:
         self.find = find
+        self.trust = trust
 
-    def open_table(self, name: Any) -> pa.Table:
-        """A table of the artefact."""
-        return pq.read_table(self.find(name))
+    def open_table(self, name: Any, where: str) -> pa.Table:
+        """A table of the artefact, in memory; its text and offsets are checked as well."""
+        path = self.find(name, where)
+        with self._opening(path, where):
+            _require_room(Stored(path), path, where)
+            table = pq.ParquetFile(path).read()
+            table.validate(full=True)
+        return table
+
+    def open_stored(self, name: Any, where: str) -> Stored:
+        """A table of the artefact that stays on disk until it is used."""
+        path = self.find(name, where)
+        with self._opening(path, where):
+            stored = Stored.untrusted(path)
+            _ = stored.nbytes
+        return stored
+
+    @contextmanager
+    def _opening(self, path: Path, where: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeError) as e:
+            raise ArtefactError(f"{where}: {path} cannot be read as Parquet: {e}") from e
 
     def __call__(self, value: Any, where: str) -> Any:
         """The value that was written."""
         if isinstance(value, list):
-            return [self(v, where) for v in value]
+            return [self(v, f"{where}[{i}]") for i, v in enumerate(value)]
         if not isinstance(value, dict):
             return value
         if len(value) == 1 and (key := next(iter(value))).startswith("$"):
             if key not in _READERS:
                 raise ArtefactError(f"{where}: {key!r} is not something this tabfeed can read")
-            return _READERS[key](self, value[key], where)
-        return {k: self(v, where) for k, v in value.items()}
+            try:
+                return _READERS[key](self, value[key], where)
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as e:
+                raise ArtefactError(f"{where}: this is not what {key} holds: {e!r}") from e
+        return {k: self(v, f"{where}.{k}") for k, v in value.items()}
+
+
+def _require_room(stored: Stored, path: Path, where: str) -> None:
+    needed, free = stored.nbytes, free_memory()
+    if needed > free:
+        raise ArtefactError(
+            f"{where}: {path} takes {needed / 1e9:.2g} GB in memory; {free / 1e9:.2g} GB are free"
+        )
 
 
 _READERS: dict[str, Callable[[Reader, Any, str], Any]] = {
     "$float": lambda r, v, at: float(v),
-    "$tuple": lambda r, v, at: tuple(r(x, at) for x in v),
-    "$dict": lambda r, v, at: {r(k, at): r(x, at) for k, x in v},
-    "$table": lambda r, v, at: r.open_table(v),
-    "$stored": lambda r, v, at: Stored(r.find(v)),
-    "$array": lambda r, v, at: r.open_table(v).column("values").combine_chunks(),
+    "$tuple": lambda r, v, at: tuple(r(x, f"{at}[{i}]") for i, x in enumerate(v)),
+    "$dict": lambda r, v, at: {r(k, at): r(x, f"{at}[{i}]") for i, (k, x) in enumerate(v)},
+    "$table": lambda r, v, at: r.open_table(v, at),
+    "$stored": lambda r, v, at: r.open_stored(v, at),
+    "$array": lambda r, v, at: r.open_table(v, at).column("values").combine_chunks(),
     "$type": lambda r, v, at: parse_type(v),
     "$selector": lambda r, v, at: _selector_from_json(v),
-    "$call": lambda r, v, at: resolve(v, at),
+    "$call": lambda r, v, at: r.trust.function(v, at),
 }
 
 

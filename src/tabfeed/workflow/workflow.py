@@ -12,13 +12,19 @@ import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
 from tabfeed.column_schema import counted
-from tabfeed.errors import ArgumentError, GraphError, NotFittedError, TabfeedError
+from tabfeed.errors import (
+    ArgumentError,
+    ColumnNotFoundError,
+    GraphError,
+    NotFittedError,
+    TabfeedError,
+)
 from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
 from tabfeed.io.elsewhere import is_remote
 from tabfeed.notebook import box
 from tabfeed.ops.apply import open_frame
-from tabfeed.ops.base import StatOperator
+from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.loop import Loop
 from tabfeed.ops.memory import Memory
@@ -97,7 +103,8 @@ class Workflow:
             A `Dataset`, or anything one is made of.
         memory_limit
             Most memory that what is learned may take while fitting (``"1GB"``, ``0.25`` of what is
-            free); half of what is free by default. Beyond it, it goes to disk. An operator behind
+            free); half of what is free by default. Beyond it, it goes to disk. DuckDB, Polars and
+            the partitions in work take some 300 MB, however small it is. An operator behind
             one that looks values up (`tabfeed.ops.Categorify`, say) needs that one's table in
             memory to learn; where it is larger than the limit, that is an error.
         executor
@@ -108,6 +115,8 @@ class Workflow:
 
     def _fit(self, dataset: Any, limit: Any, executor: Executor | None, *, update: bool) -> Dataset:
         data = _as_dataset(dataset)
+        if not update:
+            _check_taken(self.output_node, data.schema)
         memory = Memory(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
         who = executor or self.executor
         pieces = small_partitions(data, memory, who)
@@ -131,6 +140,7 @@ class Workflow:
 
     def fit_schema(self, schema: Schema) -> Workflow:
         """Resolve the graph against a schema; enough where no operator learns."""
+        _check_taken(self.output_node, schema)
         self._set_source(schema)
         return self
 
@@ -209,13 +219,22 @@ class Workflow:
         ----------
         data
             A `Dataset` (the result is lazy), a Polars or pandas frame, an Arrow table, a dict of
-            arrays, or a dict of single values, which is one row.
+            arrays, a dict of single values, which is one row, or a list of such rows.
+
+        Notes
+        -----
+        Numbers of another type than the workflow was fitted on are converted to it. A value that
+        the type cannot hold (a fraction or 2**40 in an int32 column) is an error that names the
+        column, in a row as in a table. A missing value is None, or NaN where the column is not one
+        of fractions.
         """
         if isinstance(data, Dataset):
             self._meet(data.schema)
             return self._transform_dataset(data, training=False)
         if isinstance(data, Mapping) and self._is_row(data):
             return self.program.row(dict(data))
+        if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
+            return self.program.rows(data)
         table, back = open_frame(data)
         self._meet(Schema.from_arrow(table.schema))
         return back(self.program(table))
@@ -271,11 +290,12 @@ class Workflow:
     def decode(self, frame: Any) -> Any:
         """Ids back to values, in every column that Categorify made; other columns as they are."""
         table, back = open_frame(frame)
-        for name, op in self._encoders().items():
-            if name in table.column_names:
-                place = table.column_names.index(name)
-                table = table.set_column(place, name, op.decode(table.column(name), name))
-        return back(table)
+        encoders = self._encoders()
+        columns = [
+            encoders[name].decode(column, name) if name in encoders else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
+        return back(pa.table(columns, names=table.column_names))
 
     def _encoders(self) -> dict[str, Categorify]:
         plan, found = self.program.plan, {}
@@ -314,6 +334,11 @@ class Workflow:
     def remove_inputs(self, names: Iterable[str] | str) -> Workflow:
         """A workflow that does without some raw columns, such as the label, and what needs them."""
         gone = [names] if isinstance(names, str) else list(names)
+        if self._source is not None:
+            for name in gone:
+                if name not in self._source:
+                    known = self._source.column_names
+                    raise ColumnNotFoundError(name, known, where="the workflow's inputs")
         new = Workflow(self.output_node.remove_inputs(gone), executor=self._chosen)
         if self._source is not None:
             new._set_source(self._source.without(gone))
@@ -400,14 +425,41 @@ class Workflow:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, client: Any = None, executor: Executor | None = None
+        cls,
+        path: str | Path,
+        *,
+        operators: Iterable[type[Operator]] = (),
+        trusted: Iterable[str] | bool = (),
+        client: Any = None,
+        executor: Executor | None = None,
     ) -> Workflow:
-        """Read what `save` wrote. Nothing in the folder is executed."""
-        from tabfeed.workflow.artefact import load
+        """Read what `save` wrote. No code of the folder's choosing runs.
 
-        output, source = load(Path(path))
-        new = cls(output, client=client, executor=executor)
-        new._set_source(source)
+        Where a workflow holds operators or functions of your own, say where they may come from;
+        otherwise loading it is an error that lists them, and nothing is imported.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        operators
+            Classes of operators of your own that the workflow uses, beside those registered with
+            `tabfeed.ops.register`.
+        trusted
+            Names of modules that functions and operators may be imported from, such as
+            ``["my_features"]``; a package stands for all that is in it. True trusts every
+            module that the folder names, as unpickling would.
+        client, executor
+            As for a new workflow.
+        """
+        from tabfeed.workflow.artefact import blaming, load
+        from tabfeed.workflow.trust import Trust
+
+        trust = Trust(operators, trusted)
+        with blaming(f"{path}"):
+            output, source = load(Path(path), trust)
+            new = cls(output, client=client, executor=executor)
+            new._set_source(source)
         return new
 
 
@@ -418,6 +470,13 @@ def _unless_local(executor: Executor) -> Executor | None:
 
 def _as_dataset(data: Any) -> Dataset:
     return data if isinstance(data, Dataset) else Dataset(data)
+
+
+def _check_taken(output: Node, schema: Schema) -> None:
+    """Refuse to take a column away that the data do not have: its name may be misspelled."""
+    for node in iter_nodes(output):
+        if isinstance(node.op, Selection):
+            node.op.selector.check_taken(schema)
 
 
 def _is_sequence(value: Any) -> bool:

@@ -18,9 +18,10 @@ from typing import Any
 
 import keras
 
-from tabfeed.errors import ArgumentError
+from tabfeed.errors import ArgumentError, StateError
 from tabfeed.loader.base import EpochIterator, Feed, Mark
 from tabfeed.loader.door import Door
+from tabfeed.loader.keras.trainer import labels_by_name
 from tabfeed.loader.keras_fields import Array, Field
 from tabfeed.loader.keras_roles import Roles
 from tabfeed.loader.recipe import Recipe
@@ -68,7 +69,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         self._looked_at: Mark | None = None  # where a pass began of which it took some batches
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
-        self._fit_dataset: Any = None
+        self._fit_datasets: dict[bool, Any] = {}  # by whether labels come by name
 
     # -- a sequence of batches ------------------------------------------------------
 
@@ -86,8 +87,14 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
 
     def _lazily(self) -> Iterator[Any]:
         """A pass that begins with its first batch."""
+        by_name = labels_by_name(self, self.roles.labels)
         self._passes += 1
-        return self._one_pass(self._passes)
+        batches = self._one_pass(self._passes)
+        return map(self._with_named_labels, batches) if by_name else batches
+
+    def _with_named_labels(self, batch: Any) -> Any:
+        x, labels, *weights = batch
+        return (x, dict(zip(self.roles.labels, labels, strict=True)), *weights)
 
     def _one_pass(self, number: int) -> Iterator[Any]:
         """Keras drops the pass whose first batch a new model is built with, and asks for no other.
@@ -206,11 +213,12 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """
         from tabfeed.loader.tensorflow.data import make_dataset
 
+        by_name = labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
         self._early = (self.feed.upcoming, begun)
-        if self._fit_dataset is None:
-            self._fit_dataset = make_dataset(self, _weakly(self))
-        return self._fit_dataset
+        if by_name not in self._fit_datasets:
+            self._fit_datasets[by_name] = make_dataset(self, _weakly(self), by_name=by_name)
+        return self._fit_datasets[by_name]
 
     def as_tf_dataset(self) -> Any:
         """A `tf.data.Dataset` of the batches; each pass over it is an epoch of the loader.
@@ -218,10 +226,23 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         It composes (``map``, ``take``, ``prefetch``) and distributes: under `tf.distribute` on one
         machine each batch is shared over the replicas. With several machines give each process its
         `global_rank`; the dataset is not sharded again then.
+
+        Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
+        length, since its first pass is shorter than the next ones.
         """
         from tabfeed.loader.tensorflow.data import make_dataset
 
-        return make_dataset(self, lambda: self._begin(self._raw), exact=True)
+        whole = self.feed.upcoming.step == 0
+
+        def begin() -> EpochIterator[list[Array]]:
+            if whole and self.feed.upcoming.step:
+                raise StateError(
+                    "a state within an epoch was loaded after as_tf_dataset() was called; call "
+                    "as_tf_dataset() again, since its next pass has fewer batches"
+                )
+            return self._begin(self._raw)
+
+        return make_dataset(self, begin, exact=whole)
 
     def fit_pass(self) -> Iterator[list[Array]]:
         """A pass of ``fit``; what ends it early is kept for `on_epoch_end`."""
@@ -245,11 +266,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
     # -- where it stands -----------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands; small, plain values.
-
-        Within ``fit`` on TensorFlow it may be two batches ahead of the model; at the end of an
-        epoch it is exact.
-        """
+        """Where the loader stands: at the batch after the one given last. Small, plain values."""
         return self.feed.state_dict()
 
     def close(self) -> None:

@@ -31,7 +31,9 @@ class KerasSequenceLoader(KerasFeed):
     """Batches ``(dict of (N, 1) tensors, labels)`` for Keras, prepared in the background.
 
     Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
-    labels are float32. One label is ``(N, 1)``, several are a list of such, none is None. Only the
+    labels are float32. One label is ``(N, 1)``, several are a list of such in the order of
+    `label_names`, none is None. In ``fit`` and ``evaluate`` several labels come as a dict where the
+    model's outputs (or, for a subclassed model, its dict of losses) have their names. Only the
     columns asked for come out.
 
     Parameters
@@ -70,8 +72,8 @@ class KerasSequenceLoader(KerasFeed):
         How other columns of lists come: ``"ragged"`` (`tf.RaggedTensor`; on TensorFlow the default)
         or ``"pair"`` (``(values (V, 1), nnz (N, 1))``; the default elsewhere).
     class_weight
-        The weight of rows by their label; batches then have the weights third. Give it here and
-        not to ``fit``, which does not pass it on to a loader.
+        The weight of rows by their label; batches then have the weights third. Give it here:
+        ``fit(class_weight=...)`` is refused, since Keras does not pass it on to a loader.
     transforms
         Functions from Arrow table to Arrow table; a fitted workflow is one.
     seed, last, streams, host_memory, cache, threads, depth

@@ -15,8 +15,6 @@ from tabfeed.loader.tensorflow.tensors import build_entry
 
 __all__ = ["make_dataset"]
 
-_AHEAD = 2
-
 
 def _part_specs(field: Field, rows: int | None) -> list[tf.TensorSpec]:
     dtype = tf.as_dtype(field.dtype)
@@ -66,11 +64,12 @@ class _Structure:
     fields: tuple[Field, ...]
     labels: int
     weights: Mapping[int, float] | None
+    by_name: bool = False
 
     @classmethod
-    def of(cls, loader: KerasFeed) -> _Structure:
+    def of(cls, loader: KerasFeed, *, by_name: bool) -> _Structure:
         """That of a loader's batches."""
-        return cls(loader.fields, len(loader.roles.labels), loader.class_weight)
+        return cls(loader.fields, len(loader.roles.labels), loader.class_weight, by_name)
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Any:
         """The batch; without labels ``(inputs,)``."""
@@ -80,11 +79,13 @@ class _Structure:
             entries.append(build_entry(field, tensors[at : at + count]))
             at += count
         inputs = len(entries) - self.labels
-        names = [field.name for field in self.fields[:inputs]]
-        x, y = dict(zip(names, entries, strict=False)), entries[inputs:]
+        names = [field.name for field in self.fields]
+        x, y = dict(zip(names[:inputs], entries, strict=False)), entries[inputs:]
         if not y:
             return (x,)
-        labels = y[0] if len(y) == 1 else tuple(y)
+        labels: Any = y[0] if len(y) == 1 else tuple(y)
+        if self.by_name:
+            labels = dict(zip(names[inputs:], y, strict=True))
         return (x, labels) if self.weights is None else (x, labels, tensors[-1])
 
 
@@ -93,6 +94,7 @@ def make_dataset(
     batches: Callable[[], Iterator[list[Array]]],
     *,
     exact: bool = False,
+    by_name: bool = False,
 ) -> tf.data.Dataset:
     """The batches of a loader as a `tf.data.Dataset`; shapes vary in the last batch's rows alone.
 
@@ -104,13 +106,15 @@ def make_dataset(
         Begins a pass over their arrays.
     exact
         Whether to tell how many there are, and to make fewer an error.
+    by_name
+        Whether several labels come as a dict by name, not as a tuple.
     """
     rows = loader.batch_size if not loader.has_partial_batch else None
     specs = [_part_specs(field, rows) for field in loader.fields]
     flat = [spec for parts in specs for spec in parts]
     if loader.class_weight is not None:
         flat.append(tf.TensorSpec((rows,), tf.float32))
-    waiting, structure = _Waiting(batches), _Structure.of(loader)
+    waiting, structure = _Waiting(batches), _Structure.of(loader, by_name=by_name)
 
     def take(number: Any) -> list[Array]:
         arrays = waiting.take(number)
@@ -127,7 +131,9 @@ def make_dataset(
     numbers = tf.data.Dataset.from_generator(
         waiting.numbers, output_signature=tf.TensorSpec((), tf.int64)
     )
-    dataset = numbers.map(assemble).prefetch(_AHEAD).with_options(_options(loader))
+    # No prefetch: the loader prepares batches in the background anyway, and a state made in the
+    # middle of an epoch would count batches that the model has not seen.
+    dataset = numbers.map(assemble).with_options(_options(loader))
     if exact:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(loader)))
     return dataset

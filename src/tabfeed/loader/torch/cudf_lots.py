@@ -239,6 +239,9 @@ class CudfLotReader:
         for number in partitions:
             for piece in parts.partitions[number].pieces:
                 if piece.file != last:
+                    file = parts.dataset.fileset.files[piece.file]
+                    if isinstance(file, ParquetFile):
+                        file.location.check()
                     paths.append(parts.dataset.files[piece.file])
                     groups.append([])
                     last = piece.file

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -39,15 +41,47 @@ def collector_paused() -> Iterator[None]:
     """Keep the garbage collector from running over tensors that are just being made.
 
     It runs after every 700 new objects, and small batches of many columns are tens of thousands
-    at once: that took a third of the time. None of them can be garbage yet.
+    at once: that took a third of the time. None of them can be garbage yet. It is one for all
+    threads: the first that pauses it notes whether it was on, the last one switches it on again.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    _pause.begin()
     try:
         yield
     finally:
-        if enabled:
+        _pause.end()
+
+
+class _Pause:
+    """How many pause the collector now, and whether it is to run afterwards."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._was_on = 0, False
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count = max(0, self._count - 1)
+            if self._count == 0 and self._was_on:
+                self._was_on = False
+                gc.enable()
+
+    def forked(self) -> None:
+        """In a child, where the threads that paused it are not."""
+        if self._count and self._was_on:
             gc.enable()
+        self.__init__()  # type: ignore[misc]
+
+
+_pause = _Pause()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pause.forked)
 
 
 def batch_sizes(chunk: Chunk) -> list[int]:

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.errors import ArgumentError, LoaderError, StateError
 from tabfeed.loader.torch.feed import TorchFeed
 from tabfeed.notebook import box
+from tabfeed.user_functions import Guarded
 
 __all__ = ["DLDataLoader"]
 
@@ -83,13 +84,13 @@ class DLDataLoader(DataLoader[Any]):
         super().__init__(
             dataset,
             batch_size=None,
-            collate_fn=collate_fn or _same,
+            collate_fn=Guarded(collate_fn, "collate_fn") if collate_fn else _same,
             pin_memory=pin_memory and (dataset.device.type == "cpu" or num_workers > 0),
             num_workers=num_workers,
             persistent_workers=persistent_workers,
             prefetch_factor=prefetch_factor,
             multiprocessing_context=multiprocessing_context,
-            worker_init_fn=worker_init_fn,
+            worker_init_fn=Guarded(worker_init_fn, "worker_init_fn") if worker_init_fn else None,
             timeout=timeout,
         )
 
@@ -132,8 +133,13 @@ class DLDataLoader(DataLoader[Any]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state, which must be of as many worker processes."""
         feed = self._feed.feed
+        before = feed.mark()
         feed.load_state_dict(state_dict)
-        feed.check_workers(max(1, self.num_workers))
+        try:
+            feed.check_workers(max(1, self.num_workers))
+        except StateError:
+            feed.go_back(before)
+            raise
         self._forget_workers()
 
     def __repr__(self) -> str:

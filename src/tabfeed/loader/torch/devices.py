@@ -39,6 +39,8 @@ def choose_device(device: Any) -> torch.device:
     if device is None:
         device = "cuda" if there else "cpu"
     try:
+        if isinstance(device, bool):
+            raise TypeError("a truth value is no number")
         found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as e:
         raise ArgumentError(
@@ -46,13 +48,40 @@ def choose_device(device: Any) -> torch.device:
         ) from e
     if found.type == "cuda" and found.index is None and there:
         return torch.device("cuda", torch.cuda.current_device())
+    if found.type not in ("cpu", "cuda"):  # of a GPU `check_device` says more
+        _check_usable(found)
     return found
+
+
+def _check_usable(device: torch.device) -> None:
+    """Refuse a device of another kind on which no tensor can be made."""
+    try:
+        if device.type == "meta":
+            raise LoaderError("what lies on it has no values")
+        torch.zeros(1, device=device)
+    except Exception as e:  # of any type: each kind of device has its own
+        raise LoaderError(
+            f"device is {str(device)!r}, which torch cannot use here; there is {_available()}"
+        ) from e
+
+
+def _available() -> str:
+    """The kinds of devices that torch can use here."""
+    kinds = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "xpu": torch.xpu.is_available(),
+    }
+    return ", ".join(kind for kind, is_there in kinds.items() if is_there)
 
 
 def check_device(device: torch.device) -> None:
     """Refuse a GPU that is not there."""
     if not torch.cuda.is_available():
-        raise LoaderError(f"device is {str(device)!r}, but torch finds no GPU here")
+        raise LoaderError(
+            f"device is {str(device)!r}, but torch finds no GPU here; there is {_available()}"
+        )
     count = torch.cuda.device_count()
     if device.index is not None and not 0 <= device.index < count:
         raise LoaderError(f"device is {str(device)!r}, but there are {count} GPUs, from 0 on")

@@ -28,6 +28,7 @@ from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
 from tabfeed.loader.torch.lists import ListForm, list_form
 from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.loader.torch.static import StaticBatch, ragged_after
+from tabfeed.user_functions import explain
 
 __all__ = ["Loader"]
 
@@ -50,7 +51,7 @@ class _FinishDicts:
         with collector_paused():
             batches = self._cut(chunk)
         for function in self.functions:
-            batches = [function(x, y) for x, y in batches]
+            batches = _mapped(function, batches, chunk.first_step)
         return batches
 
     def _cut(self, chunk: Chunk) -> list[Any]:
@@ -70,6 +71,17 @@ class _FinishDicts:
         for name, array in chunk.extras.items():
             out[name] = [array.slice(start, count) for start, count in rows]
         return out
+
+
+def _mapped(function: Callable[[Any, Any], Any], batches: list[Any], first: int) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for x, y in batches:
+            out.append(function(x, y))
+    except Exception as e:
+        explain(e, f"the function given to map(), on batch {first + len(out)} of the epoch")
+        raise
+    return out
 
 
 def _dicts(columns: Mapping[str, Sequence[Any]], names: list[str], steps: int) -> list[Any]:

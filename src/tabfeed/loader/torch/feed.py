@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
+from types import FrameType
 from typing import Any
 
 from torch import device as Device
 from torch import distributed as dist
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
+from tabfeed.errors import LoaderError
 from tabfeed.loader.base import EpochIterator, Feed
 from tabfeed.loader.door import Door
 from tabfeed.loader.gpu_options import GpuOptions
@@ -56,6 +59,7 @@ class TorchFeed(Door, IterableDataset[Any]):
         self.static = StaticBatch()
 
     def __iter__(self) -> Iterator[Any]:
+        _check_not_collated(sys._getframe(1))
         batches = self._batches()
         return batches if self.static is None else StaticIterator(batches, self.static)
 
@@ -66,6 +70,23 @@ class TorchFeed(Door, IterableDataset[Any]):
         _leave_inherited(os.getpid())
         host = _for_worker(self.feed.recipe)
         return self.feed.iterate(info.id, info.num_workers, recipe=host)
+
+
+def _check_not_collated(caller: FrameType) -> None:
+    """Refuse a `DataLoader` that would stack batches as if they were rows, as it does by default.
+
+    It says so nowhere but where it asks for an iterator. Variables of other callers are not looked
+    at: Python would keep them, and so the loader, until the caller returns.
+    """
+    if "auto_collation" not in caller.f_code.co_varnames:
+        return
+    names = caller.f_locals
+    if names.get("auto_collation") is True and names.get("collate_fn") is default_collate:
+        raise LoaderError(
+            "this DataLoader would stack whole batches, since its batch_size is not None, and give "
+            "each tensor one dimension more: use DLDataLoader(loader), or "
+            "DataLoader(loader, batch_size=None)"
+        )
 
 
 @cache

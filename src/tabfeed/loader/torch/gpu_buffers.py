@@ -13,10 +13,9 @@ GPU, not in the program.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -137,7 +136,9 @@ class Slabs:
         self._views: dict[Any, Tensor] = {}
         self._addresses: dict[int, Array] = {}
         self._in_order = torch.arange(rows, dtype=torch.int32)
-        self._free: deque[tuple[int, Any]] = deque((n, event) for n in range(count))
+        self._free: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # may be filled in a finaliser
+        for number in range(count):
+            self._free.put((number, event))
 
     def take(self, stream: Any, count: int = 1) -> list[Slab]:
         """Slabs that work queued on `stream` from now on may write."""
@@ -148,21 +149,17 @@ class Slabs:
 
     def _next(self) -> tuple[Slab, Any]:
         """A slab that is free, and the event after which it may be written."""
-        end = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                number, event = self._free.popleft()
-                return Slab(self, number), event
-            except IndexError:
-                if time.monotonic() > end:
-                    raise LoaderError(
-                        "no memory for the next rows came free on the GPU; give more device_memory"
-                    ) from None
-                time.sleep(0.001)
+        try:
+            number, event = self._free.get(timeout=_PATIENCE)
+        except Empty:
+            raise LoaderError(
+                "no memory for the next rows came free on the GPU; give more device_memory"
+            ) from None
+        return Slab(self, number), event
 
     def give(self, number: int, event: Any) -> None:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
-        self._free.append((number, event))
+        self._free.put((number, event))
 
     def view(self, number: int, plane: Plane, rows: int, columns: slice | None) -> Tensor:
         """The first rows of a slab: some columns of a plane."""

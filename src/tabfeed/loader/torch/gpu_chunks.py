@@ -140,7 +140,7 @@ class GpuChunkMaker:
     def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
         layout = self.layout.rest
         if not layout.columns:
-            return Chunk(plan.bounds)
+            return Chunk(plan.bounds, first_step=plan.first_step)
         held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
 

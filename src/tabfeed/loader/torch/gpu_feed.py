@@ -69,7 +69,8 @@ class GpuFeed(Feed[B]):
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuFeed[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        return self._kin_of(Feed(self.recipe.finishing(finish), self.plan, self.options))
+        made: Feed[Any] = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        return self._kin_of(made)._standing_as(self)
 
     def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
         """A feed like this one, which makes other batches in the same memory."""

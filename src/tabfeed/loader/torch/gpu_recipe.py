@@ -211,7 +211,7 @@ class GpuRecipe(StreamRecipe[B]):
             on_device(self.device),
             torch.cuda.stream(self.stream),
         ):
-            chunk = Chunk(made.plan.bounds)
+            chunk = Chunk(made.plan.bounds, first_step=made.plan.first_step)
             self._maker.gather(chunk, made.found, made.places)
             for op in self.ops:
                 op(chunk)

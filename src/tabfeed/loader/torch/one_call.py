@@ -160,9 +160,9 @@ def prepare() -> None:
 def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, run without Python if that can be had."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there may be none some day
-            scripted: Callable[..., Any] = torch.jit.script(function)
+        # That there may be none some day; a filter for a while would be that of all threads.
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        scripted: Callable[..., Any] = torch.jit.script(function)
     except (AttributeError, NotImplementedError, RuntimeError):
         return function
     return scripted

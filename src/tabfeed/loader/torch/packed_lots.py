@@ -87,9 +87,9 @@ def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
         # Both bring LLVM, and the second to be loaded takes the process down.
         return "TensorFlow is loaded, with which Triton cannot share a process"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later version of Triton will do
-            import_module("tabfeed.loader.torch.page_kernel").load(device, kinds)
+        # Of what a later version of Triton will do; a filter for a while would be all threads'.
+        warnings.filterwarnings("ignore", module=r"triton\b")
+        import_module("tabfeed.loader.torch.page_kernel").load(device, kinds)
     except Exception as e:  # a compiler that is not there, a driver that is too old
         return f"Triton cannot be used ({type(e).__name__}: {e})"
     return None
@@ -261,7 +261,9 @@ class PackedLotReader:
             raise UnfitError("a row group is larger than expected")
         file = os.open(location.path, os.O_RDONLY)
         try:
-            if os.fstat(file).st_size != location.size > 0:
+            facts = os.fstat(file)
+            location.check(facts)
+            if facts.st_size != location.size > 0:
                 raise UnfitError("a file has changed since it was opened")
             cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.packed // self.hands)))
             self._read_all(partial(_read_cut, file, memory), cuts)

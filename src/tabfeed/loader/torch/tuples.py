@@ -22,6 +22,7 @@ from tabfeed.loader.columns import Lists
 from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.order_check import warn_if_sorted
+from tabfeed.loader.telling import line
 from tabfeed.loader.torch.cut import as_tensor, batch_sizes, cut_lists, cut_rows
 from tabfeed.loader.torch.devices import choose_device
 from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
@@ -116,11 +117,12 @@ class _FinishTuples:
 class TorchAsyncItr(TorchFeed):
     """Batches ``(x_cat, x_cont, y)``, prepared in the background.
 
-    ``x_cat`` is int64 ``(N, categories)`` with columns sorted by name, as `get_embedding_sizes`
-    has them; ``x_cont`` is float32 ``(N, numbers)`` in the order given; ``y`` is float32, ``(N,)``
-    for one label. A group that is not there is None. With multi-hot columns ``x_cat`` is a pair:
-    the matrix of the others (or None), and a dict ``{name: (values, offsets)}`` where row ``i`` is
-    ``values[offsets[i]:offsets[i + 1]]``.
+    ``x_cat`` is int64 ``(N, categories)``, its columns **sorted by name** whatever order `cats` is
+    given in: as `get_embedding_sizes` has them, so that table ``i`` belongs to column ``i``. The
+    attribute `cats` says which order that is. ``x_cont`` is float32 ``(N, numbers)`` in the order
+    given; ``y`` is float32, ``(N,)`` for one label. A group that is not there is None. With
+    multi-hot columns ``x_cat`` is a pair: the matrix of the others (or None), and a dict
+    ``{name: (values, offsets)}`` where row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
     Parameters
     ----------
@@ -149,6 +151,12 @@ class TorchAsyncItr(TorchFeed):
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
         `tabfeed.loader.torch.static`.
 
+    Attributes
+    ----------
+    cats, conts, labels
+        The columns of ``x_cat``, ``x_cont`` and ``y``, in their order there. Multi-hot columns are
+        among `cats`, and come in the dict, not in the matrix.
+
     Examples
     --------
     >>> ds = Dataset({"C": [1, 2, 3], "I": [0.5, 1.5, 2.5], "label": [0, 1, 0]})
@@ -156,6 +164,8 @@ class TorchAsyncItr(TorchFeed):
     ...     print(x_cat.tolist(), x_cont.tolist(), y.tolist())
     [[1], [2]] [[0.5], [1.5]] [0.0, 1.0]
     [[3]] [[2.5]] [0.0]
+    >>> TorchAsyncItr(Dataset({"b": [10], "a": [20]}), cats=["b", "a"]).cats
+    ['a', 'b']
     """
 
     @known_arguments
@@ -219,6 +229,10 @@ class TorchAsyncItr(TorchFeed):
         if static_batch:
             self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])
         warn_if_sorted(dataset, self.labels, self.feed.plan)
+
+    def __repr__(self) -> str:
+        roles = {"cats": self.cats, "conts": self.conts, "labels": self.labels}
+        return line(type(self).__name__, self.feed, roles)
 
 
 def _roles(

@@ -1,0 +1,1 @@
+"""Hostile inputs: how they are made, and what each must lead to."""

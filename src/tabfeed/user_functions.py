@@ -1,0 +1,87 @@
+"""Calls of functions that users give: an error keeps its own type and gets a note that says where.
+
+`StopIteration` is the exception: a loop takes it for its end, so an epoch would end as if there
+were no more batches. It becomes a `FunctionError`, as it becomes a RuntimeError inside a generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tabfeed.errors import FunctionError
+
+__all__ = ["Guarded", "add_note", "call", "explain", "is_users", "not_the_end"]
+
+_MARK = "_tabfeed_users"
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a user's function; its errors can be told from ours by `is_users`.
+
+    Examples
+    --------
+    >>> call(next, iter([]))
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.FunctionError: StopIteration raised by next: it would end the loop that calls \
+it; catch it there
+    """
+    try:
+        return function(*args)
+    except StopIteration as e:
+        raise not_the_end(e, getattr(function, "__name__", repr(function))) from e
+    except Exception as e:
+        vars(e)[_MARK] = True  # not setattr, which a frozen dataclass refuses
+        raise
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether a user's function raised this error."""
+    return bool(getattr(error, _MARK, False))
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, once; Python 3.10 has no notes, nor has an error that is frozen."""
+    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+        with suppress(Exception):
+            error.add_note(note)
+
+
+def explain(error: BaseException, what: str) -> None:
+    """Note which function raised an error, and on what; raise another for StopIteration."""
+    if isinstance(error, StopIteration):
+        raise not_the_end(error, what) from error
+    add_note(error, f"raised by {what}")
+
+
+def not_the_end(error: StopIteration, what: str) -> FunctionError:
+    """The error to raise instead, which no loop takes for its end."""
+    instead = FunctionError(
+        f"StopIteration raised by {what}: it would end the loop that calls it; catch it there"
+    )
+    instead.__cause__ = error
+    return instead
+
+
+class Guarded:
+    """A user's function whose StopIteration is an error; can be pickled if the function can.
+
+    Parameters
+    ----------
+    function
+        Which.
+    name
+        The argument it was given as.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.function, self.name = function, name
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function gives."""
+        try:
+            return self.function(*args)
+        except StopIteration as e:
+            raise not_the_end(e, self.name) from e
