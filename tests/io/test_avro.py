@@ -88,6 +88,13 @@ def test_written_by_polars(tmp_path: Path, compression: str) -> None:
     check_data_file(open_avro(locate(tmp_path / "a.avro"), OPTIONS), TABLE)
 
 
+def test_sizes_are_estimated_from_the_first_rows_of_a_long_block(tmp_path: Path) -> None:
+    pl.DataFrame({"a": range(5000)}).write_avro(tmp_path / "a.avro")
+    file = open_avro(locate(tmp_path / "a.avro"), OPTIONS)
+    assert file.nbytes(0, ["a"]) == 5000 * 8
+    assert rows_of(file)[-1] == {"a": 4999}
+
+
 UTC = timezone.utc
 CENTS = {"logicalType": "decimal", "precision": 10, "scale": 2}
 NAMED = {"type": "enum", "name": "colour", "symbols": ["red", "green"]}

@@ -148,7 +148,7 @@ class AvroFile:
         if block is None:
             return dict.fromkeys(self.schema.names, 0.0)
         rows = min(block.rows, _SAMPLE_ROWS)
-        sample = self._decode(rows, self._data([block]), self.schema.names)
+        sample = self._decode(rows, self._data([block]), self.schema.names, whole=False)
         return {n: sample.column(n).nbytes / rows for n in self.schema.names}
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
@@ -206,7 +206,10 @@ class AvroFile:
                 )
         return parts
 
-    def _decode(self, rows: int, data: list[bytes], columns: Sequence[str]) -> pa.Table:
+    def _decode(
+        self, rows: int, data: list[bytes], columns: Sequence[str], *, whole: bool = True
+    ) -> pa.Table:
+        """The first rows of some data; with `whole`, there must be no bytes behind them."""
         known = [c for c in columns if self._columns[c].wire is not None]
         asked = known or self._decodable[:1]
         if not asked:  # nothing but nulls: no bytes to decode
@@ -214,6 +217,8 @@ class AvroFile:
         size = sum(map(len, data))
         if rows * self._nulls > 2 * MOST_PLAIN + 64 * size:
             raise self._damaged(f"{rows:,} rows, nearly all of them nulls, in {size:,} bytes")
+        if not whole:
+            return self._finish(self._polars(rows, data, asked), rows, columns)
         arrays = self._polars(rows + 1, [*data, self._probe], asked)
         probes = self._polars(1, [self._probe], asked)
         if any(not arrays[name][rows:].equals(probes[name]) for name in asked):
