@@ -346,6 +346,26 @@ def test_clip_at_infinity_and_of_decimals() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("limits", "dtype"),
+    [
+        ({"min_value": 300}, pa.uint8()),
+        ({"max_value": -5}, pa.uint8()),
+        ({"max_value": -1}, pa.list_(pa.uint32())),
+        ({"min_value": 2**70}, pa.int64()),
+        ({"min_value": 100}, pa.decimal128(2, 0)),
+    ],
+)
+def test_clip_to_what_the_type_lacks_is_refused(limits: dict[str, int], dtype: Any) -> None:
+    with pytest.raises(OperatorError, match="does not fit column 'x'"):
+        Workflow(["x"] >> ops.Clip(**limits)).fit(pa.table({"x": pa.nulls(2, dtype)}))
+
+
+def test_clip_to_a_limit_that_no_value_reaches() -> None:
+    table = pa.table({"x": pa.array([3, 200], pa.uint8())})
+    assert ops.Clip(-5, 2**70)(table).equals(table)
+
+
 def test_reduced_floats_do_not_become_infinite() -> None:
     data = {"wide": [1e300, math.inf, None], "narrow": [1.5, math.inf, math.nan]}
     op = ops.ReduceDtypeSize().fit(data)

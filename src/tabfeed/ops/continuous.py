@@ -49,9 +49,25 @@ class Clip(Operator):
         for column in inputs.columns:
             if column.dtype is not None and pa.types.is_boolean(column.leaf_dtype):
                 raise OperatorError(f"Clip works on numbers; column {column.name!r} is boolean")
+            if column.dtype is not None:
+                self._require_room(column)
         return Schema(
             c.with_dtype(self._dtype(c)) if c.dtype is not None else c for c in inputs.columns
         )
+
+    def _require_room(self, column: ColumnSchema) -> None:
+        """Refuse a limit beyond which every value of the column lies: the type lacks it."""
+        leaf = column.with_dtype(self._dtype(column)).leaf_dtype
+        low, high = _within(self.min_value, leaf), _within(self.max_value, leaf)
+        for limit, lacking in (
+            (self.min_value, low is not None and low < self.min_value),
+            (self.max_value, high is not None and high > self.max_value),
+        ):
+            if lacking:
+                raise OperatorError(
+                    f"Clip: {limit!r} does not fit column {column.name!r} ({leaf}); convert the "
+                    "column to float64 first, for instance with LambdaOp"
+                )
 
     def _dtype(self, column: ColumnSchema) -> pa.DataType:
         limits = [v for v in (self.min_value, self.max_value) if v is not None]
