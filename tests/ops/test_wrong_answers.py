@@ -361,6 +361,14 @@ def test_clip_to_what_the_type_lacks_is_refused(limits: dict[str, int], dtype: A
         Workflow(["x"] >> ops.Clip(**limits)).fit(pa.table({"x": pa.nulls(2, dtype)}))
 
 
+@pytest.mark.parametrize("options", [{}, {"num_buckets": 3}])
+def test_a_row_with_an_integer_that_uint64_alone_holds(options: dict[str, int]) -> None:
+    table = pa.table({"x": pa.array([2**64 - 1, 2**63, 5], pa.uint64())})
+    workflow = Workflow(["x"] >> ops.Categorify(**options)).fit(table.slice(0, 2))
+    rows = [workflow.transform({"x": v}) for v in table["x"].to_pylist()]
+    assert rows == workflow.transform(table).to_pylist()
+
+
 def test_clip_to_a_limit_that_no_value_reaches() -> None:
     table = pa.table({"x": pa.array([3, 200], pa.uint8())})
     assert ops.Clip(-5, 2**70)(table).equals(table)

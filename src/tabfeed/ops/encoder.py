@@ -158,7 +158,9 @@ class Encoder:
         )
         at = self.vocabulary.finder.find_one(value) if exact else None
         if at is None or (at < 0 and layout.buckets > 1):
-            return int(self._encode_values(pa.array([value]))[0].as_py())
+            large = type(value) is int and value >= 2**63  # which Arrow takes for no integer
+            one = pa.array([value], pa.uint64() if large else None)
+            return int(self._encode_values(one)[0].as_py())
         if layout.extents and at >= 0:
             return int(layout.ids(np.array([at]))[0])
         return layout.first + at if at >= 0 else layout.offset + OOV
