@@ -321,6 +321,27 @@ class TwoHeads(keras.Model):
         return {"click": self.click(inputs["I"]), "amount": self.amount(inputs["I"])}
 
 
+@pytest.mark.parametrize("losses", ["mse", ["mse", "mse"], {"click": "mse", "amount": "mse"}])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_labels_find_outputs_that_keras_knows_once_the_model_has_run(
+    losses: Any, wrapped: bool
+) -> None:
+    model = keras.Sequential([TwoHeads()]) if wrapped else TwoHeads()
+    model.compile("sgd", losses)
+    train = two_labels()
+    history = model.fit(train, validation_data=two_labels(), epochs=2, verbose=0).history
+    assert history["loss"] == history["val_loss"] == [0.0, 0.0]
+    train.close()
+    wait_until_gone()
+
+
+def test_predict_needs_no_labels() -> None:
+    x = keras.Input((1,), name="I")
+    model = keras.Model({"I": x}, {"clicks": always(0.0, "a", x)})
+    model.compile("sgd", "mse")
+    assert model.predict(two_labels(), verbose=0)["clicks"].shape == (256, 1)
+
+
 @pytest.mark.parametrize("outputs", ["dict", "named", "by position", "subclass"])
 def test_each_label_goes_to_the_output_of_its_name(outputs: str) -> None:
     x = keras.Input((1,), name="I")
@@ -354,6 +375,16 @@ def test_weights_that_keras_would_ignore_are_refused(trained: keras.Model) -> No
         trained.fit(loader(), sample_weight=np.ones(ROWS), verbose=0)
     with pytest.raises(ArgumentError, match="sample_weight= does not reach a loader"):
         trained.evaluate(loader(), sample_weight=np.ones(ROWS), verbose=0)
+    with pytest.raises(ArgumentError, match="sample_weight= does not reach a loader"):
+        trained.fit(loader(), validation_data=(loader(), None, np.ones(ROWS)), verbose=0)
+    wait_until_gone()
+
+
+def test_labels_given_beside_the_loader_are_refused(trained: keras.Model) -> None:
+    with pytest.raises(ArgumentError, match=r"y= does not reach a loader.*label_names="):
+        trained.fit(loader(), np.ones(ROWS), verbose=0)
+    with pytest.raises(ArgumentError, match="y= does not reach a loader"):
+        trained.fit(loader(), validation_data=(loader(), np.ones(ROWS)), verbose=0)
     wait_until_gone()
 
 

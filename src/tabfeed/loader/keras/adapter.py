@@ -227,6 +227,10 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         machine each batch is shared over the replicas. With several machines give each process its
         `global_rank`; the dataset is not sharded again then.
 
+        Several labels are a tuple in the order of `label_names`. For a model whose outputs are a
+        dict, name them: ``.map(lambda x, y: (x, dict(zip(label_names, y))))``. Keras pairs a tuple
+        with sorted names.
+
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
         length, since its first pass is shorter than the next ones.
         """

@@ -9,7 +9,9 @@ so they are read from the frame of the running method.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -19,19 +21,21 @@ from tabfeed.errors import ArgumentError
 __all__ = ["labels_by_name"]
 
 _METHODS = ("fit", "evaluate", "predict")
+_dict_keys: MutableMapping[Any, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
 def labels_by_name(loader: Any, labels: Sequence[str]) -> bool:
     """Whether the running `fit` or `evaluate` takes labels as a dict by name.
 
-    Refuses weights that Keras would ignore, and labels that no output is named for.
+    Refuses arguments that Keras would ignore, and labels that no output is named for.
     """
     call = _running_call()
-    if call is None:
+    if call is None or "y" not in call:  # predict takes no labels
         return False
-    if call.get("x") is loader:
-        _refuse_weights(call)
-    return len(labels) > 1 and _has_outputs_named(call["self"], labels)
+    for prefix in ("", "val_"):
+        if call.get(f"{prefix}x") is loader:
+            _refuse_ignored(call, prefix)
+    return len(labels) > 1 and _has_outputs_named(call["self"], loader, labels)
 
 
 def _running_call() -> Mapping[str, Any] | None:
@@ -47,33 +51,52 @@ def _running_call() -> Mapping[str, Any] | None:
         frame = frame.f_back
 
 
-def _refuse_weights(call: Mapping[str, Any]) -> None:
-    if call.get("class_weight") is not None:
+def _refuse_ignored(call: Mapping[str, Any], prefix: str) -> None:
+    """Refuse what was given beside the loader; `prefix` tells validation data apart in `fit`."""
+    if call.get(f"{prefix}y") is not None:
+        raise ArgumentError(
+            "y= does not reach a loader; give it the columns of the labels: "
+            'KerasSequenceLoader(..., label_names=["click"])'
+        )
+    if not prefix and call.get("class_weight") is not None:
         raise ArgumentError(
             "fit(class_weight=...) does not reach a loader; give it to the loader: "
             "KerasSequenceLoader(..., class_weight={0: 1.0, 1: 5.0})"
         )
-    if call.get("sample_weight") is not None:
+    if call.get(f"{prefix}sample_weight") is not None:
         raise ArgumentError(
             "sample_weight= does not reach a loader; give class_weight= to KerasSequenceLoader, or "
             "on TensorFlow add weights with loader.as_tf_dataset().map(...)"
         )
 
 
-def _has_outputs_named(model: Any, labels: Sequence[str]) -> bool:
+def _has_outputs_named(model: Any, loader: Any, labels: Sequence[str]) -> bool:
     """Whether each label is the name of an output.
 
-    A functional model knows its outputs. Of others only a dict of losses says their names.
+    A model without a loss pairs labels and outputs in code of its own.
     """
     names = getattr(model, "output_names", None)
-    if names is None:
-        loss = getattr(model, "loss", None)
-        return isinstance(loss, dict) and set(labels) <= set(loss)
-    if not isinstance(model.output, dict):
+    if names is not None and not isinstance(model.output, dict):
         return set(labels) == set(names)
-    if not set(labels) <= set(model.output):
+    if names is None and getattr(model, "loss", None) is None:
+        return False
+    keys = _keys_by_running(model, loader) if names is None else tuple(model.output)
+    if keys and not set(labels) <= set(keys):
         raise ArgumentError(
-            f"the model's outputs are {', '.join(model.output)}, the loader's labels "
+            f"the model's outputs are {', '.join(keys)}, the loader's labels "
             f"{', '.join(labels)}; name outputs as the labels are, so that they can be paired"
         )
-    return True
+    return bool(keys)
+
+
+def _keys_by_running(model: Any, loader: Any) -> tuple[str, ...]:
+    """The keys of a model's outputs; none if they are no dict.
+
+    Only a functional model knows its outputs before it runs, so others run once, on one batch.
+    """
+    if model not in _dict_keys:
+        strategy = getattr(model, "distribute_strategy", None)  # variables belong to it
+        with strategy.scope() if strategy else nullcontext():
+            outputs = model(loader.peek()[0], training=False)
+        _dict_keys[model] = tuple(outputs) if isinstance(outputs, dict) else ()
+    return _dict_keys[model]
