@@ -168,6 +168,30 @@ def test_a_value_that_arrow_would_change_is_refused(
             workflow.transform(data)
 
 
+@pytest.mark.parametrize("lists", [[[], []], [[None], None], [[], None]])
+def test_lists_without_values_are_of_any_type(lists: list[Any]) -> None:
+    fitted = pa.table({"n": [[1, 2], [3]], "s": [["a"], ["b"]], "deep": [[[1.5]], [[2.5]]]})
+    workflow = Workflow((["n", "s"] >> ops.HashBucket(7)) + ["deep"]).fit(Dataset(fitted))
+    table = pa.table({name: pa.array(lists) for name in fitted.column_names})
+    assert table.schema.field("n").type == pa.list_(pa.null())
+    typed = table.cast(fitted.schema)
+    expected = workflow.transform(typed).to_pylist()
+    assert workflow.transform(table).to_pylist() == expected
+    assert workflow.transform(pl.from_arrow(table)).to_dicts() == expected
+    found = workflow.transform(table.to_pandas())
+    assert pa.Table.from_pandas(found).to_pylist() == expected
+    rows = workflow.transform(table.to_pylist())
+    assert [[list(v) if v is not None else v for v in row.values()] for row in rows] == [
+        list(row.values()) for row in expected
+    ]
+    assert workflow.transform(Dataset(table)).to_arrow().to_pylist() == expected
+
+
+def test_lists_without_values_do_not_stand_for_numbers(workflow: Workflow) -> None:
+    with pytest.raises(SchemaError, match="column 'i' is list"):
+        workflow.transform(pa.table({n: [v] for n, v in (ROW | {"i": []}).items()}))
+
+
 DAY, SECOND = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)
 
 

@@ -276,9 +276,7 @@ class Plan:
         """Refuse data whose columns are of another kind than those planned for."""
         for name in columns:
             planned, given = self.source[name].dtype, schema[name].dtype
-            if planned is None or given is None or kind_of(planned) == kind_of(given):
-                continue
-            if "nothing" in (kind_of(planned), kind_of(given)):
+            if planned is None or given is None or _alike(kind_of(planned), kind_of(given)):
                 continue
             raise SchemaError(
                 f"column {name!r} is {given} here and was {planned} when the workflow was fitted; "
@@ -322,6 +320,14 @@ def kind_of(dtype: pa.DataType) -> str:
     if _is_text(dtype):
         return "text"
     return "time" if pa.types.is_temporal(dtype) else str(dtype)
+
+
+def _alike(planned: str, given: str) -> bool:
+    """Whether kinds are the same; nulls, and lists without values, are of any kind."""
+    prefix = "list of "
+    while planned.startswith(prefix) and given.startswith(prefix):
+        planned, given = planned[len(prefix) :], given[len(prefix) :]
+    return planned == given or "nothing" in (planned, given)
 
 
 def _is_text(dtype: pa.DataType | None) -> bool:

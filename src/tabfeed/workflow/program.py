@@ -28,7 +28,7 @@ from tabfeed.ops.apply import Value, as_lazy, as_table, conform, run
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.memory import Memory
 from tabfeed.ops.node import Node, Selection, Structural
-from tabfeed.ops.plan import Plan
+from tabfeed.ops.plan import Plan, kind_of
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.user_functions import add_note, is_users
 from tabfeed.workflow.casts import cast_numbers, is_number, value_converter
@@ -162,13 +162,15 @@ class Program:
         return values
 
     def _typed(self, table: pa.Table) -> pa.Table:
-        """Numbers of another type take the planned one, as do columns of nothing but nulls."""
+        """Numbers of another type take the planned one, as do nulls and lists without values."""
         for i, field in enumerate(table.schema):
             planned = self.plan.source[field.name].dtype
             if planned is None or field.type == planned:
                 continue
             if pa.types.is_null(field.type):
                 table = table.set_column(i, field.name, pa.nulls(len(table), planned))
+            elif kind_of(field.type).endswith("nothing") and kind_of(planned) != "nothing":
+                table = table.set_column(i, field.name, table.column(i).cast(planned))
             elif is_number(planned) and is_number(field.type):
                 column = cast_numbers(table.column(i), planned, field.name)
                 table = table.set_column(i, field.name, column)
