@@ -156,7 +156,10 @@ class Schema:
         """As an Arrow schema; every type must be known."""
         for column in self:
             if column.dtype is None:
-                raise SchemaError(f"the type of column {column.name!r} is not known")
+                raise SchemaError(
+                    f"the type of column {column.name!r} is not known; give it to the operator "
+                    "that makes the column, such as LambdaOp(dtype=...), or in the schema"
+                )
         return pa.schema(
             [
                 pa.field(c.name, c.dtype, nullable=c.nullable or pa.types.is_null(c.dtype))

@@ -106,7 +106,8 @@ def test_stop_iteration_in_a_transform_on_every_framework(dataset, make, shuffle
 
 
 def test_stop_iteration_where_a_transform_is_tried_out(dataset):
-    with pytest.raises(FunctionError, match="a transform, on the first rows"):
+    where = r"on the first rows of partition 0 \(.*part_000.parquet, row group 0\)"
+    with pytest.raises(FunctionError, match=f"a transform, {where}"):
         Loader(dataset, 10, transforms=later(StopIteration(), 0))
 
 

@@ -25,7 +25,14 @@ from tabfeed.loader.in_order import can_lay
 from tabfeed.loader.lots import LotReader, lot_dtypes
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan, most_bytes
 from tabfeed.loader.plan import Plan
-from tabfeed.loader.readers import FineCut, PartReader, TableFunction, columns_read, cut_fine
+from tabfeed.loader.readers import (
+    FineCut,
+    PartReader,
+    TableFunction,
+    columns_read,
+    cut_fine,
+    place_of,
+)
 from tabfeed.loader.recipe import Recipe
 from tabfeed.loader.row_weights import RowWeights
 from tabfeed.loader.shared_lots import Ahead
@@ -127,12 +134,12 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
         and all(c.dtype is not None for c in declared)
     ):
         return declared
-    table = _first_rows(dataset)
+    table, place = _first_rows(dataset)
     for step in steps.tables:
         try:
             table = step(table)
         except Exception as e:
-            explain(e, "a transform, on the first rows of the data, for the columns it makes")
+            explain(e, f"a transform, on {place}, for the columns it makes")
             raise
         if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
             table = table.to_arrow()
@@ -153,17 +160,19 @@ def _declared(step: TableFunction) -> Any:
         return None
 
 
-def _first_rows(dataset: Dataset, rows: int = 64) -> pa.Table:
-    """A few rows, of the first partition that has any."""
-    for part, count in zip(dataset.partitions, dataset.partition_lens, strict=True):
+def _first_rows(dataset: Dataset, rows: int = 64) -> tuple[pa.Table, str]:
+    """A few rows, of the first partition that has any, and where they lie."""
+    lens = zip(dataset.partitions, dataset.partition_lens, strict=True)
+    for number, (part, count) in enumerate(lens):
         if count:
+            place = f"the first rows of {place_of(dataset, part, number)}"
             piece = part.pieces[0]
             if len(part.pieces) == 1 and (piece.rows or 0) > rows:
                 part = Partition((replace(piece, rows=rows, whole=False),))
             table = dataset.read(part)
             if table.num_rows:  # a filter may leave nothing of so few rows
-                return table.slice(0, rows)
-    return dataset.schema.to_arrow().empty_table()
+                return table.slice(0, rows), place
+    return dataset.schema.to_arrow().empty_table(), "a table without rows"
 
 
 def matrix_layout(

@@ -29,7 +29,7 @@ from tabfeed.loader.nulls import NullWatch
 from tabfeed.trace import span
 from tabfeed.user_functions import explain
 
-__all__ = ["FineCut", "PartReader", "ReadsParts", "columns_read", "cut_fine"]
+__all__ = ["FineCut", "PartReader", "ReadsParts", "columns_read", "cut_fine", "place_of"]
 
 Array = npt.NDArray[Any]
 TableFunction = Callable[[pa.Table], pa.Table]
@@ -307,11 +307,15 @@ class PartReader:
         )
 
     def _where(self, number: int) -> str:
-        pieces = self.partitions[number].pieces
-        files = self.dataset.files
-        if not pieces:
-            return f"partition {number}"
-        return f"partition {number} ({files[pieces[0].file]}, row group {pieces[0].unit})"
+        return place_of(self.dataset, self.partitions[number], number)
+
+
+def place_of(dataset: Dataset, partition: Partition, number: int) -> str:
+    """A partition in words, with the file and row group it begins with."""
+    if not partition.pieces:
+        return f"partition {number}"
+    first = partition.pieces[0]
+    return f"partition {number} ({dataset.files[first.file]}, row group {first.unit})"
 
 
 def _side_by_side(
