@@ -236,6 +236,17 @@ def test_arrays_in_blocks_with_sizes(tmp_path: Path) -> None:
     assert rows_of(file, ["z"]) == [{"z": 9}] * 2
 
 
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_a_block_of_more_rows_than_the_sample(tmp_path: Path, codec: str) -> None:
+    rows = [{"a": i, "s": f"text {i}"} for i in range(5000)]
+    file = open_avro(
+        save(tmp_path / "a.avro", SCHEMA, rows, codec=codec, sync_interval=10**6), OPTIONS
+    )
+    assert list(file.unit_rows) == [5000]
+    assert 8 * 5000 <= file.nbytes(0, ["a"]) <= 9 * 5000
+    assert rows_of(file) == rows
+
+
 def test_no_rows(tmp_path: Path) -> None:
     file = open_avro(save(tmp_path / "a.avro", SCHEMA, []), OPTIONS)
     assert sum(file.unit_rows) == 0
