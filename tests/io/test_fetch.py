@@ -19,6 +19,7 @@ from tabfeed import Dataset
 from tabfeed.errors import UnreadableFileError
 from tabfeed.io import fetch as fetching
 from tabfeed.io import remote
+from tabfeed.io import retry as retrying
 from tabfeed.io.fetch import begin
 from tabfeed.io.filesystem import place_of
 from tabfeed.io.ranges import Range
@@ -120,6 +121,36 @@ def test_what_does_not_pass_ends_with_the_name_of_the_object(
     server.fail("500", match="GET .*part_1", times=10_000)
     with pytest.raises(UnreadableFileError, match=r"part_1\.parquet cannot be read: .*tried \d"):
         dataset.to_arrow()
+
+
+class Clock:
+    """Time that passes only while one sleeps."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("luck", [0.5, 1.0, 1.5])
+def test_what_fails_is_tried_until_the_deadline(luck: float, monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(retrying, "time", clock)
+    monkeypatch.setattr(retrying.random, "uniform", lambda *_: luck)
+
+    def call(_: float) -> float:
+        if clock.now < outage:
+            raise OSError("HTTP status 503")
+        return clock.now
+
+    outage = 29.7
+    assert retrying.retry(call, 30.0) < 30
+    outage, clock.now = 100.0, 0.0
+    with pytest.raises(OSError, match=r"HTTP status 503; tried \d+ times in 29\.8 s"):
+        retrying.retry(call, 30.0)
 
 
 @KINDS

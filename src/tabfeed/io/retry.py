@@ -94,9 +94,9 @@ def retry(call: Callable[[float], T], deadline: float, *, first: float = 1.0, wa
                 raise
             if cause is None or not isinstance(e, NoAnswer):  # what a server said tells more
                 cause = e
-            wait = pause * random.uniform(0.5, 1.5)
             spent = time.monotonic() - begun
-            if spent + wait + _SHORTEST_TRY >= deadline:
+            wait = min(pause * random.uniform(0.5, 1.5), deadline - spent - _SHORTEST_TRY)
+            if wait <= 0:
                 times = "once" if tries == 1 else f"{tries} times"
                 raise OSError(f"{reason(cause)}; tried {times} in {spent:.1f} s") from e
         if warn and spent > _WARN_AFTER:
