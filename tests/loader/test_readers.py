@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -71,3 +72,16 @@ def test_columns_come_a_few_at_a_time(tmp_path):
     whole = reader.read(1)
     (piece,) = reader.pieces(1)
     assert piece.scalars["key"].tolist() == whole.scalars["key"].tolist()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_text_that_nobody_has_counted_is_cut_too(tmp_path, name):
+    rows = pl.DataFrame({"x": range(2000), "text": ["t" * 200] * 2000})
+    write = rows.write_csv if name.endswith("csv") else rows.write_ndjson
+    write(tmp_path / name)
+    dataset = Dataset(tmp_path / name)
+    assert [part.rows for part in dataset.partitions] == [None]
+    cut = cut_fine(dataset, 10**9, 50_000, ["text"])
+    assert sum(cut.rows) == 2000
+    assert len(cut.rows) > 4
+    assert max(cut.nbytes) <= 60_000

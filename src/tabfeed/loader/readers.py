@@ -80,6 +80,8 @@ def cut_fine(
         Bytes that these columns of it may have, where they are not.
     """
     parts, lens = list(dataset.partitions), list(dataset.partition_lens)
+    if dataset.condition is None and not dataset.fileset.skips.allowed:  # text is counted by now
+        parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
     if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
         return FineCut(parts, lens)
     given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
