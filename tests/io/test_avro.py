@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tabfeed.errors import BadFileError, DuplicateColumnError, SchemaError
+from tabfeed import Dataset
+from tabfeed.errors import ArgumentError, BadFileError, DuplicateColumnError, SchemaError
 from tabfeed.io.avro import open_avro
 from tabfeed.io.avro_container import _string, _varint
 from tabfeed.io.source import Location, ReadOptions
@@ -511,3 +512,20 @@ def test_any_table(tmp_path: Path, rows: list, size: int, interval: int, codec: 
     column = pa.DictionaryArray.from_arrays(numbers.cast(pa.int32()), colours)
     table = table.set_column(4, ARROW.field("e"), column)
     check_data_file(open_avro(location, ReadOptions(block_size=size)), table)
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "snappy"])
+def test_a_block_beyond_the_memory_limit_is_refused(tmp_path: Path, compression: Any) -> None:
+    pl.DataFrame({"x": range(100_000)}).write_avro(tmp_path / "a.avro", compression=compression)
+    dataset = Dataset(tmp_path / "a.avro")
+    with pytest.raises(ArgumentError, match=r"a\.avro has a block .* raise memory_limit, .* fewer"):
+        dataset.to_parquet(tmp_path / "out", memory_limit=2_000_000)
+    assert not (tmp_path / "out").exists()
+    assert dataset.to_parquet(tmp_path / "out", memory_limit="20MB").num_rows == 100_000
+
+
+def test_a_block_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch) -> None:
+    pl.DataFrame({"x": range(100_000)}).write_avro(tmp_path / "a.avro")
+    file = open_avro(locate(tmp_path / "a.avro"), OPTIONS)
+    monkeypatch.setattr(type(file), "_data", None)
+    assert file.bytes_at_once(0, ["x"], 100_000) > 1_000_000

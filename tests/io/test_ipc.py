@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tabfeed.errors import (
+    ArgumentError,
     BadFileError,
     DuplicateColumnError,
     SchemaError,
@@ -454,3 +455,27 @@ def test_names_that_are_not_utf8_none_at_all_and_no_columns(tmp_path: Path, kind
     save(path, pa.table({}), kind=kind)
     with pytest.raises(BadFileError, match=r"a\.arrow has no columns"):
         Dataset(path)
+
+
+def test_a_compressed_batch_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array(range(100_000), pa.int64())})
+    save(tmp_path / "a.arrow", table, rows=100_000, compression="zstd")
+    save(tmp_path / "b.arrow", table, rows=100_000)
+    match = r"a\.arrow has a record batch .* raise memory_limit, which is 1\.0 MB"
+    with pytest.raises(ArgumentError, match=match):
+        Dataset(tmp_path / "a.arrow").to_parquet(tmp_path / "a", memory_limit="1MB", shuffle="FULL")
+    assert not (tmp_path / "a").exists()
+    assert Dataset(tmp_path / "a.arrow").to_parquet(tmp_path / "a", memory_limit="4MB").num_rows
+    assert Dataset(tmp_path / "b.arrow").to_parquet(tmp_path / "b", memory_limit="1MB").num_rows
+
+
+def test_slices_of_a_mapped_batch_take_no_more_than_their_rows(tmp_path: Path) -> None:
+    pl.DataFrame({"s": ["a text longer than twelve bytes"] * 200_000}).write_ipc(
+        tmp_path / "a.arrow", compression="uncompressed", compat_level=pl.CompatLevel.newest()
+    )
+    file = open_ipc(locate(tmp_path / "a.arrow"), OPTIONS)
+    before = pa.total_allocated_bytes()
+    for unit in range(len(file.unit_rows)):
+        for batch in file.batches(unit, ["s"], 1000):
+            assert batch.schema.field("s").type == pa.string()
+            assert pa.total_allocated_bytes() - before < 200_000

@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -78,3 +81,13 @@ def test_list_views_become_lists_of_the_same_values(array: pa.Array) -> None:
         small = to_small(pa.table({"x": part}), pa.schema({"x": small_type(array.type)}))
         small.validate(full=True)
         assert small["x"].to_pylist() == part.to_pylist()
+
+
+def test_slices_beyond_two_gigabytes_of_text(tmp_path: Path) -> None:
+    path, far = tmp_path / "zeros", 2**31
+    with path.open("wb") as file:
+        file.truncate(far + 100)  # takes no disk
+    offsets = pa.py_buffer(np.array([0, far, far + 2, far + 3], np.int64))
+    text = pa.LargeStringArray.from_buffers(3, offsets, pa.memory_map(str(path)).read_buffer())
+    schema = pa.schema({"s": pa.string()})
+    assert to_small(pa.table({"s": text.slice(1)}), schema)["s"].to_pylist() == ["\0\0", "\0"]

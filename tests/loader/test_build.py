@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from tabfeed import ColumnSchema, Dataset, Schema
+from tabfeed.errors import LoaderError
 from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import output_schema, split_steps
 
@@ -40,3 +42,19 @@ def test_the_schema_is_that_of_the_last_function_of_tables() -> None:
     vectors = EmbeddingOperator(np.eye(3, dtype=np.float32), "w")
     for transforms in (step, [step], [step, vectors], [step, vectors, Padding(2)]):
         assert output_schema(dataset, transforms, split_steps(transforms)) == step.output_schema
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.avro"])
+def test_what_is_decoded_whole_must_fit(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch")
+    from tabfeed.loader.torch import Loader
+
+    frame = pl.DataFrame({"x": np.arange(500_000.0)})
+    if name == "a.avro":
+        frame.write_avro(tmp_path / name)
+    else:
+        frame.write_ipc(tmp_path / name, compression="zstd")
+    dataset = Dataset(tmp_path / name)
+    with pytest.raises(LoaderError, match=r"raise host_memory, which is 2\.0 MB"):
+        Loader(dataset, 1000, host_memory="2MB")
+    assert sum(len(batch["x"]) for batch, _ in Loader(dataset, 1000, host_memory="40MB")) == 500_000

@@ -34,7 +34,7 @@ from tabfeed.io.avro_container import (
     Block,
     Header,
     find_blocks,
-    plain_block,
+    plain_file,
     plain_header,
     read_header,
 )
@@ -96,6 +96,8 @@ def _read_header(location: Location) -> Header:
 class AvroFile:
     """An Avro object container file; a `DataFile`."""
 
+    whole = "block"
+
     def __init__(
         self, location: Location, header: Header, columns: Sequence[AvroColumn], block_size: int
     ) -> None:
@@ -155,6 +157,17 @@ class AvroFile:
         """Estimate, by how wide the first rows are."""
         return max(1, round(self.count(unit) * sum(self._widths[c] for c in columns)))
 
+    def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
+        """What decoding the largest block takes, as measured: its data twice, its rows thrice."""
+        largest = max(self._units[unit], key=lambda b: b.end - b.start)
+        plain = largest.end - largest.start
+        if 2 * plain > most:
+            return 5 * plain
+        share = largest.rows / max(1, self.count(unit))
+        if self._header.codec != "null":
+            plain = max(plain, int(self.nbytes(unit, self.schema.names) * share))
+        return 2 * plain + 3 * int(self.nbytes(unit, columns) * share)
+
     # -- reading ----------------------------------------------------------------------
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
@@ -175,14 +188,14 @@ class AvroFile:
         return self._decode(sum(b.rows for b in blocks), self._data(blocks), columns)
 
     def _data(self, blocks: Sequence[Block]) -> list[bytes]:
-        """The blocks' data, decompressed."""
+        """The blocks' data, decompressed; views where they were not compressed."""
         decompress = CODECS[self._header.codec]
         sync = self._header.sync
         parts = []
         left = most = max(MOST_PLAIN, 100 * sum(b.end - b.start for b in blocks))
         with reading(self.location), self.location.open() as file:
             file.seek(blocks[0].start)
-            raw = bytes(file.read(blocks[-1].end + len(sync) - blocks[0].start))
+            raw = memoryview(file.read(blocks[-1].end + len(sync) - blocks[0].start))
         for block in blocks:
             start, end = block.start - blocks[0].start, block.end - blocks[0].start
             if raw[end : end + len(sync)] != sync:
@@ -219,14 +232,17 @@ class AvroFile:
             raise self._damaged(f"{rows:,} rows, nearly all of them nulls, in {size:,} bytes")
         if not whole:
             return self._finish(self._polars(rows, data, asked), rows, columns)
-        arrays = self._polars(rows + 1, [*data, self._probe], asked)
+        data.append(self._probe)
+        arrays = self._polars(rows + 1, data, asked)
         probes = self._polars(1, [self._probe], asked)
         if any(not arrays[name][rows:].equals(probes[name]) for name in asked):
             raise self._damaged(f"{rows:,} rows do not take the {size:,} bytes that hold them")
         return self._finish({n: a[:rows] for n, a in arrays.items()}, rows, columns)
 
     def _polars(self, rows: int, data: list[bytes], columns: Sequence[str]) -> dict[str, pa.Array]:
-        container = io.BytesIO(self._wire + plain_block(rows, data))
+        """The rows by Polars; `data` is emptied, as soon as it was copied for Polars."""
+        container = io.BytesIO(plain_file(self._wire, rows, data))
+        data.clear()
         try:
             frame = pl.read_avro(container, columns=list(columns))
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:

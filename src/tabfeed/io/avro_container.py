@@ -23,7 +23,7 @@ __all__ = [
     "Block",
     "Header",
     "find_blocks",
-    "plain_block",
+    "plain_file",
     "plain_header",
     "read_header",
 ]
@@ -199,7 +199,7 @@ def _unzstd(data: bytes, most: int) -> bytes:
         return bytes(stream.read(most + 1))
 
 
-CODECS: dict[str, Callable[[bytes, int], bytes]] = {
+CODECS: dict[str, Callable[[Any, int], Any]] = {
     "null": lambda data, most: data,
     "deflate": _inflate,
     "snappy": _unsnappy,
@@ -233,7 +233,7 @@ def plain_header(schema: Any) -> bytes:
     return _MAGIC + _varint(2) + meta + _varint(0) + bytes(_SYNC)
 
 
-def plain_block(rows: int, data: Sequence[bytes]) -> bytes:
-    """One block of such a container, of the data of several."""
+def plain_file(header: bytes, rows: int, data: Sequence[bytes]) -> bytes:
+    """Such a container with one block, of the data of several."""
     length = sum(map(len, data))
-    return b"".join([_varint(rows), _varint(length), *data, bytes(_SYNC)])
+    return b"".join([header, _varint(rows), _varint(length), *data, bytes(_SYNC)])

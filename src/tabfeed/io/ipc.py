@@ -8,8 +8,9 @@ A stream has no footer; its messages are found by hopping from one to the next, 
 reads their metadata only. One of its batches is read as a stream of its own: the schema,
 the dictionaries in force, the batch.
 
-A record batch is the smallest thing IPC decodes: one that is compressed and larger than
-memory allows cannot be read in slices.
+A record batch is the smallest thing IPC decodes. Slices of a local, uncompressed one take
+no memory but their own, since what is mapped can be given up at any time; others are in
+memory whole while a slice is read.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class _Ipc:
     """What files and streams share; a `DataFile` of record batches."""
 
     schema: pa.Schema
+    whole = "record batch"
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -172,25 +174,38 @@ class _Ipc:
         """Estimate, by how wide the first batch is once decompressed."""
         return max(1, round(self._batches[unit].rows * sum(self._widths[c] for c in columns)))
 
+    def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
+        """What is in memory while a slice of a record batch is read: it twice, as measured."""
+        return 0 if self._maps_all else 2 * self.nbytes(unit, columns)
+
+    @property
+    def _maps_all(self) -> bool:
+        """Whether a record batch is read without a copy."""
+        return _is_local(self.location) and not self._compressed
+
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole record batches; only the columns asked for are decompressed."""
         wanted = list(columns) or self.schema.names[:1]
         stored = pa.schema([self._stored.field(c) for c in wanted]).remove_metadata()
-        tables = [stored.empty_table()]
+        tables = [stored.empty_table(), *self._as_stored(units, wanted)]
+        return self._small(pa.concat_tables(tables)).select(list(columns))
+
+    def _as_stored(self, units: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
         with _opened(self.location) as file:
-            for batch in self._decode(file, units, self._options(wanted)):
-                part = pa.Table.from_batches([batch.select(wanted)])
+            for batch in self._decode(file, units, self._options(columns)):
+                part = pa.Table.from_batches([batch.select(columns)])
                 part.validate(full=True)  # 4 GB/s; an offset gone wrong would crash the reader
-                tables.append(part.replace_schema_metadata(None))
-        chosen = pa.schema([self.schema.field(c) for c in wanted])
-        return to_small(pa.concat_tables(tables), chosen).select(list(columns))
+                yield part.replace_schema_metadata(None)
+
+    def _small(self, table: pa.Table) -> pa.Table:
+        return to_small(table, pa.schema([self.schema.field(c) for c in table.column_names]))
 
     def _options(self, columns: Sequence[str]) -> pa.ipc.IpcReadOptions:
         """Leave columns out, unless taking all of them costs nothing.
 
         Arrow copies when it reads a part of the columns, and does not when it maps them all.
         """
-        if _is_local(self.location) and not self._compressed:
+        if self._maps_all:
             return pa.ipc.IpcReadOptions(use_threads=False)
         indices = sorted({self.schema.get_field_index(c) for c in columns})
         return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
@@ -198,8 +213,10 @@ class _Ipc:
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A record batch in slices of `rows` rows; a compressed one is decompressed whole."""
         wanted = list(columns) or self.schema.names[:1]
-        for batch in rebatch([self.read([unit], wanted)], rows):
-            yield batch.select(list(columns))
+        for table in self._as_stored([unit], wanted):
+            parts = (table.slice(start, rows) for start in range(0, table.num_rows, rows))
+            for batch in rebatch(map(self._small, parts), rows):
+                yield batch.select(list(columns))
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -227,6 +244,12 @@ class IpcFile(_Ipc):
 
 class IpcStream(_Ipc):
     """An Arrow IPC stream in a file."""
+
+    def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
+        """The bytes of the message twice, and what is decoded of it."""
+        message = self._batches[unit]
+        decoded = super().bytes_at_once(unit, columns, most) if self._compressed else 0
+        return 2 * (message.end - message.start) + decoded
 
     def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
         return pa.ipc.open_stream(file).schema

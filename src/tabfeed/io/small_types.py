@@ -51,6 +51,8 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> Iterator[pa.Array]:
 def _cast_chunk(chunk: pa.Array, dtype: pa.DataType) -> Iterator[pa.Array]:
     """Cast an array; by halves if it holds more than 2 GB of text."""
     chunk = _plain(chunk)
+    if chunk.offset:  # a slice, whose offsets may lie beyond 2 GB
+        chunk = pa.concat_arrays([chunk])
     if len(chunk) < 2 or chunk.nbytes < _MOST_BYTES:
         yield chunk.cast(dtype)
         return

@@ -15,6 +15,7 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.io.parquet import ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.row_sizes import varies
+from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.loader.base import Feed
 from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.buffers import BufferPool
@@ -228,19 +229,27 @@ def build_feed(
     """Put the parts together."""
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
+    read, budget = _columns_read(dataset, layout, steps), options.budget
+    at_once = refuse_large_units(
+        dataset.fileset,
+        read,
+        budget,
+        most=budget * 2 // 3,
+        option="host_memory",
+        error=LoaderError,
+    )
     if not dataset.mapped:
         layout = replace(layout, lengths=tuple(_lengths(dataset, layout)))
     given = options
     if options.shuffle:
         dataset = dataset.at_random()
-    read = _columns_read(dataset, layout, steps)
     uneven = read if any(_differ(dataset, name) for name in read) else []
     row = RowBytes(_decoded_bytes(dataset, layout), layout.row_bytes)
     if uneven:  # what a transform makes of rows is there beside them
         row = RowBytes(_mean_bytes(dataset, uneven) * (1 + bool(steps.tables)), layout.row_bytes)
     cut = cut_fine(dataset, *_most(row, options, uneven), uneven)
-    if cut.slices:
-        options = options.streaming(_held_bytes(dataset, cut.slices, read))
+    if cut.slices or at_once > budget // 10:
+        options = options.streaming(max(at_once, _held_bytes(dataset, cut.slices, read)))
         cut = cut_fine(dataset, *_most(row, options, uneven), uneven)
     weights = None
     if cut.nbytes is not None and not steps.tables:
