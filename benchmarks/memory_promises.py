@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 MB = 10**6
@@ -109,10 +110,29 @@ def _with_numbers(name: str, column: pa.Array) -> pa.Table:
     return pa.table({"key": keys, "x": np.arange(rows) / 7, name: column, "y": np.zeros(rows)})
 
 
+def write_ipc(table: pa.Table, path: Path) -> None:
+    """One compressed record batch."""
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(path, table.schema, options=options) as file:
+        file.write_table(table.combine_chunks())
+
+
+def write_avro(table: pa.Table, path: Path) -> None:
+    """One block."""
+    import polars
+
+    polars.DataFrame(table).write_avro(path)
+
+
+# Formats other than Parquet, by the end of the name of the data.
+WRITERS = {".arrow": write_ipc, ".avro": write_avro}
+
 # A name, how to make so many rows of it, how many, and how to write them.
 DATA: dict[str, tuple[Callable[[int], pa.Table], int, dict[str, Any]]] = {
     "flat": (flat, 6_000_000, {"row_group_size": 1_000_000}),
     "long_text": (long_text, 200_000, {"use_dictionary": False}),
+    "long_text.arrow": (long_text, 100_000, {}),
+    "long_text.avro": (long_text, 100_000, {}),
     "few_strings": (few_strings, 50_000, {"store_schema": False}),
     "skewed_lists": (skewed_lists, 400_000, {}),
     "clustered_lists": (lambda rows: skewed_lists(rows, together=True), 400_000, {}),
@@ -142,7 +162,9 @@ def load_flat(path: str, shuffle: bool) -> int:
 
 def load_extras(path: str, shuffle: bool) -> int:
     """The column that is not a number rides along."""
-    column = next(c for c in pq.read_schema(path).names if c in ("text", "words"))
+    from tabfeed import Dataset
+
+    column = next(c for c in Dataset(path).column_names if c in ("text", "words"))
     return _load(path, shuffle, extras=[column])
 
 
@@ -241,6 +263,10 @@ CASES: list[tuple[str, str, Callable[[str, bool], int], int]] = [
     ("loader: numbers", "flat", load_flat, PROMISE),
     ("loader: long text as extras", "long_text", load_extras, PROMISE),
     ("loader: workflow over long text", "long_text", load_workflow, PROMISE),
+    ("loader: one compressed record batch", "long_text.arrow", load_extras, PROMISE),
+    ("loader: one block of Avro", "long_text.avro", load_extras, PROMISE),
+    ("full shuffle: one compressed record batch", "long_text.arrow", write_full, PROMISE),
+    ("full shuffle: one block of Avro", "long_text.avro", write_full, PROMISE),
     ("loader: few long strings", "few_strings", load_extras, PROMISE),
     ("loader: skewed lists", "skewed_lists", load_lists, PROMISE),
     ("loader: skewed lists, clustered", "clustered_lists", load_lists, PROMISE),
@@ -349,13 +375,11 @@ def main() -> None:
         found = []
         for data in dict.fromkeys(case[1] for case in chosen):
             make, rows, options = DATA[data]
-            files = {
-                data: folder / f"{data}.parquet",
-                f"{data}.few": folder / f"{data}.few.parquet",
-            }
+            end = Path(data).suffix or ".parquet"
+            files = {name: folder / f"{name}{end}" for name in (data, f"{data}.few")}
             for file, count in zip(files.values(), (int(rows * args.scale), _FEW), strict=True):
                 if not file.exists():
-                    pq.write_table(make(count), file, **options)
+                    WRITERS.get(end, pq.write_table)(make(count), file, **options)
             for case in chosen:
                 if case[1] == data:
                     orders = (True, False) if case[0].startswith("loader") else (False,)
