@@ -520,6 +520,10 @@ def test_a_block_beyond_the_memory_limit_is_refused(tmp_path: Path, compression:
     dataset = Dataset(tmp_path / "a.avro")
     with pytest.raises(ArgumentError, match=r"a\.avro has a block .* raise memory_limit, .* fewer"):
         dataset.to_parquet(tmp_path / "out", memory_limit=2_000_000)
+    with pytest.raises(ArgumentError, match="raise memory_limit"):
+        dataset.shuffle_by_keys("x", memory_limit=2_000_000)
+    with pytest.raises(ArgumentError, match="raise memory_limit"):
+        Dataset.merge(Dataset({"x": [1]}), dataset, on="x", how="left", memory_limit=2_000_000)
     assert not (tmp_path / "out").exists()
     assert dataset.to_parquet(tmp_path / "out", memory_limit="20MB").num_rows == 100_000
 

@@ -27,6 +27,7 @@ from tabfeed.errors import (
 )
 from tabfeed.io.frames import TemporaryFolder
 from tabfeed.io.unify import common_type, conform
+from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ def merge(
     _check_keys(left, right, keys)
     columns = _output(left, right, keys, how, suffix)
     limit = working_memory(memory_limit)
+    for side in (left, right) if memory_limit is not None else ():
+        refuse_large_units(
+            side.fileset, side._source_columns, limit, most=limit // 2, option="memory_limit"
+        )
     folder = TemporaryFolder()
     _run(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
     joined = Dataset(str(folder.path / "joined.parquet"), part_size=left._part_size)

@@ -20,6 +20,7 @@ from tabfeed.io.filesystem import place_of
 from tabfeed.io.frames import TemporaryFolder
 from tabfeed.io.scatter import Room, scatter
 from tabfeed.io.unify import conform
+from tabfeed.io.whole_units import few_readers
 from tabfeed.progress import Bar, progress
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def shuffle_by_keys(
         else:
             folder = TemporaryFolder()
             limit = working_memory(memory_limit)
+            if memory_limit is not None:
+                executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
             pieces = dataset._in_smaller_partitions(max(1, limit // 16))
             tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
             buckets = scatter(tables, dealing.assign, dealing.count, Room(limit, folder.path))

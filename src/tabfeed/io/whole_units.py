@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from tabfeed.errors import ArgumentError, BadFileError, TabfeedError, UnreadableFileError
+from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.fileset import FileSet
 
-__all__ = ["DecodesWhole", "refuse_large_units"]
+__all__ = ["DecodesWhole", "few_readers", "refuse_large_units"]
 
 
 @runtime_checkable
@@ -68,3 +69,13 @@ def refuse_large_units(
                     )
                 largest = max(largest, needed)
     return largest
+
+
+def few_readers(files: FileSet, columns: Sequence[str], limit: int, executor: Executor) -> Executor:
+    """As many threads as can each read such a unit within half the limit; an error if none can."""
+    most = limit // 2
+    at_once = refuse_large_units(files, columns, limit, most=most, option="memory_limit")
+    fits = max(1, most // max(1, at_once))
+    if isinstance(executor, LocalExecutor) and executor.threads > fits:
+        return LocalExecutor(fits)
+    return executor

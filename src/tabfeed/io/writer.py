@@ -41,7 +41,7 @@ from tabfeed.io.scatter import Room, draw_keys, shuffled, sort_rows
 from tabfeed.io.sink import FileSink, HiveSink, Sink
 from tabfeed.io.staged import Staged
 from tabfeed.io.unify import conform
-from tabfeed.io.whole_units import refuse_large_units
+from tabfeed.io.whole_units import few_readers
 from tabfeed.progress import Bar, progress
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def write_parquet(
     _refuse_own_input(dataset, path, storage_options)
     refuse_types(dataset.schema.to_arrow())
     if options.memory_limit is not None:
-        executor = _few_readers(dataset, working_memory(options.memory_limit), executor)
+        limit = working_memory(options.memory_limit)
+        executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
     with Commit(path, overwrite=overwrite, storage_options=storage_options) as commit:
         commit.schema = dataset.schema
         if is_remote(executor):
@@ -81,17 +82,6 @@ def write_parquet(
             work.write_jobs(executor)
         if not commit.files:  # folders for keys, and no row to make one
             work.write_empty()
-
-
-def _few_readers(dataset: Dataset, limit: int, executor: Executor) -> Executor:
-    """So many threads as can each read what is decoded whole; refused where none can."""
-    at_once = refuse_large_units(
-        dataset.fileset, dataset._source_columns, limit, most=limit // 2, option="memory_limit"
-    )
-    fits = max(1, limit // 2 // max(1, at_once))
-    if isinstance(executor, LocalExecutor) and executor.threads > fits:
-        return LocalExecutor(fits)
-    return executor
 
 
 def _check_keys(dataset: Dataset, options: WriteOptions) -> None:
