@@ -37,13 +37,13 @@ def to_small(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.schema.equals(schema):
         return table
     columns = [
-        c if c.type == f.type else pa.chunked_array(_cast(c, f.type), f.type)
+        c if c.type == f.type else pa.chunked_array(_cast_values(c, f.type), f.type)
         for c, f in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> Iterator[pa.Array]:
+def _cast_values(column: pa.ChunkedArray, dtype: pa.DataType) -> Iterator[pa.Array]:
     for chunk in column.chunks:
         yield from _cast_chunk(chunk, dtype)
 

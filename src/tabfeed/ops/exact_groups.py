@@ -26,7 +26,7 @@ Places = npt.NDArray[np.int64]
 Words = tuple[Floats, ...]  # which add up to a number, the first of them the number rounded
 
 _FOLLOWING = 1.5 * 2**16  # times the last bit of a float: what rounds to 36 bits behind it
-_LARGE = 2.0**960  # beyond, a grid would overflow
+_LARGEST = 2.0**960  # beyond, a grid would overflow
 
 
 def group_sums(parts: list[Floats], starts: Places, *, words: int = 2) -> Words:
@@ -44,7 +44,7 @@ def group_sums(parts: list[Floats], starts: Places, *, words: int = 2) -> Words:
     total = [np.zeros(len(starts)) for _ in range(words + 1)]
     beyond = np.zeros(len(starts))
     for values in parts:
-        inside = np.abs(values) <= _LARGE
+        inside = np.abs(values) <= _LARGEST
         if not inside.all():
             with np.errstate(invalid="ignore", over="ignore"):
                 beyond += np.add.reduceat(np.where(inside, 0.0, values), starts)
