@@ -43,7 +43,7 @@ from benchmarks.harness.medians import medians
 from tabfeed import Dataset
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures
 from tabfeed.loader.keras import KerasSequenceLoader
-from tabfeed.loader.keras_columns import Embedding, Identity
+from tabfeed.loader.keras.columns import Embedding, Identity
 
 ROW_BYTES = 4 * (len(CATS) + len(CONTS) + 1)
 PACKAGES = ("keras", "torch", "jax", "jaxlib", "numpy", "pyarrow")

@@ -16,7 +16,7 @@ from tabfeed import Dataset
 from tabfeed.budget import cpu_count
 from tabfeed.datagen.criteo_shaped import CARDINALITIES
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures
-from tabfeed.loader.keras_columns import Embedding, Identity
+from tabfeed.loader.keras.columns import Embedding, Identity
 from tabfeed.loader.tensorflow import KerasSequenceLoader
 
 __all__ = [

@@ -43,8 +43,9 @@ from typing import Any
 
 TASKS = ("shuffle", "fit", "save", "commit", "two writers")
 WATCHED = (
-    "io/commit.py", "io/exchange.py", "io/folder_lock.py", "io/objects.py", "io/scatter.py",
-    "io/sink.py", "io/staged.py", "io/temporary.py", "io/writers.py", "ops/stored.py",
+    "io/commit/commit.py", "io/commit/conditional.py", "io/commit/other_writers.py",
+    "io/commit/staged_files.py", "io/shuffle/distributed.py", "io/shuffle/local.py",
+    "io/storage/temporary.py", "io/write/parquet.py", "ops/state/memory.py",
     "workflow/artefact.py",
 )  # fmt: skip
 PROBE = [f"a long enough text {i}" for i in range(0, 400, 7)]
@@ -122,7 +123,6 @@ def nursery() -> None:
 
     import tabfeed.workflow  # noqa: F401
     from tabfeed import Dataset
-    from tabfeed.io import writer  # noqa: F401
 
     Dataset({"i": [1]})  # what this imports, no child has to
     for line in sys.stdin:

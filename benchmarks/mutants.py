@@ -30,24 +30,30 @@ DEADLINE = 300.0  # seconds for the tests of one mutant; a hang is noticed
 
 # Each module, and the tests next to it.
 MODULES = {
-    "tabfeed.loader.plan": ["tests/loader/test_plan.py", "tests/loader/test_ranks.py"],
+    "tabfeed.loader.plan.order": [
+        "tests/loader/plan/test_order.py",
+        "tests/loader/plan/test_shard.py",
+    ],
     "tabfeed.loader.state": ["tests/loader/test_state.py"],
     "tabfeed.loader.prefetch": ["tests/loader/test_prefetch.py"],
-    "tabfeed.io.commit": [
-        "tests/io/test_commit.py",
-        "tests/io/test_s3.py",
+    "tabfeed.io.commit.commit": [
+        "tests/io/commit/test_commit.py",
+        "tests/io/storage/test_s3.py",
         "tests/integration/test_two_writers.py",
     ],
-    "tabfeed.io.writer": ["tests/io/test_writer.py"],
+    "tabfeed.io.write.writer": ["tests/io/write/test_writer.py"],
     "tabfeed.ops.categorify": ["tests/ops/test_categorify.py", "tests/workflow/test_update.py"],
-    "tabfeed.ops.memory": ["tests/ops/test_memory.py", "tests/ops/test_stored.py"],
+    "tabfeed.ops.state.memory": [
+        "tests/ops/state/test_memory.py",
+        "tests/ops/state/test_stored.py",
+    ],
     "tabfeed.workflow.artefact": ["tests/workflow/test_artefact.py"],
 }
 
 # Mutants that change nothing a caller can see: module, the changed line, and why.
 SAME: dict[tuple[str, str], str] = {
     (
-        "tabfeed.loader.plan",
+        "tabfeed.loader.plan.order",
         "at = int(np.searchsorted(self.starts, low, side='right')) - 2",
     ): "a block before the first has no row of the range and is passed over",
     (
@@ -63,48 +69,48 @@ SAME: dict[tuple[str, str], str] = {
         "Callable[[], None]=lambda: None) -> None:",
     ): "how far ahead results are made, which are the same",
     (
-        "tabfeed.io.commit",
+        "tabfeed.io.commit.commit",
         "self._made = self._interrupted = True",
     ): "a local folder sets one on entering and no store looks; the other is set before a look",
     (
-        "tabfeed.io.commit",
+        "tabfeed.io.commit.commit",
         "_COPIES = 9",
     ): "how many copies run at a time",
     (
-        "tabfeed.io.commit",
+        "tabfeed.io.commit.commit",
         "for name, info in zip(new, infos, strict=False):",
     ): "there are as many infos as names",
     (
-        "tabfeed.io.commit",
+        "tabfeed.io.commit.commit",
         "return json.dumps(content, indent=2)",
     ): "the same JSON, indented differently",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "return 2 + sum((size for size in sizes if size is not None))",
     ): "one byte more in an estimate that chooses the number of buckets",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "return shuffled(tables, seed=self.options.seed, stream=1 + job.numbers[0] if job.numbers"
         " else 1, nbytes=estimate(self.dataset, job.partitions), room=room)",
     ): "a job without numbers has no partitions, and no rows to shuffle",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "pieces = self.dataset._in_smaller_partitions(max(1, self.limit // 17))",
     ): "rows are read in slightly smaller parts, and the order does not depend on that",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "pieces = self.dataset._in_smaller_partitions(max(2, self.limit // 16))",
     ): "rows are read in slightly larger parts, and the order does not depend on that",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "most = max(5, Room.buckets // share)",
     ): "files that a shuffle beside many others may have open; the order does not depend on that",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "unknown = [piece for piece, size in zip(pieces, sizes, strict=False) if size is None]",
     ): "there are as many sizes as pieces",
     (
-        "tabfeed.io.writer",
+        "tabfeed.io.write.writer",
         "@dataclass(frozen=False)",
     ): "private, and neither changed nor hashed",
     (
@@ -125,11 +131,11 @@ SAME: dict[tuple[str, str], str] = {
         "tree_width: Any=None, split_out: Any=2, split_every: Any=8) -> None:",
     ): "accepted for older code, and not used",
     (
-        "tabfeed.ops.memory",
+        "tabfeed.ops.state.memory",
         "self._files += 2",
     ): "files have other numbers, and each still its own",
     (
-        "tabfeed.ops.memory",
+        "tabfeed.ops.state.memory",
         "self._files = 1",
     ): "files have other numbers, and each still its own",
     (

@@ -25,8 +25,8 @@ import numpy as np
 
 from tabfeed.budget import cpu_count
 from tabfeed.profile import Profiler, profiler
-from tabfeed.profile.sampler import Sampler
-from tabfeed.profile.spans import SpanLog
+from tabfeed.profile.collect.sampler import Sampler
+from tabfeed.profile.collect.spans import SpanLog
 from tabfeed.trace import recording, span
 
 _TURN = 0.2

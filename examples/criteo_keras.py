@@ -29,7 +29,7 @@ from showing import arguments, fresh, on_screen
 import tabfeed
 from tabfeed import Dataset, ops
 from tabfeed.framework_utils.tensorflow import layers
-from tabfeed.loader.keras_columns import Embedding, Identity, Numeric
+from tabfeed.loader.keras.columns import Embedding, Identity, Numeric
 from tabfeed.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
 
 

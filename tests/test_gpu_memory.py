@@ -10,7 +10,7 @@ import pytest
 from tabfeed import Dataset, gpu_memory
 from tabfeed.budget import free_memory
 from tabfeed.gpu_memory import GpuMemory, device_memory
-from tabfeed.io import part_size
+from tabfeed.io import partition
 
 GIB = 2**30
 
@@ -92,14 +92,14 @@ def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_share_is_one_of_the_gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_size, "free_memory", lambda: 10 * GIB)
+    monkeypatch.setattr(partition, "free_memory", lambda: 10 * GIB)
     assert device_memory() == 80 * GIB
-    assert part_size.choose_part_size(None, 0.04, None) == int(3.2 * GIB)
-    assert part_size.choose_part_size(None, 0.5, None) == 10 * GIB  # no more than the host has
+    assert partition.choose_part_size(None, 0.04, None) == int(3.2 * GIB)
+    assert partition.choose_part_size(None, 0.5, None) == 10 * GIB  # no more than the host has
 
 
 def test_partitions_obey_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     Dataset({"x": list(range(100))}).to_parquet(tmp_path / "rows")
-    monkeypatch.setattr(part_size, "device_memory", lambda: 100 * 8 * 10)
+    monkeypatch.setattr(partition, "device_memory", lambda: 100 * 8 * 10)
     assert Dataset(tmp_path / "rows", part_mem_fraction=0.02).npartitions > 1
     assert Dataset(tmp_path / "rows", part_mem_fraction=1.0).npartitions == 1

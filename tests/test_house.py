@@ -21,15 +21,56 @@ SRC = Path(__file__).parents[1] / "src"
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
     "errors trace user_functions",
-    "arguments dtypes hashing budget gpu_memory notebook progress textproto protostruct",
-    "column_schema schema selector schema_formats tfmetadata",
-    "execute",
+    "arguments budget gpu_memory notebook progress",
+    "schema schema_formats",
+    "hashing execute",
     "io",
     "ops",
     "workflow loader",
     "framework_utils profile doctor datagen",
     "cli testing",
 ]
+
+# The same inside these packages, by sub-package or module; those of one row may know each other.
+LAYERS_WITHIN = {
+    "io": [
+        "storage",
+        "filters prune unreadable to_polars",
+        "align partition",
+        "formats",
+        "fileset whole_units",
+        "commit",
+        "find_files",
+        "open",
+        "partitions",
+        "dataset inspect to_frames validate",
+        "shuffle",
+        "write",
+    ],
+    "loader": [
+        "plan",
+        "options",
+        "read",
+        "cache sorted_files",
+        "assemble",
+        "prefetch state",
+        "stages pipeline",
+        "build dict_batches",
+        "base_loader",
+        "tensors",
+        "gpu",
+        "torch",
+        "jax",
+        "keras",
+        "tensorflow",
+    ],
+}
+
+# A facade's methods hand work to what stands below it in these tables, inside functions only.
+FACADES = {"tabfeed.io.dataset": {"shuffle", "write"}}
+
+# Old places of public names, which say so and import the new ones when asked.
+MOVED = {"tabfeed.schema_formats", "tabfeed.loader.gpu_options", "tabfeed.loader.keras_columns"}
 
 # In one row, yet strangers: a loader takes any callable from table to table, and a workflow is one.
 STRANGERS = {("workflow", "loader"), ("loader", "workflow")}
@@ -40,21 +81,26 @@ BASE = {"duckdb", "fsspec", "numpy", "polars", "pyarrow", "rich", "typer"}
 # Optional ones any module may import inside a function, where they are accepted but not required.
 OPTIONAL = {"pandas"}
 
-# `loader/X.py`, `framework_utils/X/` and `profile/X.py` may import, at the top too, what framework
-# X stands for.
+# `loader/X/`, `framework_utils/X/` and `profile/X.py` may import, at the top too, what framework X
+# stands for.
 FRAMEWORKS = {
     "fastai": {"fastai", "torch"},
+    "gpu": {"torch"},
     "jax": {"jax"},
     "keras": {"keras"},
     "lightning": {"lightning"},
     "tensorflow": {"keras", "tensorflow"},
+    "tensors": {"torch"},
     "torch": {"torch"},
 }
 
 # Modules with a guest of their own: at the top, and inside functions only.
-DASK = ("execute.dask", "execute.dask_clients", "execute.dask_run", "execute.dask_tree")
+DASK = ("execute.dask", "execute.dask_run", "execute.dask_reduce")
 GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
-GUESTS_AT_TOP["loader.torch.page_kernel"] = {"triton"}
+GUESTS_AT_TOP["loader.gpu.parquet.page_kernel"] = {"triton"}
+GUESTS_AT_TOP["loader.jax.torch_chunks"] = {"torch"}
+for _module in ("loader.keras.tf_data", "loader.keras.tf_tensors"):
+    GUESTS_AT_TOP[_module] = {"tensorflow"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 
@@ -118,7 +164,7 @@ def imports_of(module: str, tree: ast.AST, *, is_package: bool) -> Iterator[Impo
 
 
 def part_of(name: str) -> str:
-    """`io` for `tabfeed.io.parquet`; the empty string for `tabfeed` itself."""
+    """`io` for `tabfeed.io.formats.parquet.file`; the empty string for `tabfeed` itself."""
     return [*name.split("."), ""][1]
 
 
@@ -129,8 +175,10 @@ def row_of(part: str) -> int | None:
 def breach_inside(imported: Import) -> str | None:
     """What is wrong with an import of one part of tabfeed by another, if anything is."""
     here, there = part_of(imported.module), part_of(imported.name)
-    if here in ("", "__main__") or here == there:
+    if here in ("", "__main__"):
         return None
+    if here == there:
+        return breach_within(imported, LAYERS_WITHIN.get(here, []))
     if there == "":
         return f"{imported}: the package imports its parts, not the other way; name the part"
     mine, other = row_of(here), row_of(there)
@@ -140,6 +188,23 @@ def breach_inside(imported: Import) -> str | None:
         return f"{imported}: {here} and {there} do not know each other"
     if other > mine:
         return f"{imported}: {there} stands above {here} in LAYERS' order; imports go one way"
+    return None
+
+
+def breach_within(imported: Import, rows: list[str]) -> str | None:
+    """What is wrong with an import of one part of a package by another, if anything is."""
+    here, there = ([*name.split("."), ""][2] for name in (imported.module, imported.name))
+    if not rows or here == there or not here or imported.module in MOVED:
+        return None
+    if not there:
+        return f"{imported}: name the module, not the package that holds both"
+    row = {part: i for i, parts in enumerate(rows) for part in parts.split()}
+    if here not in row or there not in row:
+        return f"{imported}: {here if here not in row else there} is in no row of LAYERS_WITHIN"
+    if there in FACADES.get(imported.module, ()) and not imported.at_top:
+        return None
+    if row[there] > row[here]:
+        return f"{imported}: {there} stands above {here} in LAYERS_WITHIN; imports go one way"
     return None
 
 
@@ -196,16 +261,19 @@ def test_imports_go_one_way(module: str) -> None:
     [
         ("tabfeed.schema", "from tabfeed.io import Dataset", "imports go one way"),
         ("tabfeed.schema", "def f():\n    from tabfeed import io", "imports go one way"),
-        ("tabfeed.io.csv", "from ..ops import Op", "imports go one way"),
-        ("tabfeed.io.csv", "from tabfeed import Dataset", "name the part"),
-        ("tabfeed.io.csv", "import tabfeed.nowhere", "nowhere is in no row"),
-        ("tabfeed.loader.plan", "import tabfeed.workflow.graph", "do not know each other"),
+        ("tabfeed.io.formats.text.csv", "from ....ops import Op", "imports go one way"),
+        ("tabfeed.io.formats.text.csv", "from tabfeed import Dataset", "name the part"),
+        ("tabfeed.io.formats.text.csv", "import tabfeed.nowhere", "nowhere is in no row"),
+        ("tabfeed.io.storage.paths", "from tabfeed.io.dataset import Dataset", "LAYERS_WITHIN"),
+        ("tabfeed.io.dataset", "from tabfeed.io.write import plan", "LAYERS_WITHIN"),
+        ("tabfeed.loader.plan.order", "from tabfeed.loader.read import blocks", "LAYERS_WITHIN"),
+        ("tabfeed.loader.plan.order", "import tabfeed.workflow.graph", "do not know each other"),
         ("tabfeed.workflow.fit", "from tabfeed.loader import torch", "do not know each other"),
         ("tabfeed.loader.jax", "import torch", "may not import torch"),
-        ("tabfeed.loader.plan", "def f():\n    import torch", "may not import torch"),
+        ("tabfeed.loader.plan.order", "def f():\n    import torch", "may not import torch"),
         ("tabfeed.ops.lists", "def f():\n    import dask", "may not import dask"),
         ("tabfeed.execute.local", "import distributed", "may not import distributed"),
-        ("tabfeed.io.frames", "import dask.dataframe", "inside the function"),
+        ("tabfeed.io.formats.memory", "import dask.dataframe", "inside the function"),
         (
             "tabfeed.schema",
             "try:\n    import pandas\nfinally: ...",
@@ -221,14 +289,21 @@ def test_a_breach_is_seen(module: str, source: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("tabfeed.io.csv", "import json, pyarrow.csv\nfrom tabfeed.io.source import Source"),
-        ("tabfeed.io.csv", "from .source import Source\nfrom ..errors import TabfeedError"),
-        ("tabfeed.io.frames", "def f():\n    import dask.dataframe as dd"),
-        ("tabfeed.io.frames", "if TYPE_CHECKING:\n    import pandas as pd"),
+        (
+            "tabfeed.io.formats.text.csv",
+            "import json, pyarrow.csv\nfrom tabfeed.io.storage.file_ref import Source",
+        ),
+        (
+            "tabfeed.io.formats.text.csv",
+            "from .source import Source\nfrom ....errors import TabfeedError",
+        ),
+        ("tabfeed.io.formats.memory", "def f():\n    import dask.dataframe as dd"),
+        ("tabfeed.io.formats.memory", "if TYPE_CHECKING:\n    import pandas as pd"),
+        ("tabfeed.io.dataset", "def f():\n    from tabfeed.io.write import plan"),
         ("tabfeed.execute.dask", "from distributed import Client\nimport dask"),
         ("tabfeed.loader.tensorflow", "import keras, tensorflow as tf"),
         ("tabfeed.framework_utils.torch.layers", "from torch import nn"),
-        ("tabfeed.profile.verdict", "from tabfeed.loader import torch"),
+        ("tabfeed.profile.analyse.verdict", "from tabfeed.loader import torch"),
     ],
 )
 def test_a_rightful_import_is_allowed(module: str, source: str) -> None:

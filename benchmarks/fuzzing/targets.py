@@ -440,7 +440,7 @@ class SchemaText(Target):
         import pyarrow.parquet as pq
 
         from tabfeed import ColumnSchema, Schema
-        from tabfeed.schema_formats import write_merlin_json, write_pbtxt
+        from tabfeed.schema.merlin import write_merlin_json, write_pbtxt
 
         table = sample_table().select(["i", "x", "s", "l"])
         schema = Schema(

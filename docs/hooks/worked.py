@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from tabfeed import Dataset, Schema, Workflow
-from tabfeed.dtypes import format_type
+from tabfeed.schema.dtypes import format_type
 
 PAGE = "operators.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.DOTALL | re.MULTILINE)

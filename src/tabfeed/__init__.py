@@ -14,7 +14,7 @@ from tabfeed import errors, io
 from tabfeed.execute import Distributed, set_client
 from tabfeed.io import Dataset, Shuffle
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-from tabfeed.selector import ColumnSelector
+from tabfeed.schema.selector import ColumnSelector
 
 if TYPE_CHECKING:
     from tabfeed import ops

@@ -13,9 +13,10 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedError
-from tabfeed.loader.torch import Loader, TorchAsyncItr, auto_choice
-from tabfeed.loader.torch.gpu_buffers import Slabs
-from tabfeed.loader.torch.packed_lots import PackedLotReader
+from tabfeed.loader.gpu import auto_choice
+from tabfeed.loader.gpu.buffers import Slabs
+from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
+from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
 
 pytestmark = [

@@ -14,10 +14,11 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
-from tabfeed.loader.torch import Loader, gpu
-from tabfeed.loader.torch.devices import free_bytes
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.gpu import build
+from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.devices import free_bytes
+from tabfeed.loader.torch import Loader
 from tabfeed.testing.loader import check_loader
 
 pytestmark = [
@@ -182,7 +183,7 @@ def test_a_gpu_that_does_not_exist(dataset):
 
 def test_without_pylibcudf_it_is_said_once(dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "pylibcudf", None)
-    monkeypatch.setattr(gpu, "why_not_unpacked", lambda *of: "nvCOMP is not there either")
+    monkeypatch.setattr(build, "why_not_unpacked", lambda *of: "nvCOMP is not there either")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         loader = Loader(dataset, 512, columns=["k", "u"], device="cuda", reader="cudf")

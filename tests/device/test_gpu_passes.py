@@ -10,8 +10,8 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
+from tabfeed.loader.gpu.delivery import GpuRecipe
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,8 +16,8 @@ jax = pytest.importorskip("jax")
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import LoaderError, TabfeedWarning  # noqa: E402
 from tabfeed.loader import Padding  # noqa: E402
-from tabfeed.loader.jax import Loader, carry, place  # noqa: E402
-from tabfeed.loader.jax.carry import WholeChunks  # noqa: E402
+from tabfeed.loader.jax import Loader, device_chunks, transfer  # noqa: E402
+from tabfeed.loader.jax.transfer import WholeChunks  # noqa: E402
 from tabfeed.testing.loader import check_loader  # noqa: E402
 
 pytestmark = [
@@ -41,7 +41,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
         torch_on_gpu()
     else:
-        monkeypatch.setattr(place, "find_spec", lambda name: None)
+        monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)
     return str(request.param)
 
 
@@ -88,7 +88,7 @@ def test_batches_are_on_the_gpu_by_default_and_by_name(make: Make, device: Any) 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_gpu_gives_what_the_cpu_gives(make: Make, shuffle: bool) -> None:
-    carry._cut.clear_cache()
+    transfer._cut.clear_cache()
     on_gpu, on_cpu = (
         make(data(), targets=["y"], shuffle=shuffle, device=device) for device in ("cuda", "cpu")
     )
@@ -100,7 +100,7 @@ def test_the_gpu_gives_what_the_cpu_gives(make: Make, shuffle: bool) -> None:
             for name, array in one.items():
                 assert array.dtype == other[name].dtype and array.dtype.itemsize == 4
                 np.testing.assert_array_equal(array, other[name])
-    assert carry._cut._cache_size() <= 2  # whole batches, and the short last one
+    assert transfer._cut._cache_size() <= 2  # whole batches, and the short last one
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_memory_on_the_gpu_is_bounded(files: Dataset, limit: dict[str, str]) -> 
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_copies_keep_within_memory(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
-    monkeypatch.setattr(place, "find_spec", lambda name: None)  # torch is not installed
+    monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)  # torch is not installed
     rows, length, gpu = 1_000_000, 4, jax.devices()[0]
     table = {"c": pa.array(np.arange(rows, dtype=np.int32))}
     if lists:

@@ -10,11 +10,11 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.gpu.devices import free_bytes
+from tabfeed.loader.gpu.resident.permute import permutation
+from tabfeed.loader.gpu.resident.pipeline import ResidentRecipe
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tabfeed.loader.torch.devices import free_bytes
-from tabfeed.loader.torch.permute import permutation
-from tabfeed.loader.torch.resident import ResidentRecipe
 from tabfeed.testing.loader import check_loader, words_of
 
 pytestmark = [

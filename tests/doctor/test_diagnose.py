@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.doctor import Cost, Diagnosis, Finding, Forecast, diagnose
-from tabfeed.doctor.measuring import Times
+from tabfeed.doctor.measure import Times
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 from tabfeed.io import Dataset
 from tests.doctor.folders import CASES, ROWS, numbers, plain

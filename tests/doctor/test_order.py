@@ -8,7 +8,7 @@ from tabfeed.doctor.facts import facts_of
 from tabfeed.doctor.order import rank_load, skew, sortedness
 from tabfeed.doctor.trial import Subject
 from tabfeed.io import Dataset
-from tabfeed.loader.plan import Plan
+from tabfeed.loader.plan.order import Plan
 from tests.doctor.folders import numbers, plain, sorted_by_label
 
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.doctor import RewriteOptions, rewrite, treatment
+from tabfeed.doctor import RewriteOptions, rewrite, rewriter
 from tabfeed.errors import ArgumentError, BadFileError, DatasetExistsError, WriteError
 from tabfeed.io import Dataset
 from tabfeed.schema import Schema, Tags
@@ -69,7 +69,7 @@ def test_tags_are_kept(tmp_path: Path) -> None:
 def test_out_exists(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Dataset({"x": [1]}).to_parquet(tmp_path / "new")
     with monkeypatch.context() as patch:
-        patch.setattr(treatment, "try_out", lambda *a, **k: pytest.fail("measured in vain"))
+        patch.setattr(rewriter, "try_out", lambda *a, **k: pytest.fail("measured in vain"))
         with pytest.raises(DatasetExistsError, match="overwrite=True"):
             rewrite(old, tmp_path / "new", seconds=QUICK)
     assert column(tmp_path / "new") == [1]
@@ -103,7 +103,7 @@ def test_no_room(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     from collections import namedtuple
 
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(treatment.shutil, "disk_usage", lambda path: usage(9, 9, 1000))
+    monkeypatch.setattr(rewriter.shutil, "disk_usage", lambda path: usage(9, 9, 1000))
     with pytest.raises(WriteError, match=r"and 1 kB are free"):
         rewrite(old, tmp_path / "new", seconds=QUICK)
     assert not (tmp_path / "new").exists()
@@ -112,7 +112,7 @@ def test_no_room(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_disk_fills_up_on_the_way(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tabfeed.io.sink import FileSink
+    from tabfeed.io.write.parquet import FileSink
 
     real = FileSink._write_group
 

@@ -30,7 +30,7 @@ from distributed import versions
 import tabfeed
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ClusterError
-from tabfeed.execute import LocalExecutor, tasks
+from tabfeed.execute import LocalExecutor, dask_tasks
 from tabfeed.execute.dask import DaskExecutor
 from tabfeed.execute.dask_run import Lost, Run
 
@@ -135,7 +135,7 @@ def test_what_a_run_holds_is_sent_again_when_its_holders_died(
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
     fragile.wait_for_workers(2, timeout=100)
-    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
+    monkeypatch.setattr(dask_tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
     executor = DaskExecutor(fragile, tries=1)  # it is not the tasks that failed
     if verb == "map":
         assert list(executor.map(range(12), abs)) == list(range(12))
@@ -149,7 +149,7 @@ def test_work_that_kills_whoever_receives_it(
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
     fragile.wait_for_workers(2, timeout=100)
-    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
+    monkeypatch.setattr(dask_tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
     monkeypatch.setattr("tabfeed.execute.dask_run._IN_VAIN", 1)
     with pytest.raises(ClusterError, match=r"bytes, was sent 1 times, and every worker that got"):
         list(DaskExecutor(fragile).map(range(2), abs))

@@ -19,10 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from tabfeed import Dataset
-from tabfeed.loader.base import Feed
+from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import Steps, build_feed, dict_layout
-from tabfeed.loader.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Feed
 
 
 def keys(chunk: Chunk) -> list[list[int]]:

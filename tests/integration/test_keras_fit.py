@@ -19,7 +19,6 @@ keras = pytest.importorskip("keras")
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import ArgumentError, LoaderError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
-from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.keras import (  # noqa: E402
     KerasSequenceLoader,
     KerasSequenceValidater,
@@ -27,7 +26,8 @@ from tabfeed.loader.keras import (  # noqa: E402
     backends,
     sequence,
 )
-from tabfeed.loader.keras_columns import Embedding, Identity, Numeric  # noqa: E402
+from tabfeed.loader.keras.columns import Embedding, Identity, Numeric  # noqa: E402
+from tabfeed.loader.options import GpuOptions  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 ROWS = 1_000
@@ -109,12 +109,12 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
     """What is done where tensors lie on a GPU, tried here."""
     found = backends.find_tensors(device, options)
     if keras.backend.backend() == "jax":
-        from tabfeed.loader.jax.carry import Carrier as JaxCarrier
-        from tabfeed.loader.jax.carry import in_whole_chunks
+        from tabfeed.loader.jax.transfer import Carrier as JaxCarrier
+        from tabfeed.loader.jax.transfer import in_whole_chunks
 
         columns = JaxCarrier(column=(1,)).columns
         return replace(found, columns=columns, place=in_whole_chunks)
-    from tabfeed.loader.torch.carry import Carrier
+    from tabfeed.loader.gpu.transfer import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
 
@@ -146,13 +146,13 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
 def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.loader.torch import gpu
-    from tabfeed.loader.torch.carry import Carrier
+    from tabfeed.loader.gpu import build
+    from tabfeed.loader.gpu.transfer import Carrier
 
     heard = []
     monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
     monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
-    monkeypatch.setattr(gpu, "on_gpu", lambda feed, *said: heard.append(said) or feed)
+    monkeypatch.setattr(build, "on_gpu", lambda feed, *said: heard.append(said) or feed)
     loader(reader="cudf", device_memory="300MB")
     ((device, options),) = heard
     assert str(device) == "cuda:0" and options == GpuOptions("cudf", "300MB")

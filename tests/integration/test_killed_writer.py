@@ -25,7 +25,7 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError
-from tabfeed.io.manifest import JOURNAL, STAGING
+from tabfeed.io.commit.manifest import JOURNAL, STAGING
 
 KILLS = 10  # for each way of writing
 
@@ -42,7 +42,7 @@ SERVER = """
     import json, os, signal, sys
     import numpy as np, pyarrow as pa, pyarrow.fs as pafs
     from tabfeed import Dataset
-    from tabfeed.io import commit
+    from tabfeed.io.commit import commit
 
     COUNT = -1
     CHANGES = (

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.loader.ranks import Place
+from tabfeed.loader.plan.shard import Place
 from tabfeed.testing.loader import write_rows
 from tests.faulty_server import FaultyServer
 from tests.integration.rank_process import feed_of

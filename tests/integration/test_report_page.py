@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tabfeed.profile import compare
-from tabfeed.profile.page import page
+from tabfeed.profile.report.page import page
 from tests.profile.runs import full_run, make_run
 
 CHROMIUM = next(

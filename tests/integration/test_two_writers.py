@@ -19,8 +19,8 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError, WriteError
-from tabfeed.io import commit, objects, writers
-from tabfeed.io.filesystem import Place
+from tabfeed.io.commit import commit, conditional, other_writers
+from tabfeed.io.storage.paths import Place
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -68,7 +68,7 @@ class Wired:
         return lambda *args, **options: self.wire.send(lambda: call(*args, **options))
 
 
-class Conditional(objects._Any):
+class Conditional(conditional._Any):
     """Objects that are replaced in one conditional request."""
 
     def swap(self, name: str, text: str, version: str | None, dead: Any) -> bool:
@@ -88,7 +88,9 @@ class Writers:
 
         def wired_place(*args: Any) -> Place:
             place = place_of(*args)
-            plain = objects._unwrapped(place.filesystem)  # nothing fails here that passes by itself
+            plain = conditional._unwrapped(
+                place.filesystem
+            )  # nothing fails here that passes by itself
             return replace(place, filesystem=Wired(plain, self._wire, CHANGES + LOOKS))
 
         def wired_objects(folder: Place, writer: str) -> Any:
@@ -177,7 +179,7 @@ def test_one_writer_stops_and_the_other_goes_on_or_is_killed(
             ) -> None:
                 """At this request of the first writer."""
                 if way == "asleep":
-                    writers._here.discard(wire.writer)  # as if its sign were old
+                    other_writers._here.discard(wire.writer)  # as if its sign were old
                     outcomes[3] = both.write(3, Wire(second))
                     assert look() in ((3,) if outcomes[3] == "published" else (before, 2, 3))
                     return

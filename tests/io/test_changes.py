@@ -13,7 +13,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import UnreadableFileError
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.io.test_remote_file import CONTENT
+from tests.io.storage.test_remote_file import CONTENT
 from tests.io.tfrecords import example, frame, ints
 
 

@@ -22,7 +22,7 @@ from tabfeed.io import Dataset
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.inspect import inspect
 from tabfeed.schema import ColumnSchema, Schema, Tags
-from tabfeed.schema_formats import write_merlin_json, write_pbtxt
+from tabfeed.schema.merlin import write_merlin_json, write_pbtxt
 from tabfeed.trace import ListRecorder, recording
 
 N = 100

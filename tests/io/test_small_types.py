@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tabfeed.io import small_types
-from tabfeed.io.small_types import rebatch, small_schema, small_type, to_small
+from tabfeed.io import align
+from tabfeed.io.align import rebatch, small_schema, small_type, to_small
 
 
 def test_a_schema_without_large_types_or_metadata() -> None:
@@ -29,7 +29,7 @@ def test_a_schema_without_large_types_or_metadata() -> None:
 
 
 def test_text_too_long_for_one_chunk_comes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_types, "_MOST_BYTES", 40)
+    monkeypatch.setattr(align, "_MOST_BYTES", 40)
     words = [f"word {i}" for i in range(20)]
     table = pa.table({"s": pa.array(words, pa.large_string())})
     small = to_small(table, pa.schema({"s": pa.string()}))

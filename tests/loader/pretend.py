@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tabfeed.loader.torch import desk_plan, gpu, gpu_buffers, resident, resident_store, unpack
+from tabfeed.loader.gpu import buffers, build, staging_plan
+from tabfeed.loader.gpu.parquet import unpack
+from tabfeed.loader.gpu.resident import pipeline, store
 
 
 class Event:
@@ -54,18 +56,18 @@ def pretend_gpu(monkeypatch, *, free=10**9):
     monkeypatch.setattr(torch.cuda, "Event", lambda **options: Event())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     monkeypatch.setattr(
-        gpu_buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)
+        buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)
     )
-    monkeypatch.setattr(gpu, "check_device", lambda device: None)
-    monkeypatch.setattr(desk_plan, "lock_pages", lambda memory: None)
-    monkeypatch.setattr(desk_plan, "unlock_pages", lambda memory: None)
-    for module in (gpu, resident):
+    monkeypatch.setattr(build, "check_device", lambda device: None)
+    monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: None)
+    monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: None)
+    for module in (build, pipeline):
         monkeypatch.setattr(
             module, "memory_for", lambda how, *_: min(free, int(how.device_memory or free))
         )
-    monkeypatch.setattr(resident, "check_gpu", lambda device: None)
-    monkeypatch.setattr(resident, "free_bytes", lambda device: free)
-    monkeypatch.setattr(resident_store, "_pinned", lambda nbytes: np.empty(nbytes, np.uint8))
+    monkeypatch.setattr(pipeline, "check_gpu", lambda device: None)
+    monkeypatch.setattr(pipeline, "free_bytes", lambda device: free)
+    monkeypatch.setattr(store, "_pinned", lambda nbytes: np.empty(nbytes, np.uint8))
 
 
 def pretend_triton():
@@ -73,7 +75,7 @@ def pretend_triton():
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("run in a process of its own, by test_interpreted.py", allow_module_level=True)
     pytest.importorskip("triton", reason="Triton is not installed, so kernels cannot be run")
-    return importlib.import_module("tabfeed.loader.torch.page_kernel")
+    return importlib.import_module("tabfeed.loader.gpu.parquet.page_kernel")
 
 
 def _decompress(table, stream):
@@ -115,4 +117,4 @@ def pretend_unpacking(monkeypatch):
 
     monkeypatch.setattr(kernel, "decode", in_turn)
     monkeypatch.setattr(unpack, "decompress", _decompress)
-    monkeypatch.setattr(gpu, "why_not_unpacked", lambda device, widths: None)
+    monkeypatch.setattr(build, "why_not_unpacked", lambda device, widths: None)

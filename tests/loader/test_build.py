@@ -11,7 +11,7 @@ import pytest
 
 from tabfeed import ColumnSchema, Dataset, Schema
 from tabfeed.errors import LoaderError
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import output_schema, split_steps
 
 

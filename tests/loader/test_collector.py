@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tabfeed.loader.torch.cut import collector_paused
+from tabfeed.loader.tensors.cut import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.torch import TorchAsyncItr, gpu, gpu_buffers
-from tabfeed.loader.torch.cudf_lots import CudfLotReader
-from tabfeed.loader.torch.gpu import on_gpu
-from tabfeed.loader.torch.gpu_lots import bring
+from tabfeed.loader.gpu import buffers, build
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.parquet.cudf_blocks import CudfLotReader
+from tabfeed.loader.gpu.staging import bring
+from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.torch import TorchAsyncItr
 from tests.loader.pretend import Stream, pretend_gpu
 
 ROWS, GROUPS = 33_000, 40  # fewer rows would be read together
@@ -43,10 +44,10 @@ class StandIn(CudfLotReader):
 @pytest.fixture(autouse=True)
 def pretend(monkeypatch):
     pretend_gpu(monkeypatch)
-    monkeypatch.setattr(gpu, "why_not_unpacked", lambda *of: "this is no GPU")
-    monkeypatch.setattr(gpu, "why_not_cudf", lambda *of: None)
-    monkeypatch.setattr(gpu, "CudfLotReader", StandIn)
-    monkeypatch.setattr(gpu_buffers, "_PATIENCE", 20)
+    monkeypatch.setattr(build, "why_not_unpacked", lambda *of: "this is no GPU")
+    monkeypatch.setattr(build, "why_not_cudf", lambda *of: None)
+    monkeypatch.setattr(build, "CudfLotReader", StandIn)
+    monkeypatch.setattr(buffers, "_PATIENCE", 20)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
         return lots
 
     monkeypatch.setattr(CudfLotReader, "_read", decode)
-    monkeypatch.setattr(gpu, "CudfLotReader", CudfLotReader)
+    monkeypatch.setattr(build, "CudfLotReader", CudfLotReader)
     host, other = (
         TorchAsyncItr(dataset, [], ["x"], ["y"], batch_size=2048, shuffle=True, device="cpu")
         for _ in range(2)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.resident.pipeline import resident
+from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
-from tabfeed.loader.torch.gpu import on_gpu
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
-from tabfeed.loader.torch.resident import resident
 from tabfeed.testing.loader import write_rows
 from tests.loader.pretend import pretend_gpu
 

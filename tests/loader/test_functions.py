@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tabfeed.errors import FunctionError
-from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
-from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.testing.loader import write_rows
 from tests.loader.pretend import pretend_gpu
 

@@ -16,15 +16,15 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.columns import Group, Layout
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.plan import Plan
-from tabfeed.loader.torch import Loader, TorchAsyncItr, desk_plan, gpu_buffers
-from tabfeed.loader.torch.desk_plan import DeskPlan
-from tabfeed.loader.torch.gpu import on_gpu
-from tabfeed.loader.torch.gpu_memory import Need, Share, divide
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+from tabfeed.loader.gpu import buffers, staging_plan
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.memory_plan import Need, Share, divide
+from tabfeed.loader.gpu.staging_plan import DeskPlan
+from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.loader.pretend import pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
@@ -75,7 +75,7 @@ def test_the_same_batches(dataset, shuffle, options):
 
 
 def test_more_values_than_32_bits_can_number(dataset, monkeypatch):
-    monkeypatch.setattr(gpu_buffers, "_LARGE", 1)
+    monkeypatch.setattr(buffers, "_LARGE", 1)
     pairs = zip(tuples(dataset), walked(tuples(dataset)), strict=True)
     assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
 
@@ -184,7 +184,7 @@ def test_too_little_memory_for_anything_is_none():
 def test_few_large_lots_are_decoded_by_several_processes_each(
     dataset, monkeypatch, lots, threads, processes, hands
 ):
-    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 16)
+    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 16)
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
     need = Need.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
@@ -196,7 +196,7 @@ def test_few_large_lots_are_decoded_by_several_processes_each(
 
 
 def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
-    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 5)
+    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 5)
     loader = walked(tuples(dataset))
     decoders = loader.feed.recipe.reader._decoders
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
 
 @pytest.mark.parametrize("hands", [1, 3])
 def test_processes_that_decode(dataset, monkeypatch, hands):
-    monkeypatch.setattr(desk_plan, "cpu_count", lambda: 8)
+    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 8)
     loader = walked(tuples(dataset))
     reader = loader.feed.recipe.reader
     assert (reader.processes, reader.hands) == (7, 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tabfeed.loader.gpu_options import GpuOptions
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tabfeed.loader.torch.gpu import on_gpu
 from tabfeed.testing.loader import check_loader
 from tests.loader.pretend import pretend_gpu
 

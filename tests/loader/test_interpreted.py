@@ -17,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 APART = Path(sys.prefix) / "triton"
-FILES = ("tests/loader/test_page_kernel.py", "tests/loader/test_packed_lots.py")
+FILES = (
+    "tests/loader/gpu/parquet/test_page_kernel.py",
+    "tests/loader/gpu/parquet/test_encoded_blocks.py",
+)
 
 
 @pytest.mark.timeout(300)

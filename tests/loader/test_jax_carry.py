@@ -15,10 +15,11 @@ jax = pytest.importorskip("jax")
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning  # noqa: E402
 from tabfeed.loader import EmbeddingOperator, Padding  # noqa: E402
-from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
-from tabfeed.loader.jax import Loader, carry, place  # noqa: E402
-from tabfeed.loader.jax.carry import Carrier, WholeChunks, find_device  # noqa: E402
+from tabfeed.loader.jax import Loader, device_chunks  # noqa: E402
+from tabfeed.loader.jax import transfer as carry  # noqa: E402
+from tabfeed.loader.jax.transfer import Carrier, WholeChunks, find_device  # noqa: E402
 from tabfeed.loader.jax.widths import Widths  # noqa: E402
+from tabfeed.loader.options import GpuOptions  # noqa: E402
 
 ROWS = 1000
 
@@ -71,8 +72,8 @@ def test_batches_cut_on_the_device_are_those_cut_before(
 def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walk on the CPU what is done where both torch and JAX see a GPU."""
     torch = pytest.importorskip("torch")
-    from tabfeed.loader.torch import for_jax
-    from tabfeed.loader.torch.gpu import on_gpu
+    from tabfeed.loader.gpu.build import on_gpu
+    from tabfeed.loader.jax import torch_chunks
     from tests.loader.pretend import pretend_gpu
 
     pretend_gpu(monkeypatch)
@@ -81,7 +82,7 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     here = torch.device("cpu")
     monkeypatch.setattr(
-        for_jax, "on_gpu", lambda feed, device, how, held: on_gpu(feed, here, how, held)
+        torch_chunks, "on_gpu", lambda feed, device, how, held: on_gpu(feed, here, how, held)
     )
 
 
@@ -102,7 +103,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle: bool) -> None:
-    from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+    from tabfeed.loader.gpu.delivery import GpuRecipe
 
     files = narrow()
     plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
@@ -119,7 +120,7 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
 
 
 def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
-    from tabfeed.loader.torch.gpu_recipe import GpuRecipe
+    from tabfeed.loader.gpu.delivery import GpuRecipe
 
     files = narrow()
     plain = Loader(files, 64, True, device_memory=3200)
@@ -139,13 +140,13 @@ def test_memory_is_given_up_if_there_is_none_left(
 ) -> None:
     import torch
 
-    from tabfeed.loader.torch import gpu_chunks, gpu_memory
+    from tabfeed.loader.gpu import gather, memory_plan
 
-    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 64)
     files = narrow()
     small = {"shuffle": True, "buffer_size": 1}  # chunks
     plain, loader = Loader(files, 64, device_memory=3200, **small), Loader(files, 64, **small)
-    real, calls = gpu_chunks.gather_all, []
+    real, calls = gather.gather_all, []
 
     def failing(*arguments: Any) -> Any:
         calls.append(None)
@@ -153,7 +154,7 @@ def test_memory_is_given_up_if_there_is_none_left(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
         return real(*arguments)
 
-    monkeypatch.setattr(gpu_chunks, "gather_all", failing)
+    monkeypatch.setattr(gather, "gather_all", failing)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
         assert same(plain, loader)
     assert isinstance(loader.feed.recipe.maker, WholeChunks)
@@ -168,7 +169,7 @@ def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[di
     from tabfeed.loader.jax import dicts
 
     if case == "no torch":
-        monkeypatch.setattr(place, "find_spec", lambda name: None)
+        monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)
         return {"columns": ["d"]}, "PyTorch, which makes batches on a GPU, is not installed"
     if case == "no CUDA":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -211,7 +212,7 @@ def test_what_torch_does_not_make_says_why(
 
 def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None) -> None:
     """As Keras does for feature columns with so many buckets."""
-    from tabfeed.loader.torch.for_jax import made_by_torch
+    from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     feed = Loader(narrow(), 64, device_memory=3200).feed
     feed.recipe = feed.recipe.finishing(SimpleNamespace(asks=True))
@@ -253,9 +254,9 @@ class Later:
 def test_memory_that_is_given_back_is_not_kept_for_jax(
     torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tabfeed.loader.torch import gpu_memory
+    from tabfeed.loader.gpu import memory_plan
 
-    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 64)
     monkeypatch.setattr(carry, "_first_value", lambda whole: Later())
     plain, loader = Loader(narrow(), 64, device="cpu"), Loader(narrow(), 64, buffer_size=1)
     held, batches = loader.feed.recipe.finish.carry._cutting, iter(loader)
@@ -267,9 +268,9 @@ def test_memory_that_is_given_back_is_not_kept_for_jax(
 
 
 def test_an_error_ends_a_pass(torch_makes_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.loader.torch import gpu_memory
+    from tabfeed.loader.gpu import memory_plan
 
-    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 64)
+    monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 64)
     numbers = np.arange(ROWS)
     numbers[300] = 2**40
     batches = iter(Loader(Dataset({"a": numbers}, npartitions=5), 64, buffer_size=1))
@@ -288,7 +289,7 @@ def test_a_rank_without_rows(torch_makes_chunks: None) -> None:
 
 
 def test_a_larger_buffer_is_more_memory(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 40_000))
+    monkeypatch.setattr(device_chunks, "_memory", lambda device: (40_000, 40_000))
     for larger in ({"device_memory": 25_000}, {"buffer_size": 25_000}):
         assert len(list(Loader(narrow(), 500, **larger))) == 2
     with pytest.raises(LoaderError, match="3 batches of 500 rows"):
@@ -304,16 +305,16 @@ def test_each_of_several_devices_has_a_share(monkeypatch: pytest.MonkeyPatch) ->
         def shard_shape(self, shape: tuple[int]) -> tuple[int]:
             return (shape[0] // 4,)
 
-    monkeypatch.setattr(place, "_memory", lambda device: (device, device // 2))
-    assert place._Place.of(Carrier(), Spread()) == (40, 20, 0.25)
+    monkeypatch.setattr(device_chunks, "_memory", lambda device: (device, device // 2))
+    assert device_chunks._Place.of(Carrier(), Spread()) == (40, 20, 0.25)
 
 
 @pytest.mark.parametrize("given", [{"device_memory": 20_000}, {"device_memory": 0.5}])
 def test_copies_keep_within_memory(
     as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(place, "find_spec", lambda name: None)  # there is no torch
-    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 36_000))
+    monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)  # there is no torch
+    monkeypatch.setattr(device_chunks, "_memory", lambda device: (40_000, 36_000))
     small, plain = Loader(narrow(), 64, True, **given), Loader(narrow(), 64, True, device="cpu")
     assert small.feed.plan.chunk == 3  # steps of 64 rows of 8 bytes, there and cut from there
     assert (small.feed.options.ahead + 2) * 3 * 64 * 2 * 8 <= 20_000
@@ -327,7 +328,7 @@ def test_vectors_count_as_well(as_on_a_gpu: None) -> None:
 
 
 def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_memory", lambda device: (40_000, 2_000))
+    monkeypatch.setattr(device_chunks, "_memory", lambda device: (40_000, 2_000))
     with pytest.raises(LoaderError, match="3 batches of 64 rows take about"):
         Loader(narrow(), 64)
 

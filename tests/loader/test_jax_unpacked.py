@@ -23,9 +23,9 @@ pytest.importorskip("torch")
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
+from tabfeed.loader.gpu import memory_plan
+from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
 from tabfeed.loader.jax import Loader
-from tabfeed.loader.torch import gpu_memory
-from tabfeed.loader.torch.packed_lots import PackedLotReader
 from tests.loader.pretend import pretend_unpacking
 from tests.loader.test_interpreted import APART, ROOT
 from tests.loader.test_jax_carry import pretend_torch_makes_chunks
@@ -40,7 +40,7 @@ interpreted = pytest.mark.skipif(
 def unpacking(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_torch_makes_chunks(monkeypatch)
     pretend_unpacking(monkeypatch)
-    monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 40)
+    monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 40)
 
 
 def unpacked(folder: Path, columns: dict[str, Any], **options: Any) -> Loader:

@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch")
 
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import LoaderError  # noqa: E402
-from tabfeed.loader.jax import Loader, place  # noqa: E402
-from tabfeed.loader.jax.carry import Carrier, WholeChunks  # noqa: E402
-from tabfeed.loader.torch import gpu, gpu_memory  # noqa: E402
-from tabfeed.loader.torch.gpu_recipe import GpuRecipe  # noqa: E402
+from tabfeed.loader.gpu import build, memory_plan  # noqa: E402
+from tabfeed.loader.gpu.delivery import GpuRecipe  # noqa: E402
+from tabfeed.loader.jax import Loader, device_chunks  # noqa: E402
+from tabfeed.loader.jax.transfer import Carrier, WholeChunks  # noqa: E402
 from tests.loader.test_cudf_path import StandIn  # noqa: E402
 from tests.loader.test_jax_carry import pretend_torch_makes_chunks  # noqa: E402
 
@@ -43,13 +43,13 @@ def make(way: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Gives loaders whose batches are made in that way."""
     if way == "whole buffers":
         monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
-        monkeypatch.setattr(place, "find_spec", lambda name: None)
+        monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)
     elif way != "on the CPU":
         pretend_torch_makes_chunks(monkeypatch)
-        monkeypatch.setattr(gpu_memory, "_CHUNK_ROWS", 2 * 32)
-        monkeypatch.setattr(gpu, "why_not_unpacked", lambda *of: "this is no GPU")
-        monkeypatch.setattr(gpu, "why_not_cudf", lambda *of: None)
-        monkeypatch.setattr(gpu, "CudfLotReader", StandIn)
+        monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 32)
+        monkeypatch.setattr(build, "why_not_unpacked", lambda *of: "this is no GPU")
+        monkeypatch.setattr(build, "why_not_cudf", lambda *of: None)
+        monkeypatch.setattr(build, "CudfLotReader", StandIn)
     reader = "cudf" if way == "torch, decoded there" else "auto"
 
     def loader(dataset: Dataset, **options: Any) -> Loader:

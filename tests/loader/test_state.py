@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, StateError
-from tabfeed.loader.plan import Plan
+from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows

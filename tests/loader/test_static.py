@@ -14,7 +14,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.loader.torch.static import StaticBatch
 from tests.loader.pretend import pretend_gpu

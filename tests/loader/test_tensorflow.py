@@ -33,15 +33,15 @@ from tabfeed.errors import (  # noqa: E402
     TabfeedWarning,
 )
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
-from tabfeed.loader.gpu_options import GpuOptions  # noqa: E402
 from tabfeed.loader.keras import sequence as keras_loader  # noqa: E402
-from tabfeed.loader.keras_columns import Embedding, Identity  # noqa: E402
+from tabfeed.loader.keras.columns import Embedding, Identity  # noqa: E402
+from tabfeed.loader.keras.tf_tensors import as_tensor  # noqa: E402
+from tabfeed.loader.options import GpuOptions  # noqa: E402
 from tabfeed.loader.tensorflow import (  # noqa: E402
     KerasSequenceLoader,
     configure_tensorflow,
     memory,
 )
-from tabfeed.loader.tensorflow.tensors import as_tensor  # noqa: E402
 from tabfeed.schema import ColumnSchema, Schema  # noqa: E402
 from tabfeed.trace import ListRecorder, recording  # noqa: E402
 

@@ -14,7 +14,7 @@ import pytest
 from tabfeed.io import Dataset
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
-from tabfeed.profile.through import array_feed
+from tabfeed.profile.collect.baseline import array_feed
 from tests.profile import cases as c
 
 

@@ -16,8 +16,8 @@ from tabfeed.loader.build import build_feed, dict_layout, split_steps
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.ops import LambdaOp, LogOp
 from tabfeed.profile import Profiler, Run, load_run
-from tabfeed.profile.probe import random_state_kept
-from tabfeed.profile.through import _cut
+from tabfeed.profile.collect.baseline import _cut
+from tabfeed.profile.collect.probe import random_state_kept
 from tests.profile import cases as c
 
 

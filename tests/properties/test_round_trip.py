@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed import Dataset
-from tabfeed.io import scatter
-from tabfeed.io.pages import plain_inside
+from tabfeed.io.formats.parquet.page_options import plain_inside
+from tabfeed.io.shuffle import local
 
 _DAY = 86_400
 _YEARS = (-8_000_000_000, 8_000_000_000)  # 1716 to 2223: what Python and nanoseconds can say
@@ -194,8 +194,8 @@ def test_any_table_with_any_options_comes_back(data: st.DataObject) -> None:
     table = data.draw(tables(), "table")
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(scatter, "_LEAST_MEMORY", 64),
-        mock.patch.object(scatter, "_FEWEST_BUCKETS", 3),
+        mock.patch.object(local, "_LEAST_MEMORY", 64),
+        mock.patch.object(local, "_FEWEST_BUCKETS", 3),
     ):
         source = data.draw(sources(table, folder), "source")
         chosen = data.draw(options(source), "options")

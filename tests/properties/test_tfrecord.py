@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, DatasetError, SkippedFileWarning
-from tabfeed.io import tfrecord_walk
-from tabfeed.io.source import ReadOptions
-from tabfeed.io.tfrecord import open_tfrecord
-from tabfeed.io.tfrecord_slow import KINDS, NotAnExampleError, parse_example
-from tests.io.formats import write
+from tabfeed.io.formats.tfrecord import walk
+from tabfeed.io.formats.tfrecord.file import open_tfrecord
+from tabfeed.io.formats.tfrecord.records import KINDS, NotAnExampleError, parse_example
+from tabfeed.io.storage.file_ref import ReadOptions
+from tests.io.data_files import write
 from tests.io.tfrecords import delimited, entry, feature, frames
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
@@ -91,7 +91,7 @@ def comparable(value: Any) -> Any:
 
 
 def read(data: bytes, *, few: int, block_size: int = 2**20) -> pa.Table:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tfrecord_walk, "FEW", few):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(walk, "FEW", few):
         location = write(Path(folder) / "a.tfrecord", data)
         file = open_tfrecord(location, ReadOptions(block_size=block_size))
         return file.read(range(len(file.unit_rows)), file.schema.names)

@@ -93,8 +93,8 @@ class WorksInTheForeground(Good):
     def __iter__(self):
         feed = self.loader.feed
         epoch = feed.plan.epoch(0)
-        from tabfeed.loader.ranks import Place
-        from tabfeed.loader.shared_lots import SharedLots
+        from tabfeed.loader.plan.shard import Place
+        from tabfeed.loader.read.block_window import SharedLots
 
         lots = SharedLots(lambda n: feed.recipe.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):

@@ -19,7 +19,7 @@ import pytest
 import tabfeed as nvt
 from tabfeed import ops
 from tabfeed.errors import ArtefactError, NotFittedError, OperatorError
-from tabfeed.io.temporary import make_locked
+from tabfeed.io.storage.temporary import make_locked
 from tabfeed.ops.base import Inputs
 from tabfeed.workflow import artefact
 

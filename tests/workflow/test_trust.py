@@ -329,7 +329,7 @@ def test_an_operator_that_is_passed(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.ops import registry
+    from tabfeed.ops.graph import registry
 
     monkeypatch.setattr(registry, "_REGISTERED", {})
 

@@ -176,7 +176,7 @@ def test_ids_stay_when_new_data_is_on_disk() -> None:
 
 
 def test_medians_and_statistics_of_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tabfeed.ops.memory._LEAST_KEPT", 0)  # so that counts stay on disk
+    monkeypatch.setattr("tabfeed.ops.state.memory._LEAST_KEPT", 0)  # so that counts stay on disk
     values = np.random.default_rng(0).permutation(4001).astype(float)
     node = (["x"] >> ops.FillMedian()) + (["y"] >> ops.DataStats())
     workflow = nvt.Workflow(node)

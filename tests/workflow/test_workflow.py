@@ -27,7 +27,7 @@ from tabfeed.errors import (
     WorkflowError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.ops.node import iter_nodes
+from tabfeed.ops.graph.node import iter_nodes
 
 DATA = {"c": ["b", "a", "b", None], "x": [1.0, None, 3.0, 5.0], "y": [0, 1, 1, 0]}
 

@@ -124,7 +124,7 @@ def _script(path: str, arguments: list[str]) -> tuple[Profiler, bool]:
     """The profile of a script, and whether it came to its end."""
     from tabfeed.errors import SourceNotFoundError
     from tabfeed.profile import Profiler
-    from tabfeed.profile.auto import watching
+    from tabfeed.profile.collect.script import watching
 
     if not Path(path).is_file():
         raise SourceNotFoundError(f"there is no script {path}")
@@ -172,7 +172,7 @@ def _dataset(
     from tabfeed.io import Dataset
     from tabfeed.loader.options import LoaderOptions
     from tabfeed.profile import Profiler
-    from tabfeed.profile.through import array_feed
+    from tabfeed.profile.collect.baseline import array_feed
 
     if model != "none":
         given = "" if model is None else f", not {model!r},"
@@ -193,7 +193,7 @@ def _dataset(
 def _numbers(dataset: Dataset) -> list[str]:
     """The columns a tensor can hold."""
     from tabfeed.errors import ArgumentError, LoaderError
-    from tabfeed.loader.columns import numpy_dtype
+    from tabfeed.loader.read.arrow_columns import numpy_dtype
 
     kept, left = [], []
     for column in dataset.schema:
@@ -222,7 +222,7 @@ def _drain(prof: Profiler, feed: Any, seconds: float) -> None:
 def _tell(prof: Profiler, save: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
-    from tabfeed.profile.terminal import show
+    from tabfeed.profile.report.terminal import show
 
     if not prof.run.steps.count:
         typer.secho(

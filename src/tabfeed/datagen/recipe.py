@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tabfeed.errors import ArgumentError
 from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.io.commit import Commit
+from tabfeed.io.commit.commit import Commit
 from tabfeed.progress import Bar, progress
 from tabfeed.schema import Schema
 

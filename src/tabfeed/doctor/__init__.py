@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tabfeed.doctor.examine import diagnose
 from tabfeed.doctor.findings import Diagnosis, Finding, Forecast
-from tabfeed.doctor.measuring import Cost
-from tabfeed.doctor.treatment import RewriteOptions, Rewritten, rewrite
+from tabfeed.doctor.measure import Cost
+from tabfeed.doctor.rewriter import RewriteOptions, Rewritten, rewrite
 
 __all__ = [
     "Cost",

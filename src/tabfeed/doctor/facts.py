@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.parquet.page_headers import Page, pages_of
 from tabfeed.io.inspect import ColumnFacts, inspect
-from tabfeed.io.page_headers import Page, pages_of
-from tabfeed.io.parquet import ParquetFile
-from tabfeed.loader.columns import numpy_dtype
-from tabfeed.loader.order_check import sorted_columns
+from tabfeed.loader.read.arrow_columns import numpy_dtype
+from tabfeed.loader.sorted_files import sorted_columns
 from tabfeed.schema import ColumnSchema, Tags
 
 __all__ = ["Column", "Facts", "Pages", "facts_of"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tabfeed.doctor.measuring import Cost
-from tabfeed.profile.words import rate
+from tabfeed.doctor.measure import Cost
+from tabfeed.profile.format import rate
 
 __all__ = ["Diagnosis", "Finding", "Forecast"]
 

@@ -10,8 +10,8 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, BadFileError, UnreadableFileError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.parquet import ParquetFile
-from tabfeed.io.skipping import unannounced
+from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.unreadable import unannounced
 
 __all__ = ["Source", "is_local", "name_of", "open_parquet_files"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from tabfeed.doctor.facts import Facts
 from tabfeed.doctor.findings import Finding
-from tabfeed.doctor.measuring import Cost
+from tabfeed.doctor.measure import Cost
 from tabfeed.doctor.reading import loader_of
 from tabfeed.doctor.sample import Sample
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.plan import Plan
-from tabfeed.loader.quality import shuffle_quality
-from tabfeed.profile.words import count
+from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan.shuffle_quality import shuffle_quality
+from tabfeed.profile.format import count
 
 __all__ = ["rank_load", "skew", "sortedness"]
 

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.dtypes import is_list_type
 from tabfeed.errors import ArgumentError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.parquet import known_nulls
+from tabfeed.io.formats.parquet.file import known_nulls
 from tabfeed.io.partition import Partition
-from tabfeed.loader.base import Feed
-from tabfeed.loader.columns import numpy_dtype
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.readers import PartReader
-from tabfeed.profile.through import array_feed
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.read.arrow_columns import numpy_dtype
+from tabfeed.loader.read.partition_reader import PartReader
+from tabfeed.profile.collect.baseline import array_feed
 from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema.dtypes import is_list_type
 
 __all__ = ["BATCH", "AsNumbers", "loader_of", "parts_of", "readable"]
 

@@ -16,7 +16,7 @@ from tabfeed.doctor.facts import Column, Facts
 from tabfeed.doctor.findings import Finding
 from tabfeed.doctor.sample import Sample
 from tabfeed.doctor.writing import PAGE_BYTES, PAGE_ROWS, Writing, as_codes, filled, without
-from tabfeed.profile.words import count, megabytes, percent
+from tabfeed.profile.format import count, megabytes, percent
 
 __all__ = ["TWIN", "Question", "good_group_rows", "questions"]
 

@@ -16,7 +16,7 @@ from tabfeed.doctor.reading import loader_of, parts_of, readable
 from tabfeed.doctor.writing import NumberedTable
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition, first_rows
-from tabfeed.loader.plan import Plan
+from tabfeed.loader.plan.order import Plan
 
 __all__ = ["Sample", "choose", "take_sample"]
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tabfeed.doctor.findings import Diagnosis, Finding, Forecast
-from tabfeed.doctor.treatment import Rewritten
-from tabfeed.profile.words import count, megabytes, rate
+from tabfeed.doctor.rewriter import Rewritten
+from tabfeed.profile.format import count, megabytes, rate
 
 __all__ = ["report", "show", "show_rewritten"]
 

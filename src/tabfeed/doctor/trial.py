@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tabfeed.doctor.facts import Facts, facts_of
 from tabfeed.doctor.findings import Finding, Forecast
-from tabfeed.doctor.measuring import Times, measure
+from tabfeed.doctor.measure import Times, measure
 from tabfeed.doctor.opening import is_local
 from tabfeed.doctor.reading import loader_of
 from tabfeed.doctor.rules import Question, good_group_rows, questions

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tabfeed.doctor.facts import Facts
 from tabfeed.errors import WriteError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.pages import FAST, plain_inside
+from tabfeed.io.formats.parquet.page_options import FAST, plain_inside
 
 __all__ = [
     "NumberedTable",

@@ -1,6 +1,6 @@
 """One map or reduce on a Dask cluster: what is sent, submitted, waited for, begun again.
 
-What a run holds is sent once, as a `tabfeed.execute.sending.Parcel` that every task takes as an
+What a run holds is sent once, as a `tabfeed.execute.payload.Parcel` that every task takes as an
 argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a GB
 it is itself the result of a task, so that the scheduler can have it made again when every worker
 that held it has died; a larger one is scattered to all workers, and if all die it is sent again.
@@ -29,8 +29,8 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from tabfeed.errors import ClusterError, TabfeedError
-from tabfeed.execute import tasks
-from tabfeed.execute.sending import Parcel
+from tabfeed.execute import dask_tasks
+from tabfeed.execute.payload import Parcel
 
 if TYPE_CHECKING:
     from tabfeed.execute.dask import DaskExecutor
@@ -88,7 +88,7 @@ class Run:
         if len(self.parcel) <= _IN_GRAPH:
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
                 self.sent = self.client.submit(
-                    tasks.receive, self.parcel, key=key, pure=False, priority=1
+                    dask_tasks.receive, self.parcel, key=key, pure=False, priority=1
                 )
         else:
             self.sent = self.client.scatter({key: self.parcel}, broadcast=True)[key]
@@ -107,7 +107,7 @@ class Run:
 
     def call(self, work: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes, Future[Any]]]:
         """Tasks of a map, and what is needed to submit each again."""
-        futures = self.submit_many(tasks.call, work)
+        futures = self.submit_many(dask_tasks.call, work)
         return [(name, item, f) for (name, item), f in zip(work, futures, strict=True)]
 
     def submit_many(

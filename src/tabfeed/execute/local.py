@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError
-from tabfeed.execute.tree import Tree
+from tabfeed.execute.merge_tree import Tree
 
 __all__ = ["Executor", "LocalExecutor"]
 
@@ -37,7 +37,7 @@ class Executor(Protocol):
     ) -> R | None:
         """All of ``partial(item)``, neighbours merged; None if there are no items.
 
-        Which neighbours first is told by `tabfeed.execute.tree`, alike for every executor.
+        Which neighbours first is told by `tabfeed.execute.merge_tree`, alike for every executor.
         """
         ...
 

@@ -32,9 +32,9 @@ from tabfeed.errors import (
     SourceNotFoundError,
     UnreadableFileError,
 )
-from tabfeed.io.filesystem import place_of
+from tabfeed.io.storage.paths import place_of
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.node import iter_nodes
+from tabfeed.ops.graph.node import iter_nodes
 from tabfeed.workflow import Workflow
 
 __all__ = ["WordVectors", "load_word_vectors"]

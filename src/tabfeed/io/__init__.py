@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.io.source import ReadOptions
-from tabfeed.io.writer import Shuffle
+from tabfeed.io.storage.file_ref import ReadOptions
+from tabfeed.io.write.writer import Shuffle
 
 __all__ = ["Dataset", "Partition", "Piece", "ReadOptions", "Shuffle"]

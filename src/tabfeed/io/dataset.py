@@ -16,21 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.arguments import known_arguments
-from tabfeed.column_schema import counted
-from tabfeed.dtypes import as_arrow_type, format_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
-from tabfeed.io import looking
+from tabfeed.io import to_frames
 from tabfeed.io.filters import parse_filters
-from tabfeed.io.opening import open_source
-from tabfeed.io.part_size import block_size, choose_part_size
-from tabfeed.io.partitioned import Partitioned
-from tabfeed.io.remarks import noted, select_columns, types_of, with_remarks
-from tabfeed.io.skipping import Skipped
-from tabfeed.io.source import DEFAULT_NULLS, ReadOptions
-from tabfeed.io.table_map import SelectThen, TableMap
+from tabfeed.io.open import noted, open_source, select_columns, types_of, with_remarks
+from tabfeed.io.partition import block_size, choose_part_size
+from tabfeed.io.partitions import Partitioned, SelectThen, TableMap
+from tabfeed.io.storage.file_ref import DEFAULT_NULLS, ReadOptions
+from tabfeed.io.unreadable import Skipped
 from tabfeed.notebook import box
 from tabfeed.schema import Schema
+from tabfeed.schema.column import counted
+from tabfeed.schema.dtypes import as_arrow_type, format_type
 from tabfeed.user_functions import call
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from tabfeed.io.fileset import FileSet
     from tabfeed.io.filters import Filter
     from tabfeed.io.validate import Report
-    from tabfeed.io.writer import Shuffle
+    from tabfeed.io.write.writer import Shuffle
 
 __all__ = ["Dataset"]
 
@@ -217,26 +215,26 @@ class Dataset(Partitioned):
 
     def to_polars(self) -> pl.DataFrame:
         """All of it in memory, as a Polars frame."""
-        return looking.polars_frame(self, [self.to_arrow()])
+        return to_frames.polars_frame(self, [self.to_arrow()])
 
     compute = to_polars
 
     def to_pandas(self) -> pd.DataFrame:
         """All of it in memory, as a pandas frame."""
-        looking.need("pandas", "pandas", "pandas frames")
+        to_frames.need("pandas", "pandas", "pandas frames")
         return self.to_arrow().to_pandas()
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """As a Dask DataFrame with the same partitions."""
-        return looking.dask_frame(self if columns is None else self.select(columns))
+        return to_frames.dask_frame(self if columns is None else self.select(columns))
 
     def head(self, n: int = 5) -> pl.DataFrame:
         """The first rows, to look at."""
-        return looking.head(self, n)
+        return to_frames.head(self, n)
 
     def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
         """`n` rows drawn without repetition, in the order they have in the data."""
-        return looking.sample(self, n, seed)
+        return to_frames.sample(self, n, seed)
 
     def _empty(self) -> pa.Table:
         if any(c.dtype is None for c in self.schema):
@@ -385,7 +383,7 @@ class Dataset(Partitioned):
         executor
             Who does the work; see `tabfeed.execute.choice` for who does it by default.
         """
-        from tabfeed.io.reshape import shuffle_by_keys
+        from tabfeed.io.write.by_keys import shuffle_by_keys
 
         who = executor or self._executor or current_executor()
         return shuffle_by_keys(
@@ -405,7 +403,7 @@ class Dataset(Partitioned):
         memory_limit: int | float | str | None = None,
     ) -> Dataset:
         """Join two datasets, out of core. The result lies in a temporary folder."""
-        from tabfeed.io.join import JoinKeys, merge
+        from tabfeed.io.shuffle.join import JoinKeys, merge
 
         keys = JoinKeys.of(on, left_on, right_on)
         return merge(left, right, keys, how=how, suffix=suffix, memory_limit=memory_limit)
@@ -481,8 +479,8 @@ class Dataset(Partitioned):
             that made this dataset, else as `tabfeed.execute.choice` says: threads, unless a cluster
             was set.
         """
-        from tabfeed.io.pages import PageOptions
-        from tabfeed.io.writer import WriteOptions, write_parquet
+        from tabfeed.io.formats.parquet.page_options import PageOptions
+        from tabfeed.io.write.writer import WriteOptions, write_parquet
 
         options = WriteOptions(
             shuffle=shuffle,

@@ -35,16 +35,16 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.failures import reading
-from tabfeed.io.fetch import Fetch
+from tabfeed.io.align import combine, conform, join_schemas
 from tabfeed.io.filters import Filter
-from tabfeed.io.frames import MemoryTable
-from tabfeed.io.parquet import HELD_BYTES, STREAM_BYTES, ParquetFile
+from tabfeed.io.formats.memory import MemoryTable
+from tabfeed.io.formats.parquet.file import HELD_BYTES, STREAM_BYTES, ParquetFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
-from tabfeed.io.skipping import CannotRead, SkipList, Skipped
-from tabfeed.io.source import DataFile, Location, OpenFormat, ReadOptions
-from tabfeed.io.unify import combine, conform, join_schemas
+from tabfeed.io.storage.fetch import Fetch
+from tabfeed.io.storage.file_ref import DataFile, Location, OpenFormat, ReadOptions
+from tabfeed.io.storage.read_errors import reading
+from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
 
 __all__ = ["FileSet", "open_files"]

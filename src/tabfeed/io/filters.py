@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.dtypes import holds_union
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
+from tabfeed.schema.dtypes import holds_union
 
 __all__ = ["Filter", "parse_filters"]
 

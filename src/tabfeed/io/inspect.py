@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tabfeed.dtypes import format_type
-from tabfeed.io.parquet import ParquetFile, known_nulls
+from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
+from tabfeed.schema.dtypes import format_type
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
     from tabfeed.io.partition import Piece
-    from tabfeed.io.source import DataFile
+    from tabfeed.io.storage.file_ref import DataFile
     from tabfeed.schema import ColumnSchema
 
 __all__ = ["ColumnFacts", "FileFacts", "Inspection", "inspect"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tabfeed.dtypes import format_type
 from tabfeed.errors import SchemaError
+from tabfeed.schema.dtypes import format_type
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from tabfeed.errors import BadFileError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.failures import reading
 from tabfeed.io.fileset import FileSet
-from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.partition import Piece
-from tabfeed.io.source import DataFile
+from tabfeed.io.storage.file_ref import DataFile
+from tabfeed.io.storage.read_errors import reading
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset

@@ -6,6 +6,6 @@ framework is imported before its own module is.
 
 from __future__ import annotations
 
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 
 __all__ = ["EmbeddingOperator", "Padding"]

@@ -12,21 +12,23 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.parquet import ParquetFile
+from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.parquet.row_sizes import varies
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.io.row_sizes import varies
 from tabfeed.io.whole_units import refuse_large_units
-from tabfeed.loader.base import Feed
-from tabfeed.loader.batch_ops import BatchOp, EmbeddingOperator, Padding
-from tabfeed.loader.buffers import BufferPool
-from tabfeed.loader.cache import with_cache
-from tabfeed.loader.chunk import Chunk, ChunkMaker
-from tabfeed.loader.columns import Group, Layout, numpy_dtype
-from tabfeed.loader.in_order import can_lay
-from tabfeed.loader.lots import LotReader, lot_dtypes
+from tabfeed.loader.assemble.batch_ops import BatchOp, EmbeddingOperator, Padding
+from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
+from tabfeed.loader.assemble.in_order import can_lay
+from tabfeed.loader.cache.partitions import with_cache
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan, most_bytes
-from tabfeed.loader.plan import Plan
-from tabfeed.loader.readers import (
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan.sizing import RowWeights
+from tabfeed.loader.read.arrow_columns import Group, Layout, numpy_dtype
+from tabfeed.loader.read.block_window import Ahead
+from tabfeed.loader.read.blocks import LotReader, lot_dtypes
+from tabfeed.loader.read.buffers import BufferPool
+from tabfeed.loader.read.partition_reader import (
     FineCut,
     PartReader,
     TableFunction,
@@ -34,9 +36,7 @@ from tabfeed.loader.readers import (
     cut_fine,
     place_of,
 )
-from tabfeed.loader.recipe import Recipe
-from tabfeed.loader.row_weights import RowWeights
-from tabfeed.loader.shared_lots import Ahead
+from tabfeed.loader.stages import Recipe
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.user_functions import explain
 

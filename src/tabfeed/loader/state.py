@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tabfeed.errors import StateError
-from tabfeed.loader.plan import LAST, Plan
+from tabfeed.loader.plan.order import LAST, Plan
 
 __all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
 

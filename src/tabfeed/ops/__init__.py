@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.continuous import Clip, FillMissing, LogOp, ReduceDtypeSize
 from tabfeed.ops.embedding import get_embedding_sizes
+from tabfeed.ops.graph.node import Node
+from tabfeed.ops.graph.registry import register
 from tabfeed.ops.groupby import Groupby
-from tabfeed.ops.hashed import Bucketize, DropLowCardinality, HashBucket, HashedCross
-from tabfeed.ops.joins import JoinExternal, JoinGroupby
+from tabfeed.ops.hashing import Bucketize, DropLowCardinality, HashBucket, HashedCross
+from tabfeed.ops.join import JoinExternal, JoinGroupby
 from tabfeed.ops.lists import ListSlice, ValueCount
 from tabfeed.ops.median import FillMedian
 from tabfeed.ops.metadata import (
@@ -26,15 +27,14 @@ from tabfeed.ops.metadata import (
     TagAsUserFeatures,
     TagAsUserID,
 )
-from tabfeed.ops.node import Node
 from tabfeed.ops.normalize import Normalize, NormalizeMinMax
-from tabfeed.ops.registry import register
+from tabfeed.ops.numeric import Clip, FillMissing, LogOp, ReduceDtypeSize
 from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
 from tabfeed.ops.similarity import ColumnSimilarity
 from tabfeed.ops.stats import DataStats
 from tabfeed.ops.target import TargetEncoding
 from tabfeed.ops.text import Tokenize
-from tabfeed.selector import ColumnSelector
+from tabfeed.schema.selector import ColumnSelector
 
 UDF = LambdaOp
 

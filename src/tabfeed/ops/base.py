@@ -29,11 +29,11 @@ import pyarrow as pa
 
 from tabfeed.arguments import refuse_unknown
 from tabfeed.errors import NotFittedError, OperatorError
-from tabfeed.ops.memory import Memory
+from tabfeed.ops.state.memory import Memory
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
-    from tabfeed.ops.node import Node
+    from tabfeed.ops.graph.node import Node
 
 __all__ = ["Inputs", "Operator", "StatOperator", "leafwise", "require_numeric"]
 
@@ -170,7 +170,7 @@ class Operator(metaclass=_Arrow):
 
     def attach(self, parent: Node | None) -> Any:
         """A node of this operator behind `parent`; None if it cannot stand without one."""
-        from tabfeed.ops.node import Node
+        from tabfeed.ops.graph.node import Node
 
         return None if parent is None else Node(self, [parent])
 
@@ -179,13 +179,13 @@ class Operator(metaclass=_Arrow):
         return self
 
     def __rrshift__(self, other: Any) -> Node:
-        from tabfeed.ops.node import Node
+        from tabfeed.ops.graph.node import Node
 
         return Node.of(other) >> self
 
     def __call__(self, frame: Any) -> Any:
         """Apply to a frame directly, outside a workflow."""
-        from tabfeed.ops.apply import apply
+        from tabfeed.ops.graph.run import apply
 
         return apply(self, frame)
 
@@ -279,7 +279,7 @@ class StatOperator(Operator):
 
     def fit(self, frame: Any) -> StatOperator:
         """Fit on a frame directly, outside a workflow."""
-        from tabfeed.ops.apply import fit
+        from tabfeed.ops.graph.run import fit
 
         fit(self, frame)
         return self

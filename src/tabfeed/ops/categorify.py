@@ -17,20 +17,19 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.dtypes import as_arrow_type, is_list_type
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
 from tabfeed.execute import LocalExecutor
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.counting import COUNT, Counter, count_values
 from tabfeed.ops.embedding import embedding_size
-from tabfeed.ops.encoder import OOV, Encoder, Layout, plain_array
-from tabfeed.ops.keys import base_type
-from tabfeed.ops.ranking import Cut, Ranked, grow, rank
-from tabfeed.ops.stored import Stored
+from tabfeed.ops.state.counting import COUNT, Counter, count_values
+from tabfeed.ops.state.encoder import OOV, Encoder, Layout, plain_array, read_vocab, write_vocab
+from tabfeed.ops.state.keys import base_type
+from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.ranking import Cut, Ranked, grow, rank
+from tabfeed.ops.state.vocabulary import Vocabulary
 from tabfeed.ops.types import like
-from tabfeed.ops.vocabs import read_vocab, write_vocab
-from tabfeed.ops.vocabulary import Vocabulary
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
+from tabfeed.schema.dtypes import as_arrow_type, is_list_type
 
 __all__ = ["Categorify"]
 

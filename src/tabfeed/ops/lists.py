@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tabfeed.dtypes import is_list_type
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.nested import list_lengths
+from tabfeed.ops.types import list_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.schema.dtypes import is_list_type
 
 __all__ = ["ListSlice", "ValueCount"]
 

@@ -16,10 +16,10 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
-from tabfeed.ops.continuous import _each, _is_missing, _marks, _with_marks, missing_to_null
-from tabfeed.ops.counting import COUNT, KEY, Counter, count_values
-from tabfeed.ops.keys import unpack
-from tabfeed.ops.stored import Stored
+from tabfeed.ops.numeric import _each, _is_missing, _marks, _with_marks, missing_to_null
+from tabfeed.ops.state.counting import COUNT, KEY, Counter, count_values
+from tabfeed.ops.state.keys import unpack
+from tabfeed.ops.state.memory import Stored
 from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Schema
 

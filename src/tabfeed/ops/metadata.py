@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from tabfeed.ops.base import Inputs
-from tabfeed.ops.loop import Entrance, Loop
-from tabfeed.ops.node import Node, Structural
-from tabfeed.ops.prune import replant
+from tabfeed.ops.graph.node import Node, Structural
+from tabfeed.ops.graph.prune import replant
+from tabfeed.ops.graph.subgraph import Entrance, Loop
 from tabfeed.schema import Schema, Tags
 
 __all__ = [

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
-from tabfeed.ops.continuous import _each, _floats
-from tabfeed.ops.moments import Moments, collect_moments, merge_moments, spread
+from tabfeed.ops.numeric import _each, _floats
+from tabfeed.ops.state.moments import Moments, collect_moments, merge_moments, spread
 from tabfeed.ops.types import float_type, polars_type
 from tabfeed.schema import Schema
 

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.dtypes import as_arrow_type
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.execute.forks import refuse_forked
 from tabfeed.ops.base import Inputs, Operator, require_numeric
-from tabfeed.ops.continuous import missing_to_null
+from tabfeed.ops.numeric import missing_to_null
 from tabfeed.ops.types import polars_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.schema.dtypes import as_arrow_type
 from tabfeed.user_functions import call
 
 __all__ = ["DifferenceLag", "Dropna", "Filter", "LambdaOp", "Rename"]

@@ -10,13 +10,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.dtypes import format_type
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.counting import Counter, count_values
-from tabfeed.ops.keys import base_type, flatten
-from tabfeed.ops.moments import collect_moments, merge_moments, spread
-from tabfeed.ops.stored import Stored
+from tabfeed.ops.state.counting import Counter, count_values
+from tabfeed.ops.state.keys import base_type, flatten
+from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.moments import collect_moments, merge_moments, spread
 from tabfeed.schema import ColumnSchema
+from tabfeed.schema.dtypes import format_type
 
 __all__ = ["DataStats"]
 

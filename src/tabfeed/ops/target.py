@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
-from tabfeed.ops.groupstats import key_names
-from tabfeed.ops.keyed import GroupLookup, KeyedOperator
-from tabfeed.ops.node import to_polars
+from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.group_base import GroupLookup, KeyedOperator
 from tabfeed.ops.rows import as_list
-from tabfeed.ops.stored import Stored
+from tabfeed.ops.state.group_stats import key_names
+from tabfeed.ops.state.memory import Stored
 from tabfeed.ops.types import float_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 

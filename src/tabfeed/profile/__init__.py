@@ -15,9 +15,9 @@
 
 from __future__ import annotations
 
-from tabfeed.profile.compare import Comparison, compare
-from tabfeed.profile.findings import Verdict
+from tabfeed.profile.analyse.findings import Verdict
 from tabfeed.profile.profiler import Profiler
+from tabfeed.profile.report.compare import Comparison, compare
 from tabfeed.profile.run import Run, load_run
 
 __all__ = ["Comparison", "Profiler", "Run", "Verdict", "compare", "load_run"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 
-from tabfeed.profile.passes import Pass
+from tabfeed.profile.collect.batches import Pass
 from tabfeed.profile.profiler import Profiler
 
 # fastai's, of torch: not the user's to mend

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tabfeed.profile.passes import Pass
+from tabfeed.profile.collect.batches import Pass
 from tabfeed.profile.profiler import Profiler
 from tabfeed.profile.run import Part
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from tabfeed.profile.passes import Pass
+from tabfeed.profile.collect.batches import Pass
 from tabfeed.profile.profiler import Profiler
 
 __all__ = ["ProfilerCallback"]

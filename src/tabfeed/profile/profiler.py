@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any
 
 from tabfeed.errors import ArgumentError
-from tabfeed.profile import ceiling, probe, through
-from tabfeed.profile.findings import Verdict
-from tabfeed.profile.gpu import CudaMarks, Nvml, may_use_cuda
-from tabfeed.profile.passes import Pass, Phase, Watch
+from tabfeed.profile.analyse.findings import Verdict
+from tabfeed.profile.analyse.summary import Recorded, summarise
+from tabfeed.profile.analyse.verdict import judge
+from tabfeed.profile.collect import baseline, ceiling, probe
+from tabfeed.profile.collect.accelerator import CudaMarks, Nvml, may_use_cuda
+from tabfeed.profile.collect.batches import Pass, Phase, Watch
+from tabfeed.profile.collect.sampler import Sampler
+from tabfeed.profile.collect.spans import SpanLog
 from tabfeed.profile.run import Ceiling, Part, Run
-from tabfeed.profile.sampler import Sampler
-from tabfeed.profile.spans import SpanLog
-from tabfeed.profile.summary import Recorded, summarise
-from tabfeed.profile.verdict import judge
 from tabfeed.trace import recording, span
 
 __all__ = ["Profiler"]
@@ -204,7 +204,7 @@ class Profiler:
         with probe.random_state_kept():
             run = replace(run, parts=tuple(_parts(source, run)))
             if run.loader.kind != "tabfeed":
-                run = replace(run, through=through.measure(batch))
+                run = replace(run, through=baseline.measure(batch))
         return run
 
     @property
@@ -214,7 +214,7 @@ class Profiler:
 
     def report(self) -> str:
         """The report as text."""
-        from tabfeed.profile.terminal import report
+        from tabfeed.profile.report.terminal import report
 
         return report(self.run)
 
@@ -224,7 +224,7 @@ class Profiler:
         A web page holds everything it needs and opens offline; JSON can be compared with others
         later.
         """
-        from tabfeed.profile.page import page
+        from tabfeed.profile.report.page import page
 
         path = Path(path)
         forms = {

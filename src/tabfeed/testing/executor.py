@@ -1,7 +1,7 @@
 """`check_executor`: what every executor promises, yours too.
 
 Results come in the order of the items; summaries are merged in the order that
-`tabfeed.execute.tree` tells; errors arrive and leave the executor usable; whatever a workflow
+`tabfeed.execute.merge_tree` tells; errors arrive and leave the executor usable; whatever a workflow
 learns and writes is, byte for byte, what the threads of this machine learn and write.
 """
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, TabfeedError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.execute.tree import Tree
+from tabfeed.execute.merge_tree import Tree
 from tabfeed.io import Dataset
 from tabfeed.workflow import Workflow
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 from tabfeed.errors import NotFittedError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.ops.apply import as_lazy, open_frame
 from tabfeed.ops.base import Operator, StatOperator
-from tabfeed.ops.memory import Memory
-from tabfeed.ops.node import Node
-from tabfeed.ops.plan import Plan
+from tabfeed.ops.graph.node import Node
+from tabfeed.ops.graph.plan import Plan
+from tabfeed.ops.graph.run import as_lazy, open_frame
+from tabfeed.ops.state.memory import Memory
 from tabfeed.workflow import Workflow
 
 __all__ = ["assert_tables_match", "check_op"]

@@ -5,7 +5,7 @@ schema and the nodes; ``tables/`` what operators learned; ``checksums.json`` siz
 of every file. No pickle. Loading checks every file before it looks at any, opens nothing
 outside the folder, and executes nothing from it: operators come from a registry, and functions only
 from modules that the caller trusts (`tabfeed.workflow.trust`). A folder may come from anywhere, so
-every value is checked (`tabfeed.workflow.shape`), and whatever is wrong in one is an
+every value is checked (`tabfeed.workflow.artefact_schema`), and whatever is wrong in one is an
 `tabfeed.errors.ArtefactError` that names the place.
 
 A folder is written under another name and renamed when it is whole, so a killed save
@@ -35,12 +35,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tabfeed.errors import ArtefactError, MissingExtraError, TabfeedError, WriteError
-from tabfeed.io.temporary import make_locked, remove_strays
+from tabfeed.io.storage.temporary import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.node import Node, iter_nodes
-from tabfeed.ops.plan import Plan
+from tabfeed.ops.graph.node import Node, iter_nodes
+from tabfeed.ops.graph.plan import Plan
 from tabfeed.schema import Schema
-from tabfeed.workflow.shape import (
+from tabfeed.workflow.artefact_schema import (
     check_body,
     check_checksums,
     check_params,

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.dtypes import is_list_type
 from tabfeed.errors import SchemaError
-from tabfeed.ops.plan import kind_of
+from tabfeed.ops.graph.plan import kind_of
+from tabfeed.schema.dtypes import is_list_type
 
 __all__ = ["cast_numbers", "is_number", "value_converter"]
 

@@ -24,9 +24,9 @@ import numpy as np
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, ArtefactError
 from tabfeed.ops.base import Operator
-from tabfeed.ops.loop import Entrance, Loop
-from tabfeed.ops.node import Asked, Concat, Exclude, Selection, Subset
-from tabfeed.ops.registry import class_name, registered
+from tabfeed.ops.graph.node import Asked, Concat, Exclude, Selection, Subset
+from tabfeed.ops.graph.registry import class_name, registered
+from tabfeed.ops.graph.subgraph import Entrance, Loop
 
 __all__ = ["Trust", "find_calls", "import_path", "is_own", "operator_name"]
 

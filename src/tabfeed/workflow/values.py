@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabfeed.budget import free_memory
-from tabfeed.dtypes import as_arrow_type, format_type, parse_type
 from tabfeed.errors import ArtefactError, SchemaError
-from tabfeed.ops.stored import Stored
-from tabfeed.selector import ColumnSelector
+from tabfeed.ops.state.memory import Stored
+from tabfeed.schema.dtypes import as_arrow_type, format_type, parse_type
+from tabfeed.schema.selector import ColumnSelector
 from tabfeed.workflow.trust import Trust, import_path
 
 __all__ = ["Reader", "Writer"]

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
-from tabfeed.column_schema import counted
 from tabfeed.errors import (
     ArgumentError,
     ColumnNotFoundError,
@@ -21,26 +20,27 @@ from tabfeed.errors import (
 )
 from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
-from tabfeed.io.elsewhere import is_remote
+from tabfeed.io.shuffle.distributed import is_remote
 from tabfeed.notebook import box
-from tabfeed.ops.apply import open_frame
 from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.loop import Loop
-from tabfeed.ops.memory import Memory
+from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
+from tabfeed.ops.graph.plan import Plan
+from tabfeed.ops.graph.run import open_frame
+from tabfeed.ops.graph.subgraph import Loop
 from tabfeed.ops.metadata import Subgraph
-from tabfeed.ops.node import Concat, Node, Selection, iter_nodes
-from tabfeed.ops.plan import Plan
+from tabfeed.ops.state.memory import Memory
 from tabfeed.schema import Schema
-from tabfeed.workflow.fitting import (
+from tabfeed.schema.column import counted
+from tabfeed.workflow.compiled import Program
+from tabfeed.workflow.fit import (
     first_shuffle,
     fit_graph,
     shuffled,
     small_partitions,
     unchanged_on_failure,
 )
-from tabfeed.workflow.neighbours import WithNeighbours, need_neighbours
-from tabfeed.workflow.program import Program
+from tabfeed.workflow.halo import WithNeighbours, need_neighbours
 
 __all__ = ["Workflow"]
 

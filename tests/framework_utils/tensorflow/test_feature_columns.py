@@ -17,7 +17,7 @@ from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import ArgumentError, SourceNotFoundError  # noqa: E402
 from tabfeed.framework_utils.tensorflow import make_feature_column_workflow  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures, LinearFeatures  # noqa: E402
-from tabfeed.loader.keras_columns import Embedding, Identity, Indicator, Numeric  # noqa: E402
+from tabfeed.loader.keras.columns import Embedding, Identity, Indicator, Numeric  # noqa: E402
 from tabfeed.loader.tensorflow import KerasSequenceLoader  # noqa: E402
 
 fc = tf.feature_column

@@ -15,7 +15,7 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("SavedModels are TensorFlow's", allow_module_level=True)
 
 from tabfeed.framework_utils.tensorflow import layers, savedmodel  # noqa: E402
-from tabfeed.loader.keras_columns import (  # noqa: E402
+from tabfeed.loader.keras.columns import (  # noqa: E402
     Bucketized,
     Embedding,
     Identity,

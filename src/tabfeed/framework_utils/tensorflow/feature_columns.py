@@ -25,7 +25,7 @@ from typing import Any
 
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, SourceNotFoundError
-from tabfeed.loader.keras_columns import (
+from tabfeed.loader.keras.columns import (
     Bucketized,
     Categories,
     Column,
@@ -34,7 +34,7 @@ from tabfeed.loader.keras_columns import (
     Numeric,
     read_column,
 )
-from tabfeed.ops.node import Node
+from tabfeed.ops.graph.node import Node
 from tabfeed.workflow import Workflow
 
 __all__ = ["make_feature_column_workflow"]

@@ -14,18 +14,17 @@ import numpy.typing as npt
 from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.base import EpochIterator
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.base_loader import Door
 from tabfeed.loader.build import build_feed
-from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.columns import Group
-from tabfeed.loader.dicts import DictColumns, split_targets
-from tabfeed.loader.door import Door
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.jax.carry import Carrier, find_device
-from tabfeed.loader.jax.place import on_device
+from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.jax.device_chunks import on_device
+from tabfeed.loader.jax.transfer import Carrier, find_device
 from tabfeed.loader.jax.widths import as_wide_as_jax
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.order_check import warn_if_sorted
+from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.pipeline import EpochIterator
+from tabfeed.loader.read.arrow_columns import Group
+from tabfeed.loader.sorted_files import warn_if_sorted
 
 __all__ = ["Loader"]
 
@@ -173,7 +172,7 @@ class Loader(Door):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.gpu_options.GpuOptions`. `reader` has a meaning where PyTorch sees the
+        See `tabfeed.loader.options.GpuOptions`. `reader` has a meaning where PyTorch sees the
         GPU as well, and makes chunks there; if it does not, `reader_choice` says why. ``"auto"`` is
         ``"arrow"`` here.
 

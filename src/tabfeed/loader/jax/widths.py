@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.columns import Group, fits
+from tabfeed.loader.read.arrow_columns import Group, fits
 
 __all__ = ["Widths", "as_wide_as_jax"]
 

@@ -27,6 +27,6 @@ except ImportError as e:
     raise MissingExtraError("keras", "Keras loaders") from e
 
 from tabfeed.loader.keras.sequence import KerasSequenceLoader
-from tabfeed.loader.keras.validater import KerasSequenceValidater
+from tabfeed.loader.keras.trainer import KerasSequenceValidater
 
 __all__ = ["KerasSequenceLoader", "KerasSequenceValidater"]

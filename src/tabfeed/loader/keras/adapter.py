@@ -19,12 +19,12 @@ from typing import Any
 import keras
 
 from tabfeed.errors import ArgumentError, StateError
-from tabfeed.loader.base import EpochIterator, Feed, Mark
-from tabfeed.loader.door import Door
+from tabfeed.loader.base_loader import Door
+from tabfeed.loader.keras.fields import Array, Field
+from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.keras.trainer import labels_by_name
-from tabfeed.loader.keras_fields import Array, Field
-from tabfeed.loader.keras_roles import Roles
-from tabfeed.loader.recipe import Recipe
+from tabfeed.loader.pipeline import EpochIterator, Feed, Mark
+from tabfeed.loader.stages import Recipe
 from tabfeed.loader.state import Position
 
 try:
@@ -211,7 +211,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         The first begins now, while Keras builds what will take it. The dataset is made once: that
         takes as long as some hundred thousand rows, and ``evaluate`` asks after every epoch.
         """
-        from tabfeed.loader.tensorflow.data import make_dataset
+        from tabfeed.loader.keras.tf_data import make_dataset
 
         by_name = labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
@@ -234,7 +234,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
         length, since its first pass is shorter than the next ones.
         """
-        from tabfeed.loader.tensorflow.data import make_dataset
+        from tabfeed.loader.keras.tf_data import make_dataset
 
         whole = self.feed.upcoming.step == 0
 

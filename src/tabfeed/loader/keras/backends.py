@@ -19,9 +19,9 @@ import keras
 import numpy as np
 
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.base import Feed
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.keras_fields import Array, Field
+from tabfeed.loader.keras.fields import Array, Field
+from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.pipeline import Feed
 
 __all__ = ["Tensors", "device_scope", "find_device", "find_tensors"]
 
@@ -118,7 +118,7 @@ def _on_tensorflow(device: int | str) -> str:
 
 
 def _on_torch(device: int | str) -> str:
-    from tabfeed.loader.torch.devices import check_device, choose_device
+    from tabfeed.loader.gpu.devices import check_device, choose_device
 
     found = choose_device(_name(device).replace("gpu", "cuda"))
     if found.type == "cuda":
@@ -131,7 +131,7 @@ def _on_torch(device: int | str) -> str:
 
 
 def _on_jax(device: int | str) -> str:
-    from tabfeed.loader.jax.carry import find_device as find
+    from tabfeed.loader.jax.transfer import find_device as find
 
     found = find(_name(device) if isinstance(device, str) else device)
     return f"{found.platform}:{found.id}"
@@ -142,13 +142,13 @@ def _on_jax(device: int | str) -> str:
 
 def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
     """TensorFlow copies to a GPU what a step needs itself."""
-    from tabfeed.loader.tensorflow.tensors import build_entry, put, put_on_device
+    from tabfeed.loader.keras.tf_tensors import build_entry, put, put_on_device
 
     return Tensors(put if device is None else put_on_device, build_entry)
 
 
 def _torch(device: str | None, options: GpuOptions) -> Tensors:
-    from tabfeed.loader.torch.carry import Carrier
+    from tabfeed.loader.gpu.transfer import Carrier
 
     carry = Carrier(_lies_in(device))
 
@@ -156,7 +156,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
         return [carry(array) for array in arrays]
 
     def place(feed: Feed[Any]) -> Feed[Any]:
-        from tabfeed.loader.torch.gpu import on_gpu
+        from tabfeed.loader.gpu.build import on_gpu
 
         return on_gpu(feed, carry.device, options)
 
@@ -168,8 +168,8 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
 
 
 def _jax(device: str | None, options: GpuOptions) -> Tensors:
-    from tabfeed.loader.jax.carry import Carrier
-    from tabfeed.loader.jax.place import on_device
+    from tabfeed.loader.jax.device_chunks import on_device
+    from tabfeed.loader.jax.transfer import Carrier
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 

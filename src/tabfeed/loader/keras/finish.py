@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from tabfeed.loader.chunk import Chunk
+from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.keras.backends import Tensors, device_scope
-from tabfeed.loader.keras_fields import PARTS, Array, Cutter, Field
+from tabfeed.loader.keras.fields import PARTS, Array, Cutter, Field
 
 __all__ = ["Finish", "weights_of"]
 

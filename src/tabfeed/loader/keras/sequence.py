@@ -12,16 +12,15 @@ from tabfeed.budget import parse_bytes
 from tabfeed.errors import ArgumentError
 from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.base import Feed
 from tabfeed.loader.build import build_feed, output_schema, table_steps
-from tabfeed.loader.gpu_options import GpuOptions
 from tabfeed.loader.keras.adapter import KerasFeed
 from tabfeed.loader.keras.backends import find_device, find_tensors
+from tabfeed.loader.keras.fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras.finish import Finish
-from tabfeed.loader.keras_fields import Cutter, ListForms, make_layout
-from tabfeed.loader.keras_roles import find_roles
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.order_check import warn_if_sorted
+from tabfeed.loader.keras.roles import find_roles
+from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.schema import Schema
 
 __all__ = ["KerasSequenceLoader"]
@@ -80,7 +79,7 @@ class KerasSequenceLoader(KerasFeed):
     seed, last, streams, host_memory, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.gpu_options.GpuOptions`; without a GPU, and on TensorFlow, which copies
+        See `tabfeed.loader.options.GpuOptions`; without a GPU, and on TensorFlow, which copies
         to a GPU itself, they mean nothing. On JAX ``"auto"`` is ``"arrow"``.
 
     Examples

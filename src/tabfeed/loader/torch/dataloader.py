@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tabfeed.errors import ArgumentError, LoaderError, StateError
-from tabfeed.loader.torch.feed import TorchFeed
+from tabfeed.loader.torch.base import TorchFeed
 from tabfeed.notebook import box
 from tabfeed.user_functions import Guarded
 

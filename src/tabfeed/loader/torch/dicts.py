@@ -11,22 +11,21 @@ import torch
 
 from tabfeed.arguments import known_arguments
 from tabfeed.io.dataset import Dataset
+from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import build_feed
-from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.dicts import DictColumns, split_targets
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.torch.cut import (
+from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.gpu.devices import choose_device
+from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.tensors.cut import (
     as_tensor,
     batch_sizes,
     collector_paused,
     cut_lists,
 )
-from tabfeed.loader.torch.devices import choose_device
-from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
+from tabfeed.loader.tensors.scripted import cut_all
+from tabfeed.loader.torch.base import TorchFeed, rank_and_world
 from tabfeed.loader.torch.lists import ListForm, list_form
-from tabfeed.loader.torch.one_call import cut_all
 from tabfeed.loader.torch.static import StaticBatch, ragged_after
 from tabfeed.user_functions import explain
 
@@ -130,7 +129,7 @@ class Loader(TorchFeed):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.gpu_options.GpuOptions`; without a GPU they mean nothing. With
+        See `tabfeed.loader.options.GpuOptions`; without a GPU they mean nothing. With
         ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
     static_batch
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.columns import Layout
+from tabfeed.loader.read.arrow_columns import Layout
 
 __all__ = ["LIST_FORMS", "ListForm", "list_form"]
 

@@ -22,11 +22,11 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.base import EpochIterator, Feed
-from tabfeed.loader.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import Steps
-from tabfeed.loader.columns import Layout
-from tabfeed.loader.torch.nest import tensors_in, with_tensors
+from tabfeed.loader.pipeline import EpochIterator, Feed
+from tabfeed.loader.read.arrow_columns import Layout
+from tabfeed.loader.tensors.tree import tensors_in, with_tensors
 
 __all__ = ["StaticBatch", "StaticIterator", "check_full", "ragged_after"]
 

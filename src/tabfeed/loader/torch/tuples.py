@@ -16,18 +16,17 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.base_loader import line
 from tabfeed.loader.build import build_feed, matrix_layout, output_schema, table_steps
-from tabfeed.loader.chunk import Chunk
-from tabfeed.loader.columns import Lists
-from tabfeed.loader.gpu_options import GpuOptions
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.order_check import warn_if_sorted
-from tabfeed.loader.telling import line
-from tabfeed.loader.torch.cut import as_tensor, batch_sizes, cut_lists, cut_rows
-from tabfeed.loader.torch.devices import choose_device
-from tabfeed.loader.torch.feed import TorchFeed, rank_and_world
-from tabfeed.loader.torch.one_call import cut_all
-from tabfeed.loader.torch.ragged import longest_row, pad_any
+from tabfeed.loader.gpu.devices import choose_device
+from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.read.arrow_columns import Lists
+from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.tensors.cut import as_tensor, batch_sizes, cut_lists, cut_rows
+from tabfeed.loader.tensors.ragged import longest_row, pad_any
+from tabfeed.loader.tensors.scripted import cut_all
+from tabfeed.loader.torch.base import TorchFeed, rank_and_world
 from tabfeed.schema import Schema, Tags
 
 __all__ = ["TorchAsyncItr"]
@@ -145,7 +144,7 @@ class TorchAsyncItr(TorchFeed):
     seed, last, streams, host_memory, buffer_size, cache, threads, depth
         See `tabfeed.loader.options.LoaderOptions`.
     reader, device_memory
-        See `tabfeed.loader.gpu_options.GpuOptions`; without a GPU they mean nothing. With
+        See `tabfeed.loader.options.GpuOptions`; without a GPU they mean nothing. With
         ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
     static_batch
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see

@@ -15,7 +15,7 @@ if keras.backend.backend() != "tensorflow":
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures, LinearFeatures  # noqa: E402
-from tabfeed.loader.keras_columns import (  # noqa: E402
+from tabfeed.loader.keras.columns import (  # noqa: E402
     Bucketized,
     Embedding,
     Identity,

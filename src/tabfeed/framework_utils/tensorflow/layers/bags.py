@@ -18,7 +18,7 @@ import keras
 from keras import ops
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.keras_columns import Bucketized, Categories
+from tabfeed.loader.keras.columns import Bucketized, Categories
 
 __all__ = ["Bag", "combine", "look_up", "make_bag"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.keras_columns import (
+from tabfeed.loader.keras.columns import (
     Bucketized,
     Column,
     Embedding,

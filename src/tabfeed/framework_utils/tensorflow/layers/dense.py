@@ -21,7 +21,7 @@ from tabfeed.framework_utils.tensorflow.layers.config import (
     columns_to_config,
     table_initializer,
 )
-from tabfeed.loader.keras_columns import (
+from tabfeed.loader.keras.columns import (
     Bucketized,
     Categories,
     Column,
@@ -116,7 +116,7 @@ class DenseFeatures(FeatureLayer):
     ----------
     feature_columns
         `tf.feature_column` objects: `embedding_column`, `indicator_column`, `numeric_column`,
-        `bucketized_column`; or those of `tabfeed.loader.keras_columns`.
+        `bucketized_column`; or those of `tabfeed.loader.keras.columns`.
     aggregation
         ``"concat"``: ``(N, sum of widths)``. ``"stack"``: ``(N, columns, width)``, one width.
     mask_zero

@@ -10,7 +10,7 @@ from keras import ops
 
 from tabfeed.framework_utils.tensorflow.layers.bags import combine, flat_numbers, look_up
 from tabfeed.framework_utils.tensorflow.layers.dense import FeatureLayer, _rows
-from tabfeed.loader.keras_columns import Column, Embedding, Numeric, categories_of
+from tabfeed.loader.keras.columns import Column, Embedding, Numeric, categories_of
 
 __all__ = ["LinearFeatures"]
 
@@ -31,7 +31,7 @@ class LinearFeatures(FeatureLayer):
 
     Examples
     --------
-    >>> from tabfeed.loader.keras_columns import Identity
+    >>> from tabfeed.loader.keras.columns import Identity
     >>> layer = LinearFeatures([Identity("C1", 10), Numeric("I1")])
     >>> layer({"C1": ops.array([[1], [2]]), "I1": ops.array([[0.5], [1.5]])}).shape[1]
     1

@@ -1,0 +1,243 @@
+"""`rewrite`: the same rows in files that a loader reads fast.
+
+Rows are dealt out evenly: files hold equally many, give or take a row group. Partitions of the size
+of a row group stream through, so memory is bounded by a few of them and by what a full shuffle is
+allowed. The folder appears when all of it is whole. Before writing, a sample tells what it will
+gain; afterwards the files themselves are read against the old ones.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tabfeed.doctor.findings import Forecast
+from tabfeed.doctor.measure import Cost
+from tabfeed.doctor.opening import Source, is_local, open_parquet_files
+from tabfeed.doctor.rules import good_group_rows
+from tabfeed.doctor.trial import Subject, read_in_turn, try_out
+from tabfeed.errors import ArgumentError, BadFileError, WriteError
+from tabfeed.io.commit.commit import Commit
+from tabfeed.io.dataset import Dataset
+from tabfeed.io.storage.paths import Place, place_of
+from tabfeed.profile.format import count, megabytes, rate
+
+__all__ = ["RewriteOptions", "Rewritten", "rewrite"]
+
+_GROUPS_A_FILE = 8
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """How to write.
+
+    Parameters
+    ----------
+    layout
+        "fast" for plain, uncompressed pages; "compact" for small files.
+    row_group_rows
+        Most rows in a row group; about 64 MiB of them, a million at most, by default.
+    rows_per_file
+        About how many rows a file has; eight row groups by default.
+    shuffle
+        None to keep the order, or "per_partition", "per_worker" or "full".
+    seed
+        Of the shuffle.
+    memory_limit
+        What a full shuffle may hold in memory; a quarter of what is free by default.
+    """
+
+    layout: Literal["fast", "compact"] = "fast"
+    row_group_rows: int | None = None
+    rows_per_file: int | None = None
+    shuffle: str | None = None
+    seed: int = 0
+    memory_limit: int | float | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("row_group_rows", "rows_per_file"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name} is {value}; it must be 1 or more")
+        if self.layout not in ("fast", "compact"):
+            raise ArgumentError(f'layout is {self.layout!r}; it must be "fast" or "compact"')
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What was written, and what it gained.
+
+    Attributes
+    ----------
+    dataset
+        The new files.
+    stored, stored_before
+        Bytes of the new files and of the old ones.
+    forecast
+        What a sample foretold.
+    measured
+        How many times as fast the new files are read; None where they are not on this machine.
+    rows_per_second
+        Of the old files.
+    """
+
+    dataset: Dataset
+    stored: int
+    stored_before: int
+    forecast: Forecast
+    measured: Cost | None
+    rows_per_second: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "rows": self.dataset.num_rows,
+            "files": len(self.dataset.files),
+            "bytes": self.stored,
+            "bytes_before": self.stored_before,
+            "predicted_gain": self.forecast.gain.ratio,
+            "measured_gain": None if self.measured is None else self.measured.ratio,
+            "predicted_size": self.forecast.size,
+            "measured_size": self.stored / self.stored_before,
+            "rows_per_second_before": self.rows_per_second,
+        }
+
+    def __str__(self) -> str:
+        found = self.measured
+        told = "nothing: not on this machine" if found is None else f"{found.ratio:.2f} times"
+        now = "" if found is None else f", {rate(self.rows_per_second * found.ratio)}"
+        return (
+            f"{count(self.dataset.num_rows)} rows in {count(len(self.dataset.files))} files\n"
+            f"reads as fast: predicted {self.forecast.gain.ratio:.2f} times, measured {told}{now}\n"
+            f"as large: predicted {self.forecast.size:.2f} times, measured "
+            f"{self.stored / self.stored_before:.2f} times, {megabytes(self.stored)}"
+        )
+
+
+def rewrite(
+    data: Source,
+    out: str | os.PathLike[str],
+    options: RewriteOptions | None = None,
+    *,
+    overwrite: bool = False,
+    skip_bad: bool = False,
+    seconds: float = 3.0,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Rewritten:
+    """Write Parquet files again so that a loader reads them fast, and tell what was gained.
+
+    Parameters
+    ----------
+    data
+        A path, a list of paths, a glob, a folder, a URL, or a `Dataset`.
+    out
+        The folder to write; it must not hold a dataset, unless `overwrite` is True.
+    options
+        How to write; plain pages, the order kept, by default.
+    overwrite
+        Replace the dataset that is there.
+    skip_bad
+        Go on without the files that cannot be opened.
+    seconds
+        About how long to measure, before and again after.
+    storage_options
+        For URLs, passed to the filesystem.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tabfeed import Dataset
+    >>> old, new = tempfile.mkdtemp(), tempfile.mkdtemp()
+    >>> _ = Dataset({"x": list(range(1000))}).to_parquet(old)
+    >>> told = rewrite(old, new, RewriteOptions(rows_per_file=250), seconds=0.1)
+    >>> len(told.dataset.files), told.dataset.to_arrow()["x"].to_pylist() == list(range(1000))
+    (4, True)
+    """
+    chosen = options or RewriteOptions()
+    Commit(out, overwrite=overwrite, storage_options=storage_options).check()
+    dataset, bad = open_parquet_files(data, storage_options)
+    _refuse_bad(bad, skip=skip_bad)
+    if not dataset.num_rows:
+        raise ArgumentError("there are no rows to write")
+    old = Subject.of(dataset)
+    before = try_out(
+        old, seconds, layouts=[chosen.layout], group_rows=chosen.row_group_rows, ask=False
+    )
+    forecast = before.forecasts[0]
+    _refuse_full_disk(place_of(out, storage_options), int(forecast.size * old.facts.stored))
+    written = _write(old, out, chosen, overwrite=overwrite, storage_options=storage_options)
+    new = Subject.of(written)
+    return Rewritten(
+        dataset=written,
+        stored=new.facts.stored,
+        stored_before=old.facts.stored,
+        forecast=forecast,
+        measured=_measure(old, new, seconds),
+        rows_per_second=before.rows_per_second,
+    )
+
+
+def _write(
+    old: Subject,
+    out: str | os.PathLike[str],
+    options: RewriteOptions,
+    *,
+    overwrite: bool,
+    storage_options: Mapping[str, Any] | None,
+) -> Dataset:
+    rows = old.facts.rows
+    group_rows = options.row_group_rows or good_group_rows(old.facts)
+    if options.rows_per_file is not None:
+        group_rows = min(group_rows, options.rows_per_file)
+    groups = -(-rows // group_rows)
+    files = -(-rows // (options.rows_per_file or _GROUPS_A_FILE * group_rows))
+    return old.dataset.repartition(npartitions=max(groups, files)).to_parquet(
+        out,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        output_files=files,
+        row_group_size=group_rows,
+        layout=options.layout,
+        overwrite=overwrite,
+        memory_limit=options.memory_limit,
+        storage_options=storage_options,
+    )
+
+
+def _measure(old: Subject, new: Subject, seconds: float) -> Cost | None:
+    """The files themselves, read in turn; None unless all of them are here."""
+    if not is_local(old.dataset) or not is_local(new.dataset):
+        return None
+    ways = {"old": old.sample.dataset, "new": new.sample.dataset}
+    few = [name for name, s in (("old", old), ("new", new)) if s.sample.few]
+    return read_in_turn(ways, old.facts, seconds, short=few).cost("old", "new")
+
+
+# -- refusing before any work is done --------------------------------------------------------------
+
+
+def _refuse_bad(bad: list[str], *, skip: bool) -> None:
+    if bad and not skip:
+        raise BadFileError(
+            f"{bad[0]} ({len(bad)} such files). To go on without: skip_bad=True, on the command "
+            "line --skip-bad",
+            file=bad[0],
+        )
+
+
+def _refuse_full_disk(out: Place, needed: int) -> None:
+    if not out.local:
+        return
+    folder = Path(out.path)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise WriteError(
+            f"{out.name} would take about {megabytes(needed)}, and {megabytes(free)} are free "
+            'there: free some space, choose another folder, or layout="compact"'
+        )

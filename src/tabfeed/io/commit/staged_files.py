@@ -1,0 +1,129 @@
+"""Files of a dataset that is being written, before they get their names.
+
+Whoever writes some of the files, on this machine or another, does it in a folder of its own inside
+the staging folder, named by nobody else. What a killed or forgotten writer left there is never
+taken for a file of the dataset: only the files that a `Staged` comes back with are.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, TabfeedError, WriteError
+from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.retry import reason, remedy
+
+__all__ = ["Staged"]
+
+
+class Staged:
+    """Some files of a dataset, written into one folder. Travels to other processes and back.
+
+    Parameters
+    ----------
+    folder
+        Where the dataset will be; for messages.
+    staging
+        Where the files lie meanwhile.
+
+    Attributes
+    ----------
+    rows
+        Rows of each file, by name; goes into the manifest.
+    sums
+        Size and CRC-32 of each file, by name, as it was written.
+    """
+
+    def __init__(self, folder: Place, staging: Place) -> None:
+        self.folder, self.staging = folder, staging
+        self.rows: dict[str, int] = {}
+        self.sums: dict[str, tuple[int, int]] = {}
+        self._files: set[str] = set()
+
+    def fresh(self) -> Staged:
+        """A folder of its own inside this one, for one writer; its parent must be there."""
+        place = self.staging.child(uuid.uuid4().hex)
+        with self.writing():
+            place.filesystem.create_dir(place.path, recursive=False)
+        return Staged(self.folder, place)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the files written so far."""
+        return set(self._files)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[pa.NativeFile]:
+        """Open a new file of the dataset for writing; a relative name may hold folders."""
+        if name in self._files:
+            raise ArgumentError(f"two files of the dataset have the name {name!r}")
+        place = self.staging.child(name)
+        with self.writing(name):
+            parent = posixpath.dirname(place.path)
+            if "/" in name:
+                place.filesystem.create_dir(parent, recursive=True)
+            with place.filesystem.open_output_stream(place.path, compression=None) as file:
+                summed = _Summed(file)
+                with pa.PythonFile(summed, mode="w") as sink:
+                    yield sink
+        self.sums[name] = (summed.nbytes, summed.crc32)
+        self._files.add(name)
+
+    @contextmanager
+    def again(self, name: str) -> Iterator[pa.NativeFile]:
+        """Open a file that was written, to be read while it is created again."""
+        place, aside = self.staging.child(name), self.staging.child(f"{name}.aside")
+        place.filesystem.move(place.path, aside.path)
+        self._files.discard(name)
+        with aside.filesystem.open_input_file(aside.path) as source:
+            yield source
+        aside.filesystem.delete_file(aside.path)
+
+    @contextmanager
+    def writing(self, name: str = "") -> Iterator[None]:
+        """Around what writes a file of the dataset: an error of the disk names that file."""
+        try:
+            yield
+        except TabfeedError:
+            raise
+        except OSError as e:
+            place = self.folder.child(name) if name else self.folder
+            raise WriteError(
+                f"could not write {place.name}: {reason(e)}; what was in {self.folder.name} "
+                f"before is untouched. {remedy(e, writing=True)}, then run it again"
+            ) from e
+
+
+class _Summed:
+    """A file that is only appended to, its size and CRC-32 kept: 0.5 s a GB at most."""
+
+    closed = False
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self.nbytes = self.crc32 = 0
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Append."""
+        self._file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        size = len(memoryview(data))
+        self.nbytes += size
+        return size
+
+    def tell(self) -> int:
+        """Where the next byte goes."""
+        return self.nbytes
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The file itself is closed by whoever opened it."""

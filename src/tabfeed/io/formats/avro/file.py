@@ -1,0 +1,301 @@
+"""Avro files: units are runs of blocks; rows are counted by hopping over block headers.
+
+The container is read here (`avro_container`), the columns by Polars. A block is the
+smallest thing that can be read: writers that put a whole file into one block (Polars
+does) make a file of one unit.
+
+Neither Polars nor fastavro verifies what a block says of itself, so it is done here: rows must fit
+into its bytes, what is compressed is unpacked up to a limit, and a row of our own is put after the
+last one, which comes back unchanged only if the rows take exactly the bytes that are there.
+What is not noticed: a union whose branch is neither of its two, before a value that can be decoded.
+Polars takes it for the value, and fastavro takes -1. The number of a wrong branch takes as many
+bytes as that of a right one, so only a decoder of its own would notice it.
+
+fastavro alone would be simpler, but reads a tenth of the rows a second, one Python object a value.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tabfeed.errors import BadFileError, SchemaError
+from tabfeed.io.align import rebatch, to_small
+from tabfeed.io.formats.avro.container import (
+    CODECS,
+    MOST_PLAIN,
+    Block,
+    Header,
+    find_blocks,
+    plain_file,
+    plain_header,
+    read_header,
+)
+from tabfeed.io.formats.avro.schema import AvroColumn, least_bytes, null_bytes, probe, translate
+from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.read_errors import bad_file, reading, refuse_duplicates, refuse_empty
+
+__all__ = ["AvroFile", "open_avro"]
+
+_SAMPLE_ROWS = 1000
+_LONGEST_HEADER = 2**24
+_BROKEN = (ValueError, IndexError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def open_avro(location: Location, options: ReadOptions) -> AvroFile:
+    """Read the header of an Avro file."""
+    refuse_empty(location)
+    if location.compressed:
+        raise bad_file(
+            location,
+            "is an Avro file compressed as a whole, which cannot be read by parts",
+            remedy="Decompress it; Avro files can be compressed inside instead",
+        )
+    header = _read_header(location)
+    if header.codec not in CODECS:
+        raise bad_file(
+            location,
+            f"is compressed with {header.codec!r}; tabfeed reads {', '.join(CODECS)}",
+            remedy="Write it with one of these",
+        )
+    try:
+        columns = translate(header.schema)
+    except SchemaError as e:
+        raise SchemaError(f"{location.name}: {e}") from e
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+        raise bad_file(location, f"has a schema that is not an Avro schema: {e!r}") from e
+    refuse_duplicates(location, [c.name for c in columns])
+    if not columns:
+        raise SchemaError(f"{location.name} holds records without fields")
+    return AvroFile(location, header, columns, options.block_size)
+
+
+def _read_header(location: Location) -> Header:
+    size = 2**16
+    while True:
+        with reading(location), location.open() as file:
+            data = bytes(file.read(size))
+        try:
+            return read_header(data)
+        except IndexError as e:
+            if size >= min(location.size, _LONGEST_HEADER):
+                raise bad_file(location, "is an Avro file cut short within its header") from e
+            size *= 16
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise bad_file(location, f"is not an Avro file: {e}") from e
+
+
+class AvroFile:
+    """An Avro object container file; a `DataFile`."""
+
+    whole = "block"
+
+    def __init__(
+        self, location: Location, header: Header, columns: Sequence[AvroColumn], block_size: int
+    ) -> None:
+        self.location = location
+        self.schema = pa.schema([(c.name, c.type) for c in columns])
+        self._header = header
+        self._columns = {c.name: c for c in columns}
+        self._block_size = block_size
+        fields = [{"name": c.name, "type": c.wire} for c in columns if c.wire is not None]
+        self._wire = plain_header({"type": "record", "name": "row", "fields": fields})
+        self._decodable = [f["name"] for f in fields]
+        wires = [f["type"] for f in fields]
+        self._least = sum(map(least_bytes, wires))
+        self._nulls = sum(map(null_bytes, wires))
+        self._probe = b"".join(map(probe, wires))
+
+    # -- units ------------------------------------------------------------------------
+
+    @cached_property
+    def _units(self) -> list[list[Block]]:
+        """Runs of blocks of about ``block_size`` bytes."""
+        local = isinstance(self.location.filesystem, pafs.LocalFileSystem)
+        window = 2**12 if local else 2**20
+        units: list[list[Block]] = []
+        try:
+            with reading(self.location), self.location.open() as file:
+                for block in find_blocks(
+                    file, self._header, self.location.size, window, self._least
+                ):
+                    if not units or block.end - units[-1][0].start > self._block_size:
+                        units.append([])
+                    units[-1].append(block)
+        except _BROKEN as e:
+            raise self._damaged(e) from e
+        return units
+
+    @cached_property
+    def unit_rows(self) -> Sequence[int]:
+        """Rows of each run of blocks."""
+        return [sum(b.rows for b in unit) for unit in self._units]
+
+    def count(self, unit: int) -> int:
+        """Rows of a run of blocks."""
+        return self.unit_rows[unit]
+
+    @cached_property
+    def _widths(self) -> dict[str, float]:
+        """Bytes a row of each column takes, in the first rows."""
+        block = next((b for unit in self._units for b in unit if b.rows), None)
+        if block is None:
+            return dict.fromkeys(self.schema.names, 0.0)
+        rows = min(block.rows, _SAMPLE_ROWS)
+        sample = self._decode(rows, self._data([block]), self.schema.names, whole=False)
+        return {n: sample.column(n).nbytes / rows for n in self.schema.names}
+
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int:
+        """Estimate, by how wide the first rows are."""
+        return max(1, round(self.count(unit) * sum(self._widths[c] for c in columns)))
+
+    def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
+        """What decoding the largest block takes, as measured: its data twice, its rows thrice."""
+        largest = max(self._units[unit], key=lambda b: b.end - b.start)
+        plain = largest.end - largest.start
+        if 2 * plain > most:
+            return 5 * plain
+        share = largest.rows / max(1, self.count(unit))
+        if self._header.codec != "null":
+            plain = max(plain, int(self.nbytes(unit, self.schema.names) * share))
+        return 2 * plain + 3 * int(self.nbytes(unit, columns) * share)
+
+    # -- reading ----------------------------------------------------------------------
+
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole runs of blocks; only the columns asked for are kept."""
+        wanted = list(columns) or self.schema.names[:1]
+        tables = [pa.schema([self.schema.field(c) for c in wanted]).empty_table()]
+        tables += [self._read_blocks(self._units[u], wanted) for u in units]
+        return pa.concat_tables(tables).select(list(columns))
+
+    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """A run of blocks in batches of `rows` rows; no more blocks are decoded than that takes."""
+        wanted = list(columns) or self.schema.names[:1]
+        runs = _runs_of_rows(self._units[unit], rows)
+        for batch in rebatch((self._read_blocks(run, wanted) for run in runs), rows):
+            yield batch.select(list(columns))
+
+    def _read_blocks(self, blocks: Sequence[Block], columns: Sequence[str]) -> pa.Table:
+        return self._decode(sum(b.rows for b in blocks), self._data(blocks), columns)
+
+    def _data(self, blocks: Sequence[Block]) -> list[bytes]:
+        """The blocks' data, decompressed; views where they were not compressed."""
+        decompress = CODECS[self._header.codec]
+        sync = self._header.sync
+        parts = []
+        left = most = max(MOST_PLAIN, 100 * sum(b.end - b.start for b in blocks))
+        with reading(self.location), self.location.open() as file:
+            file.seek(blocks[0].start)
+            raw = memoryview(file.read(blocks[-1].end + len(sync) - blocks[0].start))
+        for block in blocks:
+            start, end = block.start - blocks[0].start, block.end - blocks[0].start
+            if raw[end : end + len(sync)] != sync:
+                raise self._damaged(f"the block at byte {block.start:,} has no end mark")
+            try:
+                parts.append(decompress(raw[start:end], left))
+            except (*_BROKEN, OSError) as e:
+                raise self._damaged(f"the block at byte {block.start:,}: {e}") from e
+            left -= len(parts[-1])
+            if left < 0 and self._header.codec != "null":
+                raise bad_file(
+                    self.location,
+                    f"unpacks to more than {most:,} bytes at byte {block.start:,}, over a hundred "
+                    "times its size",
+                    remedy="Write it with smaller blocks, if it is not meant to exhaust memory",
+                )
+            if block.rows * self._least > len(parts[-1]):
+                raise self._damaged(
+                    f"the block at byte {block.start:,} cannot hold the {block.rows:,} rows it "
+                    "announces"
+                )
+        return parts
+
+    def _decode(
+        self, rows: int, data: list[bytes], columns: Sequence[str], *, whole: bool = True
+    ) -> pa.Table:
+        """The first rows of some data; with `whole`, there must be no bytes behind them."""
+        known = [c for c in columns if self._columns[c].wire is not None]
+        asked = known or self._decodable[:1]
+        if not asked:  # nothing but nulls: no bytes to decode
+            return self._finish({}, rows, columns)
+        size = sum(map(len, data))
+        if rows * self._nulls > 2 * MOST_PLAIN + 64 * size:
+            raise self._damaged(f"{rows:,} rows, nearly all of them nulls, in {size:,} bytes")
+        if not whole:
+            return self._finish(self._polars(rows, data, asked), rows, columns)
+        data.append(self._probe)
+        arrays = self._polars(rows + 1, data, asked)
+        probes = self._polars(1, [self._probe], asked)
+        if any(not arrays[name][rows:].equals(probes[name]) for name in asked):
+            raise self._damaged(f"{rows:,} rows do not take the {size:,} bytes that hold them")
+        return self._finish({n: a[:rows] for n, a in arrays.items()}, rows, columns)
+
+    def _polars(self, rows: int, data: list[bytes], columns: Sequence[str]) -> dict[str, pa.Array]:
+        """The rows by Polars; `data` is emptied, as soon as it was copied for Polars."""
+        container = io.BytesIO(plain_file(self._wire, rows, data))
+        data.clear()
+        try:
+            frame = pl.read_avro(container, columns=list(columns))
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
+            raise self._damaged(e) from e
+        if frame.height != rows:
+            raise self._damaged(f"{frame.height:,} rows came where {rows:,} were announced")
+        # Column by column: a frame as a whole waits for threads that a forked child lacks.
+        oldest = pl.CompatLevel.oldest()
+        return {s.name: s.to_arrow(compat_level=oldest) for s in frame.iter_columns()}
+
+    def _finish(self, decoded: dict[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.Table:
+        arrays = {}
+        schema = pa.schema([self.schema.field(c) for c in columns])
+        try:
+            for name in columns:
+                column = self._columns[name]
+                if column.wire is None:
+                    arrays[name] = pa.chunked_array([pa.nulls(rows)])
+                else:
+                    arrays[name] = _named(pa.chunked_array([decoded[name]]), column)
+            table = to_small(pa.table(arrays), schema)
+            for array in table.columns:
+                if pa.types.is_decimal(array.type) or pa.types.is_dictionary(array.type):
+                    array.validate(full=True)
+        except (pa.ArrowInvalid, IndexError) as e:
+            raise self._damaged(e) from e
+        return table
+
+    def _damaged(self, what: object) -> BadFileError:
+        return bad_file(self.location, f"is an Avro file cut short or damaged: {what}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def _runs_of_rows(blocks: Sequence[Block], rows: int) -> Iterator[list[Block]]:
+    """Consecutive blocks, as many as it takes for `rows` rows."""
+    run: list[Block] = []
+    count = 0
+    for block in blocks:
+        run.append(block)
+        count += block.rows
+        if count >= rows:
+            yield run
+            run, count = [], 0
+    if run:
+        yield run
+
+
+def _named(column: pa.ChunkedArray, spec: AvroColumn) -> pa.ChunkedArray:
+    """An enum's numbers as its symbols."""
+    if spec.symbols is None:
+        return column
+    symbols = pa.array(spec.symbols, pa.string())
+    chunks = [pa.DictionaryArray.from_arrays(c.cast(pa.int32()), symbols) for c in column.chunks]
+    return pa.chunked_array(chunks, spec.type)

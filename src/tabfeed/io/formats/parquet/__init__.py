@@ -1,0 +1,1 @@
+"""Parquet: footers, page headers, sizes in memory, and reading row groups."""

@@ -1,0 +1,1 @@
+"""Formats whose rows are lines of text: CSV and JSON lines."""

@@ -1,0 +1,261 @@
+"""The frames of a TFRecord file: a length, its checksum, the record, its checksum.
+
+::
+
+    8 bytes   length of the record, little end first
+    4 bytes   masked CRC32C of those eight
+    n bytes   the record
+    4 bytes   masked CRC32C of the record
+
+Nothing in the file says where frames start, so they are found by hopping from one to the next; a
+hop is one read of eight bytes, and the checksums of the lengths are verified for many frames at
+once. Looking for something that resembles a frame in the middle of a file would be quicker, but a
+record may itself hold a TFRecord file. Compressed files are compressed as a whole, with gzip or
+zlib whatever their names say; the first bytes tell, since a plain file starts with a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tabfeed.errors import BadFileError
+from tabfeed.io.formats.text.row_ranges import Text
+from tabfeed.io.formats.tfrecord.crc32c import crc32c_of_words, masked
+from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.read_errors import bad_file, reading
+
+__all__ = [
+    "FOOTER",
+    "HEADER",
+    "Unit",
+    "find_units",
+    "frame_starts",
+    "is_header",
+    "refuse_bomb",
+    "unpacked",
+    "whole_frames",
+]
+
+Ints = npt.NDArray[np.int64]
+
+HEADER = 12
+FOOTER = 4
+_LONGEST = 2**31 - 1  # what a protocol buffer may have
+_ALWAYS_READ = 2**27  # bytes of a record, however small the compressed file is
+_WINDOW = 2**22
+_PACKED_WINDOW = 2**18  # less of a damaged stream is lost
+_length = struct.Struct("<Q").unpack_from
+
+
+# -- compression ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plain(Location):
+    """A file that is not compressed, whatever its name says."""
+
+    @property
+    def compressed(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class _Deflated(Location):
+    """A file compressed with gzip or zlib, whatever its name says."""
+
+    @property
+    def compressed(self) -> bool:
+        return True
+
+    def stream(self) -> pa.NativeFile:
+        return pa.CompressedInputStream(self.open(), "gzip")  # which takes zlib's header as well
+
+
+def unpacked(location: Location) -> Location:
+    """The same file, its compression told from its first bytes."""
+    with reading(location), location.open() as file:
+        start = bytes(file.read(HEADER))
+    kind: type[Location] | None = None
+    if is_header(start) or not start:
+        kind = _Plain
+    elif _is_deflated(start):
+        kind = _Deflated
+    elif location.compressed:
+        return location
+    if kind is None:
+        raise bad_file(location, f"is not a TFRecord file: it starts with {start!r}")
+    return kind(**{f.name: getattr(location, f.name) for f in fields(location)})
+
+
+def is_header(start: bytes) -> bool:
+    """Whether these bytes start a frame: a length and the right checksum of it."""
+    return len(start) >= HEADER and not _first_bad_header(start, np.zeros(1, np.int64))[0]
+
+
+def _is_deflated(start: bytes) -> bool:
+    gzip = start[:2] == b"\x1f\x8b"
+    zlib = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    return gzip or zlib
+
+
+# -- hopping ----------------------------------------------------------------------------
+
+
+def frame_starts(data: bytes, position: int = 0) -> tuple[Ints, int]:
+    """Where the frames start whose headers lie in `data`, and where the next one would.
+
+    Only lengths are looked at; the last frame may end beyond `data`.
+    """
+    starts = []
+    last = len(data) - HEADER
+    while position <= last:
+        starts.append(position)
+        position += _length(data, position)[0] + HEADER + FOOTER
+    return np.array(starts, np.int64), position
+
+
+def _first_bad_header(data: bytes, starts: Ints) -> tuple[bool, int]:
+    """Whether a header among these is wrong, and which is the first."""
+    words = np.ndarray((max(0, len(data) - 7),), "<u8", data, strides=(1,))[starts]
+    found = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))[starts + 8]
+    wrong = (masked(crc32c_of_words(words)) != found) | (words > np.uint64(_LONGEST))
+    first = int(wrong.argmax()) if len(wrong) else 0
+    return bool(len(wrong) and wrong[first]), first
+
+
+def whole_frames(location: Location, data: bytes, offset: int) -> Ints:
+    """Where the frames of `data` start, and where the last ends; their headers are verified.
+
+    Parameters
+    ----------
+    location
+        The file, for the message.
+    data
+        Whole frames, without a gap.
+    offset
+        Where they start in the file.
+    """
+    starts, end = frame_starts(data)
+    bad, first = _first_bad_header(data, starts)
+    if bad:
+        raise bad_length(location, offset + int(starts[first]))
+    if end != len(data):
+        raise cut_short(location, offset + int(starts[-1] if len(starts) else 0))
+    return np.append(starts, end)
+
+
+def bad_length(location: Location, offset: int) -> BadFileError:
+    """The error for a frame that does not start as one."""
+    return bad_file(
+        location,
+        f"is damaged at {place(location, offset)}: the length of a record is expected there, and "
+        "its checksum does not match",
+    )
+
+
+def cut_short(location: Location, offset: int) -> BadFileError:
+    """The error for a file that ends within a frame."""
+    return bad_file(
+        location,
+        f"is cut short: the record at {place(location, offset)} is not all there",
+    )
+
+
+def refuse_bomb(location: Location, offset: int, length: int) -> None:
+    """Refuse a record of a compressed file that is far larger than the file."""
+    if location.compressed and length > max(_ALWAYS_READ, 100 * location.size):
+        raise bad_file(
+            location,
+            f"has a record of {length:,} bytes at {place(location, offset)}, over a hundred times "
+            "the size of the file",
+            remedy="Decompress the file, if it is not meant to exhaust memory",
+        )
+
+
+def place(location: Location, offset: int) -> str:
+    """How to name an offset: those of a compressed file count what it holds."""
+    return f"byte {offset:,}" + (" (decompressed)" if location.compressed else "")
+
+
+# -- units ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A run of whole frames; or, with an error, the rest of a file that cannot be cut."""
+
+    start: int
+    end: int
+    rows: int
+    error: BadFileError | None = None
+
+
+def find_units(text: Text, block_size: int) -> list[Unit]:
+    """Runs of frames of about `block_size` bytes, found in one pass over the file.
+
+    What follows a damaged length, or is cut short, is a unit of its own that carries the error.
+    """
+    units: list[Unit] = []
+    start = end = rows = 0
+    error: BadFileError | None = None
+    try:
+        for ends in _frame_ends(text):
+            while len(ends):
+                fit = int(np.searchsorted(ends, start + block_size, side="right"))
+                fit = 1 if fit == rows == 0 else fit  # a unit has one frame at least
+                if fit:
+                    rows, end, ends = rows + fit, int(ends[fit - 1]), ends[fit:]
+                if len(ends):
+                    units.append(Unit(start, end, rows))
+                    start, rows = end, 0
+    except BadFileError as e:
+        error = e
+    if rows:
+        units.append(Unit(start, end, rows))
+    if error is not None:
+        units.append(Unit(end, end, 0, error))
+    return units
+
+
+def _frame_ends(text: Text) -> Iterator[Ints]:
+    """Where successive frames end, window by window; raises where no frame can be made out.
+
+    A frame counts when its last byte has been seen: the file may be cut short. `begun` is the
+    one that has not been seen to its end.
+    """
+    size = _PACKED_WINDOW if text.location.compressed else _WINDOW
+    base = position = 0
+    begun: int | None = None
+    data = b""
+    while True:
+        with text.at(base + len(data)) as read:
+            more = read(size)
+        data += more
+        reach = base + len(data)
+        if not more:
+            break
+        if position > reach:
+            continue
+        starts, following = frame_starts(data, position - base)
+        bad, first = _first_bad_header(data, starts)
+        marks = np.append(starts, following) + base  # the first is the end of what came before
+        if bad:
+            marks = marks[: first + 1]
+        whole = marks[0 if begun is not None else 1 :]
+        yield whole[whole <= reach]
+        if bad:
+            raise bad_length(text.location, int(marks[-1]))
+        position = base + following
+        begun = base + int(starts[-1]) if position > reach else None
+        if position > reach:  # the rest of the frame is passed over, but for its last bytes
+            data, base = b"", max(reach, position - FOOTER)
+        else:
+            data, base = data[position - base :], position
+    if begun is not None or data:
+        raise cut_short(text.location, base if begun is None else begun)

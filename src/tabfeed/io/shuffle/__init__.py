@@ -1,0 +1,1 @@
+"""Move rows: shuffle them, bring equal keys together, join; on disk or on a cluster."""

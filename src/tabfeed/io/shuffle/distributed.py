@@ -1,0 +1,344 @@
+"""Bring rows that belong together next to each other, on a cluster.
+
+Two rounds. In the first, each partition is read once and its rows are dealt into buckets, all of
+them in one file: an Arrow file with a record batch for each bucket. In the second, whoever makes
+bucket *b* reads batch *b* of every file. The files lie in a folder that all workers share, so a
+worker that dies takes nothing with it that was finished, and there are as many tasks as partitions
+and buckets together, not their product. What was given up: rows go through the shared filesystem
+once more, where sending them from worker to worker would not; but there, a lost worker would mean
+dealing all its partitions again.
+
+Buckets by ranges of random keys make a full shuffle, the very one that `tabfeed.io.shuffle.local`
+makes on one machine; buckets by hash of key columns make a grouping.
+
+What reading and writing must know of an executor whose work is done on other machines.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tabfeed.errors import WriteError
+from tabfeed.execute import Executor
+from tabfeed.hashing import hash_columns
+from tabfeed.io.align import conform
+from tabfeed.io.shuffle.local import Ids, Room, by_key, decoded, keyed, sorted_bucket
+from tabfeed.io.shuffle.rows import take_rows
+from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.retry import reason, remedy
+from tabfeed.progress import Bar
+
+if TYPE_CHECKING:
+    from tabfeed.io.dataset import Dataset
+
+__all__ = [
+    "ByHash",
+    "ByRandomKey",
+    "Cut",
+    "Dealt",
+    "Gather",
+    "buckets_for",
+    "cut_files",
+    "deal",
+    "discard",
+    "is_remote",
+    "read_dealt",
+    "require_files",
+    "sorted_rows",
+    "task_memory",
+]
+
+
+def is_remote(executor: Executor) -> TypeGuard[Any]:
+    """Whether the work may be done where this process's files and memory are not."""
+    return bool(getattr(executor, "remote", False))
+
+
+def task_memory(executor: Executor) -> int | None:
+    """Bytes one task may use there; None where this machine's memory counts."""
+    memory: int | None = executor.task_memory if is_remote(executor) else None
+    return memory
+
+
+def require_files(executor: Executor, dataset: Dataset) -> None:
+    """Refuse to start if the data lies where the workers do not see it."""
+    if is_remote(executor):
+        found = (getattr(file, "location", None) for file in dataset._files.files)
+        executor.require_files([location for location in found if location is not None])
+
+
+_MOST_BUCKETS = 4096
+_KEYS = 1 << 64
+
+
+class Dealing(Protocol):
+    """Which bucket each row goes to."""
+
+    @property
+    def count(self) -> int:
+        """How many buckets."""
+        ...
+
+    @property
+    def numbered(self) -> bool:
+        """Whether rows must know their number in the data."""
+        ...
+
+    def prepare(self, table: pa.Table, start: int) -> pa.Table:
+        """The rows as they are to be kept; `start` is the number of the first."""
+        ...
+
+    def assign(self, table: pa.Table) -> Ids:
+        """The bucket of each row of a prepared table."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByRandomKey:
+    """Buckets of equal ranges of each row's random key."""
+
+    seed: int
+    stream: int
+    count: int
+    numbered: ClassVar[bool] = True
+
+    @property
+    def width(self) -> int:
+        """Keys that a bucket covers."""
+        return -(-_KEYS // self.count)
+
+    def keys(self, bucket: int) -> range:
+        """The keys of a bucket."""
+        return range(bucket * self.width, min(_KEYS, (bucket + 1) * self.width))
+
+    def prepare(self, table: pa.Table, start: int) -> pa.Table:
+        """Each row with its key."""
+        return keyed(table, self.seed, self.stream, start)
+
+    def assign(self, table: pa.Table) -> Ids:
+        """The range a key falls into."""
+        return by_key(0, self.width)(table)
+
+
+@dataclass(frozen=True)
+class ByHash:
+    """Buckets by hash of key columns."""
+
+    names: tuple[str, ...]
+    count: int
+    numbered: ClassVar[bool] = False
+
+    def prepare(self, table: pa.Table, start: int) -> pa.Table:
+        """The rows as they are."""
+        return table
+
+    def assign(self, table: pa.Table) -> Ids:
+        """The hash modulo the number of buckets."""
+        ids: Ids = (hash_columns(table, self.names) % np.uint64(self.count)).astype(np.int64)
+        return ids
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The files of the first round, in the order of the data, and how full the buckets are."""
+
+    place: Place
+    dealing: Dealing
+    names: tuple[str, ...]
+    rows: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+
+
+# -- the first round --------------------------------------------------------------------
+
+
+def buckets_for(nbytes: int, room: Room, *, at_least: int = 1) -> int:
+    """How many buckets make each fit into memory twice over."""
+    return min(_MOST_BUCKETS, max(1, at_least, -(-nbytes * 2 // room.whole)))
+
+
+def deal(dataset: Dataset, dealing: Dealing, place: Place, executor: Executor, bar: Bar) -> Dealt:
+    """Read every partition once, and put its rows into buckets."""
+    lens = dataset.partition_lens if dealing.numbered else [0] * dataset.npartitions
+    work = _Deal(dataset, dealing, place, list(accumulate(lens, initial=0)))
+    names: list[str] = []
+    rows, nbytes = (np.zeros(dealing.count, np.int64) for _ in range(2))
+    for name, more_rows, more_bytes in executor.map(range(dataset.npartitions), work):
+        names.append(name)
+        rows += more_rows
+        nbytes += more_bytes
+        bar.advance(int(more_rows.sum()))
+    return Dealt(place, dealing, tuple(names), rows, nbytes)
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """Deals one partition."""
+
+    dataset: Dataset
+    dealing: Dealing
+    place: Place
+    starts: list[int]
+
+    def __call__(self, index: int) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The file's name, and rows and bytes of each bucket."""
+        table = conform(self.dataset.read(index), self.dataset.schema.to_arrow())
+        table = self.dealing.prepare(decoded(table), self.starts[index]).combine_chunks()
+        ids = self.dealing.assign(table)
+        table = take_rows(table, np.argsort(ids, kind="stable")).unify_dictionaries()
+        rows = np.bincount(ids, minlength=self.dealing.count).astype(np.int64)
+        name = f"{uuid.uuid4().hex}.arrow"
+        sizes = _write_batches(self.place.child(name), table, rows)
+        return name, rows, sizes
+
+    def task_name(self, index: int) -> str:
+        """What the dashboard shows."""
+        return f"shuffle/part_{index}"
+
+
+def _write_batches(
+    place: Place, table: pa.Table, rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """A record batch for each bucket; their sizes."""
+    sizes, start = [], 0
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        _naming(place),
+        place.filesystem.open_output_stream(place.path, compression=None) as sink,
+        pa.ipc.new_file(sink, table.schema, options=options) as writer,
+    ):
+        for count in rows.tolist():
+            batch = _as_batch(table.slice(start, count))
+            writer.write_batch(batch)
+            sizes.append(batch.nbytes)
+            start += count
+    return np.array(sizes, np.int64)
+
+
+def _as_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    return pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+# -- the second round -------------------------------------------------------------------
+
+
+def read_dealt(dealt: Dealt, bucket: int) -> Iterator[pa.Table]:
+    """The rows of one bucket, in the order of the data."""
+    for name in dealt.names:
+        place = dealt.place.child(name)
+        with (
+            place.filesystem.open_input_file(place.path) as source,
+            pa.ipc.open_file(source) as reader,
+        ):
+            batch = reader.get_batch(bucket)
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a bucket, counted from its start once it is sorted, that go into one file."""
+
+    bucket: int
+    skip: int
+    rows: int
+
+
+def cut_files(
+    names: Sequence[str], rows: npt.NDArray[np.int64]
+) -> list[tuple[str, tuple[Cut, ...]]]:
+    """Which rows of which buckets make each of the files, all of nearly equal length.
+
+    Examples
+    --------
+    >>> for name, cuts in cut_files(["a", "b"], np.array([3, 0, 4])):
+    ...     print(name, *[(c.bucket, c.skip, c.rows) for c in cuts])
+    a (0, 0, 3)
+    b (2, 0, 4)
+    """
+    ends = np.cumsum(rows)
+    total = int(ends[-1]) if len(ends) else 0
+    out = []
+    for i, name in enumerate(names):
+        low, high = (total * n // len(names) for n in (i, i + 1))
+        first, last = np.searchsorted(ends, [low, high - 1], side="right")
+        cuts = []
+        for bucket in range(int(first), int(last) + 1) if high > low else ():
+            start = int(ends[bucket] - rows[bucket])
+            a, b = max(low, start), min(high, int(ends[bucket]))
+            cuts += [Cut(bucket, a - start, b - a)] if b > a else []
+        out.append((name, tuple(cuts)))
+    return out
+
+
+def sorted_rows(dealt: Dealt, cut: Cut, room: Room) -> Iterator[pa.Table]:
+    """The rows of a cut, in the order of their random keys."""
+    assert isinstance(dealt.dealing, ByRandomKey)
+    keys, nbytes = dealt.dealing.keys(cut.bucket), int(dealt.nbytes[cut.bucket])
+    skip, left = cut.skip, cut.rows
+    for table in sorted_bucket(read_dealt(dealt, cut.bucket), keys, nbytes, room):
+        part = table.slice(skip, left) if skip < table.num_rows else table.slice(0, 0)
+        skip = max(0, skip - table.num_rows)
+        left -= part.num_rows
+        if part.num_rows:
+            yield part
+        if left == 0:
+            return
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Makes one file of a bucket, as an Arrow stream."""
+
+    dealt: Dealt
+
+    def __call__(self, bucket: int) -> str | None:
+        """The file's path; None if the bucket is empty."""
+        if not self.dealt.rows[bucket]:
+            return None
+        place = self.dealt.place.child(f"bucket_{bucket}_{uuid.uuid4().hex}.arrows")
+        tables = read_dealt(self.dealt, bucket)
+        first = next(tables)
+        with (
+            _naming(place),
+            place.filesystem.open_output_stream(place.path, compression=None) as sink,
+            pa.ipc.new_stream(sink, first.schema) as writer,
+        ):
+            for table in chain([first], tables):
+                writer.write_table(table)
+        return place.path
+
+    def task_name(self, bucket: int) -> str:
+        """What the dashboard shows."""
+        return f"shuffle/bucket_{bucket}"
+
+
+@contextmanager
+def _naming(place: Place) -> Iterator[None]:
+    """Say which temporary file could not be written."""
+    try:
+        yield
+    except OSError as e:
+        raise WriteError(
+            f"could not write the temporary file {place.name}: {reason(e)}. "
+            f"{remedy(e, writing=True)}, then run it again"
+        ) from e
+
+
+def discard(dealt: Dealt) -> None:
+    """Remove the files of the first round."""
+    for name in dealt.names:
+        place = dealt.place.child(name)
+        place.filesystem.delete_file(place.path)

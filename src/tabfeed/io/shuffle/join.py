@@ -1,0 +1,272 @@
+"""Join two datasets that may be larger than memory.
+
+DuckDB does the work: it obeys a memory limit and spills beyond it. It gets columns under plain
+numbers for names, since it takes ``a`` and ``A`` for one, and types that it lacks or damages in
+others that carry the same values. The result lies in a temporary folder, as in
+`tabfeed.io.write.by_keys`.
+
+As in SQL, null equals nothing: a row whose key is null has no partner. The order of the result
+is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tabfeed.budget import working_memory
+from tabfeed.errors import (
+    ArgumentError,
+    ColumnNotFoundError,
+    DatasetError,
+    SchemaError,
+)
+from tabfeed.io.align import common_type, conform
+from tabfeed.io.formats.memory import TemporaryFolder
+from tabfeed.io.whole_units import refuse_large_units
+from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema.dtypes import format_type
+
+if TYPE_CHECKING:
+    from tabfeed.io.dataset import Dataset
+
+__all__ = ["JoinKeys", "merge"]
+
+_HOW = {
+    "inner": "INNER",
+    "left": "LEFT",
+    "right": "RIGHT",
+    "outer": "FULL",
+    "semi": "SEMI",
+    "anti": "ANTI",
+}
+_LEAST_MEMORY = 128 * 2**20  # DuckDB's own buffers
+_LEAST_GROUP = 2**20
+
+
+@dataclass(frozen=True)
+class JoinKeys:
+    """Which columns of the left must equal which of the right."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        on: Sequence[str] | str | None,
+        left_on: Sequence[str] | str | None,
+        right_on: Sequence[str] | str | None,
+    ) -> JoinKeys:
+        """From what a user wrote: `on`, or `left_on` and `right_on`."""
+        both = on is not None and left_on is None and right_on is None
+        each = on is None and left_on is not None and right_on is not None
+        if not both and not each:
+            raise ArgumentError("say which columns to join by: on=, or left_on= and right_on=")
+        left, right = (_names(on), _names(on)) if both else (_names(left_on), _names(right_on))
+        if len(left) != len(right) or not left:
+            raise ArgumentError(f"the keys do not pair up: {list(left)} and {list(right)}")
+        return cls(left, right)
+
+    @property
+    def shared(self) -> set[str]:
+        """Keys of the same name on both sides: they come out once."""
+        return {a for a, b in zip(self.left, self.right, strict=True) if a == b}
+
+
+def _names(keys: Sequence[str] | str | None) -> tuple[str, ...]:
+    return (keys,) if isinstance(keys, str) else tuple(keys or ())
+
+
+def merge(
+    left: Dataset,
+    right: Dataset,
+    keys: JoinKeys,
+    *,
+    how: str,
+    suffix: str,
+    memory_limit: int | float | str | None,
+) -> Dataset:
+    """See `Dataset.merge`."""
+    from tabfeed.io.dataset import Dataset
+
+    if how not in _HOW:
+        raise ArgumentError(f"how is {how!r}; it must be one of {', '.join(_HOW)}")
+    _check_keys(left, right, keys)
+    columns = _output(left, right, keys, how, suffix)
+    limit = working_memory(memory_limit)
+    for side in (left, right) if memory_limit is not None else ():
+        refuse_large_units(
+            side.fileset, side._source_columns, limit, most=limit // 2, option="memory_limit"
+        )
+    folder = TemporaryFolder()
+    _run(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
+    joined = Dataset(str(folder.path / "joined.parquet"), part_size=left._part_size)
+    schema = Schema(c for _, c in columns)
+    named = joined.map(_Rename(schema.to_arrow()), schema=schema)
+    return named._derive(_folder=folder)
+
+
+def _check_keys(left: Dataset, right: Dataset, keys: JoinKeys) -> None:
+    for dataset, names, side in ((left, keys.left, "left"), (right, keys.right, "right")):
+        for name in names:
+            if name not in dataset.schema:
+                raise ColumnNotFoundError(name, dataset.column_names, where=f"the {side} dataset")
+    for a, b in zip(keys.left, keys.right, strict=True):
+        kinds = left.schema[a].dtype, right.schema[b].dtype
+        if common_type(*kinds) is None:
+            first, second = (format_type(k) for k in kinds)
+            raise SchemaError(
+                f"{a!r} is {first} on the left and {b!r} is {second} on the right, so they cannot "
+                "be compared; open one of them with dtypes= to make them alike"
+            )
+
+
+def _output(
+    left: Dataset, right: Dataset, keys: JoinKeys, how: str, suffix: str
+) -> list[tuple[str, ColumnSchema]]:
+    """What comes out: where it comes from, and what it is."""
+    out: list[tuple[str, ColumnSchema]] = []
+    loose = {"left": ("right", "outer"), "right": ("left", "outer")}  # may be null for want of rows
+    for i, column in enumerate(left.schema):
+        source = f"l.c{i}"
+        if column.name in keys.shared:
+            j = right.column_names.index(column.name)
+            merged = common_type(column.dtype, right.schema[column.name].dtype)
+            column = column.with_dtype(merged)
+            source = f"coalesce(l.c{i}, r.c{j})" if how in loose["left"] else source
+        elif how in loose["left"]:
+            column = _nullable(column)
+        out.append((source, column))
+    if how in ("semi", "anti"):
+        return out
+    for j, column in enumerate(right.schema):
+        if column.name in keys.shared:
+            continue
+        name = column.name + suffix if column.name in left.schema else column.name
+        if any(c.name == name for _, c in out):
+            raise SchemaError(f"both sides have a column {name!r}; choose another suffix=")
+        column = _nullable(column) if how in loose["right"] else column
+        out.append((f"r.c{j}", column.with_name(name)))
+    return out
+
+
+def _nullable(column: ColumnSchema) -> ColumnSchema:
+    return ColumnSchema.from_dict({**column.to_dict(), "nullable": True})
+
+
+@dataclass(frozen=True)
+class _Rename:
+    """Gives the columns of the joined file their names and types."""
+
+    schema: pa.Schema
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        named = table.rename_columns(self.schema.names)
+        return conform(named, self.schema, where="the joined data")
+
+
+# -- DuckDB -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Query:
+    left: Dataset
+    right: Dataset
+    keys: JoinKeys
+    how: str
+    sources: tuple[str, ...]
+
+    @property
+    def sql(self) -> str:
+        selected = ", ".join(f"{s} AS o{i}" for i, s in enumerate(self.sources))
+        lefts = [self.left.column_names.index(k) for k in self.keys.left]
+        rights = [self.right.column_names.index(k) for k in self.keys.right]
+        equal = " AND ".join(f"l.c{i} = r.c{j}" for i, j in zip(lefts, rights, strict=True))
+        return f"SELECT {selected} FROM l_rows l {_HOW[self.how]} JOIN r_rows r ON {equal}"
+
+
+def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
+    import duckdb
+
+    left, right = (_Feed(_in_small_parts(d, limit // 16)) for d in (query.left, query.right))
+    target = str(folder.path / "joined.parquet").replace("'", "''")
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": f"{max(limit // 2, _LEAST_MEMORY)}B",  # the rest: partitions, and files
+        "temp_directory": str(folder.path / "spill"),
+        "preserve_insertion_order": False,
+    }
+    try:
+        with duckdb.connect(config=settings) as db:
+            db.execute("SET enable_progress_bar = false")  # it would print
+            db.register("l_rows", left.reader())
+            db.register("r_rows", right.reader())
+            group = max(_LEAST_GROUP, limit // 32)  # each thread holds back one
+            form = f"FORMAT parquet, ROW_GROUP_SIZE_BYTES {group}"
+            db.execute(f"COPY ({query.sql}) TO '{target}' ({form})")
+    except duckdb.OutOfMemoryException as e:
+        raise DatasetError(
+            f"the join needs more than memory_limit ({limit:,} bytes) allows; give it more, or "
+            "join fewer columns"
+        ) from e
+    except duckdb.Error as e:
+        for feed in (left, right):
+            if feed.error is not None:
+                raise feed.error from None
+        raise DatasetError(f"the datasets cannot be joined: {e}") from e
+
+
+def _in_small_parts(dataset: Dataset, size: int) -> Dataset:
+    """The same rows in partitions that leave the memory to DuckDB.
+
+    A map may need its partitions as they are: groups, neighbours.
+    """
+    size = max(_LEAST_GROUP, size)
+    if dataset._part_size <= size or dataset._maps:
+        return dataset
+    return dataset.repartition(partition_size=size)
+
+
+class _Feed:
+    """Hands a dataset to DuckDB, and keeps the error that DuckDB would turn into text."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.error: Exception | None = None
+        self._dataset = dataset
+        fields = enumerate(dataset.schema.to_arrow())
+        self._schema = pa.schema([pa.field(f"c{i}", _carrier(f.type)) for i, f in fields])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """All rows, once."""
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for table in self._dataset.iter_tables():
+                named = table.rename_columns(self._schema.names)
+                yield from conform(named, self._schema).to_batches()
+                pa.default_memory_pool().release_unused()  # it would count beside DuckDB's
+        except Exception as e:
+            self.error = e
+            raise
+
+
+def _carrier(dtype: pa.DataType) -> pa.DataType:
+    """A type that carries the same values through DuckDB and Parquet, and casts back."""
+    if pa.types.is_dictionary(dtype):
+        return _carrier(dtype.value_type)
+    if pa.types.is_duration(dtype):
+        return pa.int64()
+    if pa.types.is_float16(dtype):
+        return pa.float32()
+    if pa.types.is_decimal256(dtype):
+        return pa.string()
+    if pa.types.is_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return pa.list_(_carrier(dtype.value_type))
+    if pa.types.is_struct(dtype):
+        fields = [dtype.field(i) for i in range(dtype.num_fields)]
+        return pa.struct([f.with_type(_carrier(f.type)) for f in fields])
+    return dtype

@@ -1,0 +1,213 @@
+"""Where tables come from: the two seams that formats and frames plug into.
+
+``DataFile`` is one file of some format: it knows its schema and its units, and reads
+them. ``Location`` is where that file lies, local or remote. A format is a function
+``open(location, options) -> DataFile``; opening reads as little as the format allows
+(a Parquet footer, the first block of a CSV) and never the data.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from tabfeed.errors import UnreadableFileError
+from tabfeed.io.storage.ranges import Range
+from tabfeed.io.storage.remote import RemoteOptions
+
+__all__ = ["DEFAULT_NULLS", "DataFile", "Location", "OpenFormat", "ReadOptions"]
+
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
+
+
+@dataclass(frozen=True)
+class Location:
+    """One file: a filesystem, a path on it, its size, and what the folders say of it.
+
+    ``name`` is what a person would write: the path, or the URL of a remote object.
+    ``keys`` are the Hive keys of the folders above it (``day=3/``), typed. ``remote`` says how to
+    read it from a server; None if it is on this machine. ``tag`` tells this content from another:
+    of a remote object its ETag or the like, of a local file the time of its last change and its
+    inode. Reading compares it. ``crc32`` and ``etag`` are what the manifest says of the file; empty
+    where it says nothing.
+    """
+
+    name: str
+    path: str
+    filesystem: pafs.FileSystem
+    size: int
+    keys: tuple[tuple[str, Any], ...] = ()
+    remote: RemoteOptions | None = None
+    tag: str = ""
+    crc32: str = ""
+    etag: str = ""
+
+    def open(self, ranges: Sequence[Range] = (), *, check: bool = True) -> pa.NativeFile:
+        """The file, for random access; `ranges` of it are fetched at once if it is remote.
+
+        Parameters
+        ----------
+        ranges
+            What will be read.
+        check
+            Whether to ask the server, too, that the content is still the one that was opened.
+        """
+        if self.remote is not None:
+            from tabfeed.io.storage.remote_file import open_remote
+
+            return open_remote(self if check else replace(self, tag=""), ranges)
+        if not isinstance(self.filesystem, pafs.LocalFileSystem):
+            return self.filesystem.open_input_file(self.path)
+        return self._unchanged(pa.OSFile(self.path, "rb"))
+
+    def mapped(self) -> pa.NativeFile:
+        """The local file, mapped into memory."""
+        return self._unchanged(pa.memory_map(self.path))
+
+    def _unchanged(self, file: pa.NativeFile) -> pa.NativeFile:
+        try:
+            self.check(os.fstat(file.fileno()))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def check(self, facts: os.stat_result | None = None) -> None:
+        """Refuse a local file that is not the one that was opened; a look costs 2.5 µs.
+
+        Parameters
+        ----------
+        facts
+            Of the file, or of a handle; by default they are looked up.
+        """
+        here, _, tag = self.tag.partition(" ")
+        if self.remote is not None or not tag or here != _machine():
+            return
+        facts = os.stat(self.path) if facts is None else facts
+        if (facts.st_size, _stamp(facts)) == (self.size, tag):
+            return
+        how = (
+            "as many bytes were written anew"
+            if facts.st_size == self.size
+            else f"it has {facts.st_size:,} bytes now, not {self.size:,}"
+        )
+        raise UnreadableFileError(
+            f"{self.name} has changed since the dataset was opened: {how}. Open the dataset again"
+        )
+
+    def stream(self) -> pa.NativeFile:
+        """The file from its start, decompressed if its name ends in .gz, .zst, .bz2 or .lz4."""
+        if self.remote is None and not isinstance(self.filesystem, pafs.LocalFileSystem):
+            return self.filesystem.open_input_stream(self.path, compression="detect")
+        codec = next((c for end, c in _CODECS.items() if self.path.lower().endswith(end)), None)
+        return self.open() if codec is None else pa.CompressedInputStream(self.open(), codec)
+
+    def pinned(self) -> Location:
+        """The same, of the content that is there now; what comes later is noticed."""
+        if self.tag:
+            return self
+        if self.remote is None:
+            if not isinstance(self.filesystem, pafs.LocalFileSystem):
+                return self
+            facts = os.stat(self.path)
+            return replace(self, size=facts.st_size, tag=f"{_machine()} {_stamp(facts)}")
+        from tabfeed.io.storage.fetch import version_of
+
+        return replace(self, tag=version_of(self).tag)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether `stream` decompresses."""
+        return self.path.lower().endswith(tuple(_CODECS))
+
+
+@cache
+def _machine() -> str:
+    """What tells this machine, or this container, from others that may have files alike."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node().replace(" ", "_") or "here"
+
+
+def _stamp(facts: os.stat_result) -> str:
+    """When a file was changed last, and which file it is.
+
+    Network and FUSE filesystems, which have no device, may give a file another inode at any time.
+    """
+    inode = facts.st_ino if hasattr(os, "major") and os.major(facts.st_dev) else 0
+    return f"{facts.st_mtime_ns}:{inode}"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a user may say about how files are read. A format takes what concerns it.
+
+    Parameters
+    ----------
+    sep
+        CSV: the character between fields; a comma, or a tab for ``.tsv``, by default.
+    names
+        CSV: the columns' names, for files without a header line.
+    header
+        CSV: ``"infer"`` (a header line unless `names` is given), None (no header line) or 0.
+    dtypes
+        Types by column name; the rest are inferred from the first block.
+    null_values
+        CSV: texts that mean null, besides the empty field.
+    newlines_in_values
+        CSV: quoted fields may hold line ends. Such files are read from start to end, so their
+        partitions cannot be read independently of each other.
+    block_size
+        Text formats: bytes a unit covers, in the file.
+    """
+
+    sep: str | None = None
+    names: tuple[str, ...] | None = None
+    header: int | str | None = "infer"
+    dtypes: dict[str, pa.DataType] = field(default_factory=dict, hash=False)
+    null_values: tuple[str, ...] = DEFAULT_NULLS
+    newlines_in_values: bool = False
+    block_size: int = 32 * 2**20
+
+
+class DataFile(Protocol):
+    """One file of some format, opened: schema and units known, data not yet read."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of this file, without Hive keys."""
+        ...
+
+    @property
+    def unit_rows(self) -> Sequence[int | None]:
+        """Rows of each unit; None where only reading would tell."""
+        ...
+
+    def count(self, unit: int) -> int:
+        """Rows of a unit, read if need be."""
+        ...
+
+    def nbytes(self, unit: int, columns: Sequence[str]) -> int | None:
+        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
+        ...
+
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole units, one after the other; the columns in the order asked."""
+        ...
+
+    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """One unit as a stream of batches of about `rows` rows, never held whole."""
+        ...
+
+
+OpenFormat = Callable[[Location, ReadOptions], DataFile]

@@ -1,0 +1,130 @@
+"""Local paths and URLs, behind one interface: Arrow's filesystems.
+
+Local paths use Arrow's own local filesystem, and ``s3://`` Arrow's own S3, which is the faster way
+there (`tabfeed.io.storage.remote` has the figures). Every other URL, and S3 with options that Arrow
+lacks, goes through fsspec, so that whatever a user has installed (s3fs, gcsfs, adlfs, ...) works
+with the same ``storage_options`` as in pandas, Polars and Dask. Two of these are ours, not the
+filesystem's: ``connections`` and ``deadline``; see `tabfeed.io.storage.remote.RemoteOptions`.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tabfeed.errors import ArgumentError, MissingExtraError
+from tabfeed.io.storage.local_files import refuse_special
+from tabfeed.io.storage.remote import RemoteOptions, split_options
+from tabfeed.io.storage.retry import with_retries
+from tabfeed.io.storage.s3 import arrow_s3
+
+__all__ = ["HIVE_NULL", "Place", "natural_key", "place_of"]
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose key is null
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path on a filesystem, and how a person writes it.
+
+    ``prefix`` is what precedes a path in messages: ``"s3://"``, or nothing for local files.
+    ``remote`` says how to read from a server; None for local files.
+    """
+
+    path: str
+    filesystem: pafs.FileSystem
+    prefix: str = ""
+    remote: RemoteOptions | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the path is on this machine."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
+    @property
+    def name(self) -> str:
+        """As a person writes it."""
+        return self.prefix + self.path
+
+    def child(self, *parts: str) -> Place:
+        """A path below this one."""
+        return replace(self, path=posixpath.join(self.path, *parts))
+
+    def info(self) -> pafs.FileInfo:
+        """What is there: a file, a folder or nothing."""
+        return self.filesystem.get_file_info(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        return bool(self.info().type != pafs.FileType.NotFound)
+
+    def read_text(self) -> str:
+        """The whole file as text; a pipe or a device is refused, since reading may not end."""
+        if self.local and self.info().type == pafs.FileType.Unknown:
+            refuse_special(self.path)
+        with self.filesystem.open_input_stream(self.path, compression=None) as f:
+            return bytes(f.read()).decode("utf-8")
+
+
+def place_of(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Place:
+    """Find the filesystem of a path or URL.
+
+    Examples
+    --------
+    >>> place_of("data/train").local, place_of("memory://train").name
+    (True, 'memory:///train')
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ArgumentError(f"a path must be a non-empty string, not {path!r}")
+    protocol, separator, _ = text.partition("://")
+    if not separator:
+        absolute = Path(os.path.abspath(os.path.expanduser(text))).as_posix()
+        return Place(absolute, pafs.LocalFileSystem())
+    if protocol == "file":
+        return place_of(text.removeprefix("file://"), storage_options)
+    remote, options = split_options(storage_options)
+    if protocol in ("s3", "s3a"):
+        inner = text.partition("://")[2].strip("/")
+        s3 = arrow_s3(inner.partition("/")[0], options, remote.deadline)
+        if s3 is not None:
+            prefix = f"{protocol}://"
+            return Place(inner, with_retries(s3, prefix, remote), prefix, remote)
+    return _through_fsspec(text, remote, options)
+
+
+def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -> Place:
+    import fsspec
+
+    protocol = text.partition("://")[0]
+    if protocol in _EXTRAS:  # so that our deadline counts, not the library's many tries
+        config = {"retries": {"total_max_attempts": 2}, **options.get("config_kwargs", {})}
+        options = {**options, "config_kwargs": config}
+    try:
+        filesystem, inner = fsspec.core.url_to_fs(text, **options)
+    except ImportError as e:
+        if protocol in _EXTRAS:
+            raise MissingExtraError(_EXTRAS[protocol], f"{protocol}:// URLs") from e
+        raise ArgumentError(f"{text} needs a library that is not installed: {e}") from e
+    except ValueError as e:
+        raise ArgumentError(f"{text}: {e}") from e
+    prefix = "" if "://" in inner else f"{protocol}://"  # HTTP paths are whole URLs
+    arrow = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return Place(inner, with_retries(arrow, prefix, remote), prefix, remote)
+
+
+def natural_key(path: str) -> list[tuple[int, str | int]]:
+    """Sort numbers in names by value: part_2 before part_10."""
+    parts = re.split(r"(\d+)", path)  # text and digits in turn
+    return [(1, int(p)) if i % 2 else (0, p) for i, p in enumerate(parts)] + [(0, path)]

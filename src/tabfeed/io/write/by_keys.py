@@ -1,0 +1,114 @@
+"""Bring the rows of each key together: a dataset made from another one, on disk.
+
+The result lies in a temporary folder that is removed when the last dataset that reads it is
+gone. Write it with `Dataset.to_parquet` to keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tabfeed.budget import working_memory
+from tabfeed.errors import ArgumentError, ColumnNotFoundError
+from tabfeed.execute import Executor
+from tabfeed.io.align import conform
+from tabfeed.io.formats.memory import TemporaryFolder
+from tabfeed.io.shuffle.distributed import ByHash, Gather, deal, discard, is_remote, require_files
+from tabfeed.io.shuffle.local import Room, scatter
+from tabfeed.io.storage.paths import place_of
+from tabfeed.io.whole_units import few_readers
+from tabfeed.progress import Bar, progress
+
+if TYPE_CHECKING:
+    from tabfeed.io.dataset import Dataset
+
+__all__ = ["shuffle_by_keys"]
+
+_NO_LIMIT = 1 << 62  # a group of equal keys is never cut
+
+
+def shuffle_by_keys(
+    dataset: Dataset,
+    keys: Sequence[str] | str,
+    *,
+    npartitions: int | None = None,
+    memory_limit: int | float | str | None = None,
+    executor: Executor,
+) -> Dataset:
+    """See `Dataset.shuffle_by_keys`."""
+    from tabfeed.io.dataset import Dataset
+
+    names = _checked_keys(dataset, keys)
+    dealing = ByHash(tuple(names), _how_many(dataset, npartitions))
+    schema = dataset.schema.to_arrow()
+    with progress("grouping", None) as bar:
+        if is_remote(executor):
+            folder = TemporaryFolder(executor.shared)
+            written = _exchanged(dataset, dealing, folder, executor, bar)
+        else:
+            folder = TemporaryFolder()
+            limit = working_memory(memory_limit)
+            if memory_limit is not None:
+                executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
+            pieces = dataset._in_smaller_partitions(max(1, limit // 16))
+            tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
+            buckets = scatter(tables, dealing.assign, dealing.count, Room(limit, folder.path))
+            written = [str(b.path) for b in buckets if b.rows]
+    grouped = Dataset(
+        written or [_empty_file(schema, folder)],
+        engine="ipc",
+        part_size=_NO_LIMIT,
+        schema=dataset.schema,
+    )
+    return grouped._derive(_folder=folder, _executor=dataset._executor)
+
+
+def _exchanged(
+    dataset: Dataset, dealing: ByHash, folder: TemporaryFolder, executor: Any, bar: Bar
+) -> list[str]:
+    """The files of the buckets, made on a cluster."""
+    require_files(executor, dataset)
+    place = place_of(folder.path)
+    executor.require_folder(place)
+    dealt = deal(dataset, dealing, place, executor, bar)
+    paths = [p for p in executor.map(range(dealing.count), Gather(dealt)) if p is not None]
+    discard(dealt)
+    return paths
+
+
+def _checked_keys(dataset: Dataset, keys: Sequence[str] | str) -> list[str]:
+    names = [keys] if isinstance(keys, str) else list(keys)
+    if not names:
+        raise ArgumentError("shuffle_by_keys needs at least one key column")
+    for name in names:
+        if name not in dataset.schema:
+            raise ColumnNotFoundError(name, dataset.column_names)
+    return names
+
+
+def _how_many(dataset: Dataset, npartitions: int | None) -> int:
+    """As many partitions as asked for, else as many as there are or as the data would fill."""
+    from tabfeed.io.write.writer import estimate
+
+    if npartitions is None:
+        size = estimate(dataset, dataset.partitions)
+        return max(1, dataset.npartitions, -(-size // dataset._part_size))
+    if npartitions < 1:
+        raise ArgumentError(f"npartitions is {npartitions}; it must be 1 or more")
+    return npartitions
+
+
+def _passing(tables: Iterable[pa.Table], schema: pa.Schema, bar: Bar) -> Iterator[pa.Table]:
+    for table in tables:
+        yield conform(table, schema)
+        bar.advance(table.num_rows)
+
+
+def _empty_file(schema: pa.Schema, folder: TemporaryFolder) -> str:
+    path = str(folder.path / "empty.arrows")
+    with pa.ipc.new_stream(path, schema):
+        pass
+    return path

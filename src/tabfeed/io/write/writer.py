@@ -1,0 +1,421 @@
+"""Write a dataset as Parquet: which rows go into which file, in which order.
+
+A `Job` is one output file and the partitions that go into it (see `tabfeed.io.write.plan`). Jobs
+run in parallel; within a job, partitions are read, shuffled if asked, cut into row groups and
+written. A full shuffle is one stream through all files and runs on its own (see
+`tabfeed.io.shuffle.local`), or on a cluster in two rounds (see `tabfeed.io.shuffle.distributed`).
+Nothing appears under its final name before all of it is whole (see `tabfeed.io.commit.commit`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tabfeed.budget import working_memory
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
+from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.io.align import conform
+from tabfeed.io.commit.commit import Commit
+from tabfeed.io.commit.staged_files import Staged
+from tabfeed.io.formats.memory import TemporaryFolder
+from tabfeed.io.formats.parquet.page_options import plain_inside, refuse_types
+from tabfeed.io.partition import Partition, Piece, cut_by_size
+from tabfeed.io.shuffle.distributed import (
+    ByRandomKey,
+    Cut,
+    Dealt,
+    buckets_for,
+    cut_files,
+    deal,
+    is_remote,
+    require_files,
+    sorted_rows,
+    task_memory,
+)
+from tabfeed.io.shuffle.local import Room, draw_keys, shuffled, sort_rows
+from tabfeed.io.whole_units import few_readers
+from tabfeed.io.write.parquet import FileSink, HiveSink, Sink
+from tabfeed.io.write.plan import Job, Shuffle, WriteOptions, file_names, group_jobs, plan_jobs
+from tabfeed.progress import Bar, progress
+
+if TYPE_CHECKING:
+    from tabfeed.io.dataset import Dataset
+
+__all__ = ["Shuffle", "WriteOptions", "estimate", "write_parquet"]
+
+
+def write_parquet(
+    dataset: Dataset,
+    path: str | os.PathLike[str],
+    options: WriteOptions,
+    *,
+    overwrite: bool,
+    storage_options: Mapping[str, Any] | None,
+    executor: Executor,
+) -> None:
+    """Write `dataset` into the folder `path`."""
+    if not len(dataset.schema):
+        raise SchemaError("there is no column to write; select some. Nothing was changed")
+    _check_keys(dataset, options)
+    _refuse_own_input(dataset, path, storage_options)
+    refuse_types(dataset.schema.to_arrow())
+    if options.memory_limit is not None:
+        limit = working_memory(options.memory_limit)
+        executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
+    with Commit(path, overwrite=overwrite, storage_options=storage_options) as commit:
+        commit.schema = dataset.schema
+        if is_remote(executor):
+            require_files(executor, dataset)
+            executor.require_folder(commit.staging)
+        work = _Work(dataset, options, commit, task_memory(executor))
+        if options.shuffle is Shuffle.FULL and is_remote(executor):
+            work.exchange(executor)
+        elif options.shuffle is Shuffle.FULL:
+            work.write_shuffled()
+        else:
+            work.write_jobs(executor)
+        if not commit.files:  # folders for keys, and no row to make one
+            work.write_empty()
+
+
+def _check_keys(dataset: Dataset, options: WriteOptions) -> None:
+    keys = options.partition_on or ()
+    for key in keys:
+        if key not in dataset.schema:
+            raise ColumnNotFoundError(key, dataset.column_names)
+        if not key or not _names_folders(dataset.schema[key].dtype):
+            raise ArgumentError(
+                f"partition_on: column {key!r} is {dataset.schema[key].dtype}; folders are named "
+                "by numbers, text, booleans, dates or timestamps"
+            )
+    if keys and len(set(keys)) == len(dataset.schema):
+        raise ArgumentError("partition_on names every column; nothing would be left in the files")
+
+
+def _names_folders(dtype: pa.DataType) -> bool:
+    """Whether values of this type can be written as text and read back."""
+    if pa.types.is_dictionary(dtype):
+        dtype = dtype.value_type
+    if pa.types.is_binary(dtype) or pa.types.is_fixed_size_binary(dtype):
+        return False
+    try:
+        pa.nulls(0, dtype).cast(pa.string()).cast(dtype)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _refuse_own_input(
+    dataset: Dataset, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> None:
+    from tabfeed.io.storage.paths import place_of
+
+    target = place_of(path, storage_options).name.rstrip("/") + "/"
+    inside = [f for f in dataset.files if f.startswith(target)]
+    if inside:
+        raise ArgumentError(
+            f"{inside[0]} is read and {target} would be written: a dataset cannot be written over "
+            "itself; write elsewhere"
+        )
+
+
+class _Work:
+    """One writing: the dataset, the options, and the folder being filled.
+
+    In this process files are written for the commit itself. A copy in another process writes each
+    group of files into a folder of its own, and hands that back.
+    """
+
+    def __init__(
+        self, dataset: Dataset, options: WriteOptions, commit: Commit, memory: int | None
+    ) -> None:
+        self.dataset = dataset
+        self.options = options
+        self.commit: Commit | None = commit
+        self.place = Staged(commit.folder, commit.staging)
+        self.schema = plain_inside(dataset.schema.to_arrow())
+        self.pages = options.pages
+        limit = memory if options.memory_limit is None else options.memory_limit
+        self.limit = working_memory(limit)
+        self._at_once = 1  # files
+        self._weighed: tuple[int, int, Any] | None = None
+        self._share_pages()
+
+    def _share_pages(self) -> None:
+        """Row groups no larger than all files that are written at once can hold back."""
+        if self.options.memory_limit is not None:
+            most = max(1, self.limit // self._at_once // 16)
+            self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "commit": None, "_weighed": None}
+
+    def write_empty(self) -> None:
+        """A file without rows, so that the schema is kept."""
+        assert self.commit is not None
+        with FileSink(self.commit, "part_0.parquet", self.schema, self.pages):
+            pass
+
+    # -- a file at a time -----------------------------------------------------------
+
+    def write_jobs(self, executor: Executor) -> None:
+        """Write every job, in parallel; jobs that read one row group in turn go together."""
+        jobs = plan_jobs(self.dataset, self.options)
+        assert self.commit is not None
+        self.commit.order = [job.name for job in jobs]
+        threads = getattr(executor, "threads", 1)
+        # A map may need its partitions as they are: groups, neighbours.
+        plain = self.options.shuffle is None and not self.dataset._maps
+        limited = plain and self.options.memory_limit is not None
+        if self.options.shuffle is Shuffle.PER_WORKER or limited:
+            jobs = [self._in_small_parts(job, self.limit // threads // 16) for job in jobs]
+        groups = group_jobs(jobs)
+        self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
+        self._at_once = max(1, min(threads, len(groups)))
+        self._share_pages()
+        with progress("writing", _known_rows(self.dataset)) as bar:
+            for rows, staged in executor.map(groups, _Files(self)):
+                bar.advance(rows)
+                if staged is not None:
+                    self.commit.adopt(staged)
+
+    def _in_small_parts(self, job: Job, nbytes: int) -> Job:
+        """The same rows, read in smaller parts, which the file does not show."""
+        if job.numbering or not all(m.keeps_rows for m in self.dataset._maps):
+            return job  # a map counts on the partitions as they are
+        pieces = [p for part in job.partitions for p in part.pieces]
+
+        def bytes_of(piece: Piece) -> int | None:
+            rows = None if piece.whole else self._row_bytes(piece)
+            return _piece_bytes(self.dataset, piece) if rows is None else int(rows.sum())
+
+        sized = [(p, bytes_of(p)) for p in pieces]
+        return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
+
+    def _row_bytes(self, piece: Piece) -> Any:
+        """What each row of a piece takes; the unit it lies in is looked at once."""
+        if self._weighed is None or self._weighed[:2] != (piece.file, piece.unit):
+            rows = self.dataset._files.files[piece.file].unit_rows[piece.unit]
+            whole = Piece(piece.file, piece.unit, 0, rows)
+            sizes = self.dataset._files.row_bytes(whole, self.dataset._source_columns)
+            self._weighed = (piece.file, piece.unit, sizes)
+        sizes = self._weighed[2]
+        return None if sizes is None else sizes[piece.start :][: piece.rows]
+
+    def write_group(self, group: list[Job], to: Staged) -> int:
+        """Write some files, reading from start to end; how many rows."""
+        parts = tuple(p for job in group for p in job.partitions)
+        source = self.dataset._derive(partitions=parts, **group[0].numbering)
+        tables = self._conformed(source.iter_tables(executor=self._inner))
+        total = 0
+        for job in group:
+            total += self._write_job(job, islice(tables, len(job.partitions)), to)
+        return total
+
+    def _write_job(self, job: Job, tables: Iterator[pa.Table], to: Staged) -> int:
+        seed = self.options.seed
+        if self.options.shuffle is Shuffle.PER_PARTITION:
+            tables = (
+                sort_rows(t, draw_keys(seed, 1 + number, 0, t.num_rows))
+                for number, t in zip(job.numbers, tables, strict=True)
+            )
+        if self.options.shuffle is Shuffle.PER_WORKER:
+            with self.room(to, self._at_once) as room:
+                return self.sink(job.name, self._shuffled(tables, job, room), to)
+        return self.sink(job.name, tables, to)
+
+    def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Tables of the declared types: what a map returns may differ from part to part."""
+        for table in tables:
+            yield conform(table, self.schema)
+
+    def _shuffled(self, tables: Iterable[pa.Table], job: Job, room: Room) -> Iterator[pa.Table]:
+        return shuffled(
+            tables,
+            seed=self.options.seed,
+            stream=1 + job.numbers[0] if job.numbers else 0,
+            nbytes=estimate(self.dataset, job.partitions),
+            room=room,
+        )
+
+    # -- one stream through all files -----------------------------------------------
+
+    def write_shuffled(self) -> None:
+        """A full shuffle: one random permutation, cut into files of equal rows."""
+        pieces = self.dataset._in_smaller_partitions(max(1, self.limit // 16))
+        names = file_names(self.options.output_files, self.dataset.npartitions)
+        assert self.commit is not None
+        self.commit.order = names
+        known = _known_rows(pieces)
+        with self.room(self.commit) as room, progress("shuffling", known and 2 * known) as bar:
+            whole = Job("", pieces.partitions, (0,))
+            read = _Counted(pieces.iter_tables(executor=LocalExecutor(1)), bar)
+            mixed = self._shuffled(self._conformed(read), whole, room)
+            stream = _Cutter(_Counted(mixed, bar))
+            stream.fill()  # all has been read now, and counted
+            done = 0
+            for i, name in enumerate(names):
+                end = read.rows * (i + 1) // len(names)
+                self.sink(name, stream.take(end - done), self.commit)
+                done = end
+
+    def exchange(self, executor: Executor) -> None:
+        """The same on a cluster: rows are dealt to buckets, then files are made of buckets."""
+        size = max(1, min(self.dataset._part_size, self.limit // 16))
+        pieces = self.dataset._in_smaller_partitions(size)._on(executor)
+        names = file_names(self.options.output_files, self.dataset.npartitions)
+        assert self.commit is not None
+        self.commit.order = names
+        room = Room(self.limit, Path())
+        nbytes = estimate(pieces, pieces.partitions)
+        count = buckets_for(nbytes, room, at_least=len(names))
+        place = self.place.fresh().staging
+        by_key = ByRandomKey(self.options.seed, 1, count)
+        known = _known_rows(pieces)
+        with progress("shuffling", known and 2 * known) as bar:
+            dealt = deal(pieces, by_key, place, executor, bar)
+            files = _Cuts(self, dealt, cut_files(names, dealt.rows))
+            for rows, staged in executor.map(range(len(names)), files):
+                self.commit.adopt(staged)
+                bar.advance(rows)
+
+    # -- writing --------------------------------------------------------------------
+
+    @contextmanager
+    def room(self, to: Staged, share: int = 1) -> Iterator[Room]:
+        """Memory and disk for one of `share` shuffles; the files go at once when it is done."""
+        place = to.staging
+        with to.writing():
+            folder = TemporaryFolder(place.path if place.local else None)
+        try:
+            most = max(4, Room.buckets // share)
+            yield Room(self.limit // share, folder.path, most)
+        finally:
+            folder.remove()
+
+    def sink(self, name: str, tables: Iterator[pa.Table], to: Staged) -> int:
+        """Write tables into one file, or one file for each folder key."""
+        sink: Sink
+        keys = self.options.partition_on
+        if keys:
+            sink = HiveSink(to, name, self.schema, self.pages, keys)
+        else:
+            sink = FileSink(to, name, self.schema, self.pages)
+        with sink:
+            for table in tables:
+                sink.write(table)
+        return sink.rows
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Writes groups of files, here or elsewhere."""
+
+    work: _Work
+
+    def __call__(self, group: list[Job]) -> tuple[int, Staged | None]:
+        """Rows written, and where they lie if that is not known here."""
+        if self.work.commit is not None:
+            return self.work.write_group(group, self.work.commit), None
+        staged = self.work.place.fresh()
+        return self.work.write_group(group, staged), staged
+
+    def task_name(self, group: list[Job]) -> str:
+        """What the dashboard shows."""
+        return f"write/{group[0].name.removesuffix('.parquet')}"
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Makes files of a full shuffle, each of the buckets that its rows lie in."""
+
+    work: _Work
+    dealt: Dealt
+    files: Sequence[tuple[str, Sequence[Cut]]]
+
+    def __call__(self, number: int) -> tuple[int, Staged]:
+        """Rows written, and where they lie."""
+        name, cuts = self.files[number]
+        staged = self.work.place.fresh()
+        with self.work.room(staged) as room:
+            tables = (t for cut in cuts for t in sorted_rows(self.dealt, cut, room))
+            return self.work.sink(name, tables, staged), staged
+
+    def task_name(self, number: int) -> str:
+        """What the dashboard shows."""
+        return f"write/{self.files[number][0].removesuffix('.parquet')}"
+
+
+class _Cutter:
+    """Takes a number of rows at a time from a stream of tables."""
+
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        self._tables = iter(tables)
+        self._rest: pa.Table | None = None
+
+    def fill(self) -> None:
+        """Have the first table ready."""
+        self._rest = next(self._tables, None)
+
+    def take(self, rows: int) -> Iterator[pa.Table]:
+        """The next `rows` rows."""
+        while rows > 0:
+            if self._rest is None:
+                self.fill()
+            if self._rest is None:
+                return
+            table = self._rest
+            self._rest = table.slice(rows) if table.num_rows > rows else None
+            yield table.slice(0, rows)
+            rows -= min(rows, table.num_rows)
+
+
+class _Counted:
+    """Tables as they pass, their rows counted and shown."""
+
+    def __init__(self, tables: Iterable[pa.Table], bar: Bar) -> None:
+        self.rows = 0
+        self._tables, self._bar = tables, bar
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for table in self._tables:
+            self.rows += table.num_rows
+            self._bar.advance(table.num_rows)
+            yield table
+
+
+def _known_rows(dataset: Dataset) -> int | None:
+    counts = [p.rows for p in dataset.partitions]
+    return None if None in counts else sum(c or 0 for c in counts)
+
+
+def estimate(dataset: Dataset, partitions: Sequence[Partition]) -> int:
+    """About how many bytes these partitions take in memory.
+
+    Where the files don't tell, as a Dask frame doesn't, three pieces are read to measure them.
+    """
+    pieces = [piece for part in partitions for piece in part.pieces]
+    sizes = [_piece_bytes(dataset, piece) for piece in pieces]
+    unknown = [piece for piece, size in zip(pieces, sizes, strict=True) if size is None]
+    if unknown:
+        some = {unknown[i] for i in (0, len(unknown) // 2, -1)}
+        columns = dataset._source_columns
+        read = (dataset._files.read(Partition((piece,)), columns).nbytes for piece in some)
+        sizes.append(sum(read) * len(unknown) // len(some))
+    return 1 + sum(size for size in sizes if size is not None)
+
+
+def _piece_bytes(dataset: Dataset, piece: Piece) -> int | None:
+    files = dataset._files
+    rows = files.files[piece.file].unit_rows[piece.unit]
+    share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
+    nbytes = files.nbytes(piece, dataset._source_columns)
+    return None if nbytes is None else int(nbytes * share)

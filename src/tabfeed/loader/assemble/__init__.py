@@ -1,0 +1,1 @@
+"""Put rows of shuffle blocks together into chunks, in reused buffers."""

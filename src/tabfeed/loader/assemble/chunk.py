@@ -1,0 +1,261 @@
+"""A chunk: batches made in one go of rows of several lots, in buffers shaped ``(columns, rows)``.
+
+The plan says which rows of which lot go where, as a few evenly spaced strips; each is one strided
+copy of all columns of a group, with a cast on the way, for which the interpreter lock is released.
+
+Where a batch lies within one lot as it is (one stream, and the dtypes of the files), nothing is
+copied: the batch is a view of the lot's buffers. Nor is anything where lots that are not shuffled
+were read into the chunk itself (`tabfeed.loader.assemble.in_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
+
+from tabfeed.loader.assemble.in_order import taken_from
+from tabfeed.loader.plan.order import ChunkPlan, Strip
+from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
+from tabfeed.loader.read.blocks import Lot
+from tabfeed.loader.read.buffers import BufferPool
+from tabfeed.loader.read.ragged import gather_lists, join_lists, slice_lists
+from tabfeed.trace import span
+
+__all__ = ["Chunk", "ChunkMaker", "MakesChunks"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass
+class Chunk:
+    """Rows ready to be cut into batches: batch ``i`` is rows ``[bounds[i], bounds[i + 1])``.
+
+    Attributes
+    ----------
+    matrices
+        ``(columns, rows)`` by group, where the layout asks for matrices.
+    columns
+        Scalar columns ``(rows,)`` and lists of fixed length ``(rows, length)``, by name.
+    lists
+        Ragged columns.
+    extras
+        Columns that ride along.
+    first_step
+        The number of its first batch in the epoch.
+    """
+
+    bounds: Index
+    matrices: dict[str, Array] = field(default_factory=dict)
+    columns: dict[str, Array] = field(default_factory=dict)
+    lists: dict[str, Lists] = field(default_factory=dict)
+    extras: dict[str, pa.Array] = field(default_factory=dict)
+    first_step: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return int(self.bounds[-1])
+
+    @property
+    def steps(self) -> int:
+        """How many batches."""
+        return len(self.bounds) - 1
+
+
+class MakesChunks(Protocol):
+    """Anything that puts the rows of lots together."""
+
+    def make(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> list[Chunk]:
+        """The rows of `plan`."""
+        ...
+
+
+@dataclass
+class ChunkMaker:
+    """Makes chunks of one layout; threads may share it.
+
+    Parameters
+    ----------
+    layout
+        What a batch is made of.
+    pool
+        Where the chunks' memory comes from.
+    """
+
+    layout: Layout
+    pool: BufferPool = field(default_factory=BufferPool)
+
+    def make(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> list[Chunk]:
+        """The rows of `plan`; several chunks where some batches need no copy."""
+        laid = self._laid(plan, lots)
+        if laid is not None:
+            return [laid]
+        with span("gather", rows=plan.rows):
+            if not self._same_dtypes(plan, lots):
+                return [self._copy(plan, lots)]
+            return [
+                self._view(p, lots[p.strips[0].lot]) if _is_run(p) else self._copy(p, lots)
+                for p in _split_at_lots(plan)
+            ]
+
+    def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
+        """The same as one chunk, everything copied."""
+        laid = self._laid(plan, lots)
+        if laid is not None:
+            return laid
+        with span("gather", rows=plan.rows):
+            return self._copy(plan, lots)
+
+    def _laid(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> Chunk | None:
+        """The chunk that the lots were read into, if they were."""
+        tray = taken_from([lots[n] for n in {s.lot for s in plan.strips}], plan)
+        if tray is None:
+            return None
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
+        for group in self.layout.groups:
+            self._keep(chunk, group, tray.matrices[group.name])
+        return chunk
+
+    def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> bool:
+        """Whether lots have the columns as batches are to have them."""
+        used = [lots[s.lot] for s in plan.strips]
+        groups = self.layout.groups
+        return all(lot.matrices[g.name].dtype == g.dtype for lot in used for g in groups)
+
+    def _view(self, plan: ChunkPlan, lot: Lot) -> Chunk:
+        start = plan.strips[0].start
+        stop = start + plan.rows
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
+        for group in self.layout.groups:
+            self._keep(chunk, group, lot.matrices[group.name][:, start:stop])
+        for name, array in lot.fixed.items():
+            chunk.columns[name] = array[start:stop]
+        for name, lists in lot.lists.items():
+            chunk.lists[name] = slice_lists(lists, start, stop)
+        for name, extra in lot.extras.items():
+            chunk.extras[name] = extra.slice(start, plan.rows)
+        return chunk
+
+    def _copy(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
+        chunk = Chunk(plan.bounds, first_step=plan.first_step)
+        for group in self.layout.groups:
+            buffer = self.pool.empty((len(group.columns), plan.rows), group.dtype)
+            for strip in plan.strips:
+                _lay(strip, lots[strip.lot].matrices[group.name], buffer)
+            self._keep(chunk, group, buffer)
+        for name, width, dtype in self.layout.fixed:
+            out = chunk.columns[name] = self.pool.empty((plan.rows, width), dtype)
+            for strip in plan.strips:
+                _lay(strip, lots[strip.lot].fixed[name].T, out.T)
+        if self.layout.lists or self.layout.extras:
+            self._copy_ragged(chunk, plan, lots)
+        return chunk
+
+    def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, lots: Mapping[int, Lot]) -> None:
+        """Lay the strips end to end, then gather: such columns have no places to copy into."""
+        used = [
+            (lots[s.lot], s.start, s.start + (s.steps - 1) * s.pitch + s.width) for s in plan.strips
+        ]
+        index = None if _follow(plan.strips) else _places(plan)
+        for name, dtype in self.layout.lists:
+            runs = [slice_lists(lot.lists[name], start, stop) for lot, start, stop in used]
+            chunk.lists[name] = gather_lists(join_lists(runs, dtype), index, dtype)
+        for name in self.layout.extras:
+            arrays = [lot.extras[name].slice(start, stop - start) for lot, start, stop in used]
+            laid = pa.concat_arrays(arrays)
+            chunk.extras[name] = laid if index is None else laid.take(pa.array(index))
+
+    def _keep(self, chunk: Chunk, group: Group, buffer: Array) -> None:
+        if self.layout.matrices:
+            chunk.matrices[group.name] = buffer
+        else:
+            chunk.columns.update(zip(group.columns, buffer, strict=True))
+
+
+def _lay(strip: Strip, source: Array, out: Array) -> None:
+    """Copy the columns of a strip to their places."""
+    if strip.steps == 1:
+        start, place, width = strip.start, strip.place, strip.width
+        to = out[:, place : place + width]
+        np.copyto(to, source[:, start : start + width], casting="unsafe")
+    else:
+        np.copyto(
+            _spaced(out[:, strip.place :], strip.stride, strip),
+            _spaced(source[:, strip.start :], strip.pitch, strip),
+            casting="unsafe",
+        )
+
+
+def _spaced(array: Array, distance: int, strip: Strip) -> Array:
+    """``(columns, steps, width)``: a view of places that lie `distance` rows apart."""
+    across, along = array.strides
+    shape = (array.shape[0], strip.steps, strip.width)
+    return as_strided(array, shape, (across, distance * along, along))
+
+
+def _places(plan: ChunkPlan) -> Index:
+    """Where the row of each place lies in the strips laid end to end."""
+    index: Index = np.empty((1, plan.rows), np.int64)
+    offset = 0
+    for strip in plan.strips:
+        length = (strip.steps - 1) * strip.pitch + strip.width
+        _lay(strip._replace(start=0), np.arange(offset, offset + length)[None], index)
+        offset += length
+    return index.reshape(-1)
+
+
+def _follow(strips: tuple[Strip, ...]) -> bool:
+    """Whether strips laid end to end have every row at its place."""
+    place = 0
+    for strip in strips:
+        gaps = strip.steps > 1 and not strip.pitch == strip.width == strip.stride
+        if gaps or strip.place != place:
+            return False
+        place += strip.steps * strip.width
+    return True
+
+
+def _is_run(plan: ChunkPlan) -> bool:
+    """Whether all of it lies end to end in one lot."""
+    if len(plan.strips) != 1:
+        return False
+    strip = plan.strips[0]
+    return strip.steps == 1 or strip.pitch == strip.width == strip.stride
+
+
+def _split_at_lots(plan: ChunkPlan) -> Iterator[ChunkPlan]:
+    """Cut a chunk so that as many batches as possible lie within one lot; or leave it whole."""
+    places = [s.place for s in plan.strips]
+    gaps = any(not s.pitch == s.width == s.stride for s in plan.strips)
+    if gaps or places != sorted(places):
+        yield plan  # several streams: no batch lies in one lot
+        return
+    ends = np.cumsum([s.steps * s.width for s in plan.strips])
+    first = np.searchsorted(ends, plan.bounds[:-1], side="right")
+    last = np.searchsorted(ends, plan.bounds[1:], side="left")
+    # Batches of one strip share a key; one that spans strips has a key of its own.
+    keys = np.where(first == last, first, -1 - np.arange(plan.steps))
+    cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), plan.steps]
+    for start, stop in pairwise(cuts):
+        if start < stop:
+            low, high = int(plan.bounds[start]), int(plan.bounds[stop])
+            strips = tuple(_rows_of_strips(plan.strips, low, high))
+            yield ChunkPlan(plan.first_step + start, strips, plan.bounds[start : stop + 1] - low)
+
+
+def _rows_of_strips(strips: tuple[Strip, ...], low: int, high: int) -> Iterator[Strip]:
+    """What strips without gaps have for the places ``[low, high)``."""
+    for strip in strips:
+        start = max(low, strip.place)
+        width = min(high, strip.place + strip.steps * strip.width) - start
+        if width > 0:
+            first = strip.start + start - strip.place
+            yield Strip(strip.lot, first, width, 1, width, start - low, width)

@@ -1,0 +1,203 @@
+"""What every door has: length, epochs, state, an end. Knows no framework.
+
+A door is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a `Feed`. Its
+constructor says, argument by argument, what a user may say; what comes after that is here, once.
+
+What a loader says of itself: a line for a terminal, a small table for a notebook.
+
+Only what is known is told; nothing is read and no thread starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from tabfeed.errors import ArgumentError
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.plan.shuffle_quality import ShuffleQuality, shuffle_quality
+from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.notebook import box, facts
+from tabfeed.schema.column import counted
+
+__all__ = ["Door", "line", "page"]
+
+_SHOWN = 4
+
+
+def line(kind: str, feed: Feed[Any], roles: Mapping[str, Sequence[str]] | None = None) -> str:
+    """For a terminal; with `roles`, columns by what they come as."""
+    columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
+    return f"<{kind}: {', '.join([*_summary(feed), *_where(feed)])}{columns}>"
+
+
+def page(kind: str, feed: Feed[Any]) -> str:
+    """For a notebook."""
+    rows = [("order", _order(feed)), *_columns(feed), *_reader(feed)]
+    rows.append(("stands at", ", ".join(_where(feed))))
+    return box(kind, _summary(feed), facts(rows))
+
+
+def _summary(feed: Feed[Any]) -> list[str]:
+    plan, options = feed.plan, feed.options
+    told = [
+        f"{sum(plan.sizes):,} rows",
+        f"{len(feed):,} batches of {options.batch_size:,}",
+        "shuffled" if plan.shuffle else "in order",
+    ]
+    place = options.place
+    return told if place.world == 1 else [*told, f"rank {place.rank} of {place.world}"]
+
+
+def _where(feed: Feed[Any]) -> list[str]:
+    return [f"epoch {feed.epoch}", f"{feed.rows_given:,} rows given"]
+
+
+def _order(feed: Feed[Any]) -> str:
+    plan = feed.plan
+    if not plan.shuffle:
+        return f"as in the data, from {counted(len(plan.sizes), 'partition')}"
+    if plan.whole:
+        return f"one permutation of all rows in every epoch, seed {plan.seed}"
+    return (
+        f"partitions and rows permuted in every epoch, seed {plan.seed}; "
+        f"{min(plan.streams, len(plan.sizes)):,} of {len(plan.sizes):,} partitions mixed at a time"
+    )
+
+
+def _reader(feed: Feed[Any]) -> list[tuple[str, str]]:
+    return [("read by", feed.reader_choice)] if feed.reader_choice else []
+
+
+def _columns(feed: Feed[Any]) -> list[tuple[str, str]]:
+    """Which columns come, by what they come as."""
+    layout = getattr(feed.recipe.reader, "layout", None)
+    if not isinstance(layout, Layout):
+        return []
+    named = [(_group(g), _names(g.columns)) for g in layout.groups if g.columns]
+    named += [(f"lists of {dtype}", name) for name, dtype in layout.lists]
+    named += [(f"{width} {dtype} each", name) for name, width, dtype in layout.fixed]
+    return [*named, *([("as they are", _names(layout.extras))] if layout.extras else [])]
+
+
+def _group(group: Group) -> str:
+    """A group is named for its role, or for its dtype where columns come one by one."""
+    return group.name if group.name == str(group.dtype) else f"{group.name}, {group.dtype}"
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) <= _SHOWN + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])}, ... {names[-1]} ({len(names):,})"
+
+
+D = TypeVar("D", bound="Door")
+# What a loader is made with, or has read from that.
+_CHOSEN = {field.name for field in fields(LoaderOptions)} | {
+    "cats",
+    "conts",
+    "device",
+    "device_memory",
+    "extras",
+    "input_schema",
+    "labels",
+    "output_schema",
+    "reader",
+    "row_major",
+    "sharding",
+    "sparse_as_dense",
+    "sparse_max",
+    "sparse_names",
+    "static_batch",
+    "targets",
+    "transforms",
+}
+
+
+class Door:
+    """The methods of a loader, whatever its framework."""
+
+    feed: Feed[Any]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CHOSEN and "feed" in vars(self):
+            raise ArgumentError(
+                f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
+                f"would change nothing: make another one"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch, on each rank."""
+        return self.feed.options.batch_size
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the same on every rank."""
+        return len(self.feed)
+
+    def peek(self) -> Any:
+        """The first batch of the next pass, without moving on."""
+        return self.feed.peek()
+
+    @property
+    def num_rows_processed(self) -> int:
+        """Rows given so far, over all epochs."""
+        return self.feed.rows_given
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest batch."""
+        return self.feed.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
+        self.feed.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands; small, plain values."""
+        return self.feed.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state: the next pass begins with the batch that would have come next."""
+        self.feed.load_state_dict(state_dict)
+
+    @property
+    def reader_choice(self) -> str:
+        """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
+        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
+
+    def shuffle_quality(self) -> ShuffleQuality:
+        """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
+        return shuffle_quality(self.feed.plan)
+
+    def release_memory(self) -> None:
+        """Give back the memory on a GPU that chunks lie in, for a step that found too little.
+
+        Call it where the step was called; then call the step again. From the next chunk on, the
+        same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
+        may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
+        """
+        self.feed.release_memory()
+
+    def close(self) -> None:
+        """End the background threads of all passes."""
+        self.feed.close()
+
+    def stop(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return line(type(self).__name__, self.feed)
+
+    def _repr_html_(self) -> str:
+        return page(type(self).__name__, self.feed)
+
+    def __enter__(self: D) -> D:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

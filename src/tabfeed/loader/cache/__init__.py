@@ -1,0 +1,1 @@
+"""Decoded partitions kept for later epochs, in memory or on disk."""

@@ -1,0 +1,1 @@
+"""Batches made on a GPU; imported only where a GPU is used."""

@@ -1,0 +1,338 @@
+"""``reader="auto"``: a feed that goes over to another reader in mid-epoch, if that trains faster.
+
+What a step waits for is read from the GPU's own clock, since the program may run ahead of it: an
+event behind the model's work when the next chunk is asked for, and the one behind that chunk. If
+the second comes later, the model had nothing to do in between. Two events a chunk, looked at when
+they have happened; nobody waits for them.
+
+It goes over as `tabfeed.loader.gpu.pipeline` says, which makes that one step slow; it happens
+twice at most. It does not happen as long as others (a second iterator, a loader made by `map`) use
+the same memory. The program still has the last batch then, and a batch is a piece of its chunk: so
+that Arrow's chunk, the larger one, is gone before the GPU's memory is asked for, the last batch of
+a chunk is a copy from when the GPU is wanted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from tabfeed.errors import TabfeedError
+from tabfeed.loader.gpu.auto_choice import GPU, Choice
+from tabfeed.loader.gpu.delivery import GpuRecipe, timed_event
+from tabfeed.loader.gpu.pipeline import GpuFeed, GpuIterator
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.plan.order import Epoch, Plan
+from tabfeed.loader.read.blocks import ReadsLots
+from tabfeed.loader.read.partition_reader import ReadsParts
+from tabfeed.loader.state import Position
+from tabfeed.loader.tensors.tree import copied
+
+__all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
+
+B = TypeVar("B")
+
+
+class Meter:
+    """How fast a reader reads: rows, and the time in which any reading was under way.
+
+    Examples
+    --------
+    >>> times = iter([0.0, 0.5, 1.5, 2.0])
+    >>> meter = Meter(lambda: next(times))
+    >>> meter.begin(); meter.begin(); meter.end(300); meter.end(100)
+    >>> meter.rate
+    200.0
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._rows, self._running = 0, 0
+        self._busy = self._since = 0.0
+
+    def begin(self) -> None:
+        """A reading begins."""
+        with self._lock:
+            now = self._clock()
+            if not self._running:
+                self._since = now
+            self._running += 1
+
+    def end(self, rows: int) -> None:
+        """A reading is done."""
+        with self._lock:
+            now = self._clock()
+            self._busy, self._since = self._busy + now - self._since, now
+            self._running -= 1
+            self._rows += rows
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self._rows / self._busy if self._busy else 0.0
+
+
+@dataclass(frozen=True)
+class Metered:
+    """A reader of lots, with a meter."""
+
+    reader: ReadsLots
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def parts(self) -> ReadsParts:
+        """Reads partitions."""
+        return self.reader.parts
+
+    def reading(self, parts: ReadsParts) -> Metered:
+        """The same for another reader of the same partitions."""
+        return replace(self, reader=self.reader.reading(parts))
+
+    def close(self) -> None:
+        """End processes that read for it."""
+        self.reader.close()
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
+        """Some lots of an epoch."""
+        rows = 0
+        self.meter.begin()
+        try:
+            lots = self.reader.read(epoch, numbers)
+            rows = sum(epoch.lot_rows(n) for n in numbers)
+            return lots
+        finally:
+            self.meter.end(rows)
+
+
+class _Mark(NamedTuple):
+    """Where the model's work ended when a chunk was asked for, and where the chunk's did."""
+
+    asked: Any
+    made: Any
+    step: int
+
+
+class _Timeline:
+    """The chunks of one pass, until the GPU has come by them."""
+
+    def __init__(self) -> None:
+        self._marks: deque[_Mark] = deque()
+        self._first = True
+
+    def add(self, mark: _Mark) -> None:
+        """A chunk was taken. The first of a pass is left out: it waits for reading to begin."""
+        if self._first:
+            self._first = False
+        else:
+            self._marks.append(mark)
+
+    def tell(self, choice: Choice, rate: float) -> None:
+        """What is known by now."""
+        marks = self._marks
+        while len(marks) > 1 and marks[0].made.query() and marks[1].asked.query():
+            this, after = marks.popleft(), marks[0]
+            seconds = this.asked.elapsed_time(after.asked) / 1000
+            waited = this.asked.elapsed_time(this.made) / 1000
+            choice.add(seconds, min(max(waited, 0.0), seconds), after.step - this.step, rate)
+
+
+class Ways(NamedTuple):
+    """The two ways of making a feed's batches on a GPU.
+
+    Attributes
+    ----------
+    build
+        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
+    why_not
+        Why the GPU cannot decode, None if it can; may take seconds, to load what does.
+    for_plan
+        The same two for another plan of the same rows.
+    """
+
+    build: Callable[[bool], Feed[Any] | None]
+    why_not: Callable[[], str | None]
+    for_plan: Callable[[Plan], Any]
+
+
+class _Loading(threading.Thread):
+    """Loads what decodes on the GPU, beside the training."""
+
+    def __init__(self, why_not: Callable[[], str | None]) -> None:
+        super().__init__(name="tabfeed-loading")
+        self._why_not, self.reason = why_not, "it could not be loaded"  # until it has been
+        self.ok = False
+        self.start()
+
+    def run(self) -> None:
+        reason = self._why_not()
+        self.ok, self.reason = reason is None, reason or ""
+
+
+class AutoFeed(GpuFeed[B]):
+    """A feed that begins with Arrow and may go over to the GPU.
+
+    Parameters
+    ----------
+    made
+        Makes the batches with Arrow.
+    spare
+        Makes them in the computer's memory, and copies them.
+    ways
+        Both ways to make them on the GPU.
+    """
+
+    _own = ("_spare", "remake", "choice", "_ways", "_loading", "_kin")
+
+    def __init__(self, made: Feed[B], spare: Feed[Any], ways: Ways) -> None:
+        super().__init__(made, spare, _made_by_itself)
+        self.recipe = _watched(made.recipe)
+        self.choice = Choice()
+        self._ways = ways
+        self._loading: _Loading | None = None
+        self._kin: weakref.WeakSet[AutoFeed[Any]] = weakref.WeakSet([self])  # use the same memory
+
+    @property
+    def reader_choice(self) -> str:  # type: ignore[override]
+        """Which reader, and why."""
+        return self.choice.why
+
+    def tell(self, why: str) -> None:
+        """Say who reads now, and why; for good."""
+        self.choice.end(why)
+
+    def _made_for(self, plan: Plan) -> Feed[Any]:
+        self._ways = self._ways.for_plan(plan)
+        made = self._built(self.choice.reader == GPU)
+        if isinstance(made, str):
+            made = self._built(False)
+        return self._spare if isinstance(made, str) else made
+
+    def take_over(self, made: Feed[Any]) -> None:
+        """Make batches as another feed of the same rows does."""
+        super().take_over(made)
+        if isinstance(self.recipe, GpuRecipe):
+            self.recipe = _watched(self.recipe)
+
+    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
+        if not isinstance(made.recipe, GpuRecipe):  # it has given up its memory
+            return super()._kin_of(made)
+        new: AutoFeed[Any] = AutoFeed(made, self._spare, self._ways)
+        new._kin, new._sized_for = self._kin, self._sized_for
+        new._kin.add(new)
+        return new
+
+    def _begin_at(self, begin: Position) -> AutoIterator[B]:
+        return AutoIterator(self, begin, self._on_batch)
+
+    def may_change(self) -> bool:
+        """Whether another reader is wanted and can be had at this moment."""
+        if self.choice.wanted == self.choice.reader:
+            return False
+        if self.choice.wanted == GPU and not self._loaded():
+            return False
+        there = [i for i in self._iterators if isinstance(i, GpuIterator) and i.there]
+        return len(self._kin) == 1 and len(there) == 1
+
+    def _loaded(self) -> bool:
+        """Whether what decodes there is loaded; if not yet, it soon will be."""
+        if self._loading is None:
+            self._loading = _Loading(self._ways.why_not)
+        if self._loading.is_alive():
+            return False
+        if not self._loading.ok:
+            self.choice.refuse(self._loading.reason)
+        return self._loading.ok
+
+    def change(self) -> None:
+        """Go over to the reader that is wanted. Nobody else may hold the recipe."""
+        finish = self.recipe.finish
+        made: Feed[Any] | str = ""
+        self.let_go()
+        if self.choice.wanted == GPU and isinstance(made := self._built(True), str):
+            self.choice.refuse(made)
+        if isinstance(made, str):
+            made = self._built(False)
+        if isinstance(made, str):  # though it was there before
+            self.take_over(self.spare(finish))
+            self.tell(f"Arrow: batches are made in the computer's memory, and copied: {made}")
+            return
+        self.choice.went_over()
+        self.take_over(made.finishing(finish))
+
+    def _built(self, on_gpu: bool) -> Feed[Any] | str:
+        """A feed for which the GPU decodes, or Arrow does; or why there is none."""
+        try:
+            return self._ways.build(on_gpu) or "device_memory is too small for it"
+        except (TabfeedError, MemoryError, RuntimeError) as e:
+            return f"it cannot begin: {e}"
+
+
+def _made_by_itself(plan: Plan) -> Feed[Any]:
+    raise AssertionError("what was made for a plan is its own matter")
+
+
+def _watched(recipe: Any) -> Any:
+    reader = recipe.reader
+    metered = reader if isinstance(reader, Metered) else Metered(reader)
+    return replace(recipe, reader=metered, timed=True)
+
+
+class AutoIterator(GpuIterator[B]):
+    """Batches of one epoch, by whichever reader the feed has chosen.
+
+    Parameters
+    ----------
+    feed
+        Whose.
+    position
+        Where to begin.
+    """
+
+    _feed: AutoFeed[B]
+
+    def _start(self) -> None:
+        self._timeline = _Timeline()
+        self._own_batch = False  # whether the program's last batch holds no other memory
+        super()._start()
+
+    def _take_now(self) -> list[B]:
+        feed = self._feed
+        if feed.choice.settled:
+            return super()._take_now()
+        meter: Meter = self._recipe.reader.meter  # type: ignore[attr-defined]
+        self._timeline.tell(feed.choice, meter.rate)
+        if self._step < self._plan.steps and feed.may_change() and self._can_let_go():
+            self._go_over(feed.change)
+        asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
+        made = self._next_chunk()
+        self._timeline.add(_Mark(asked, made.event, self._step))
+        batches = self._recipe.arrive(made)
+        if feed.choice.wanted == GPU != feed.choice.reader:
+            self._own_batch = True
+            if self._plan.chunk > 1:
+                batches[-1] = copied(batches[-1])
+        return batches
+
+    def _can_let_go(self) -> bool:
+        """Whether the program's last batch holds no chunk that is larger than those to come."""
+        return self._own_batch or self._feed.choice.reader == GPU
+
+    def _next_chunk(self) -> Any:
+        """The next chunk; from Arrow, if the GPU fails while it is on trial."""
+        try:
+            return super()._next_chunk()
+        except StopIteration:
+            raise
+        except Exception as e:  # whatever it is: Arrow will say if the data are to blame
+            if self._closed or self._sent_aside or not self._feed.choice.trying:
+                raise
+            self._feed.choice.refuse(f"it failed: {e!r}")
+        self._go_over(self._feed.change)
+        return super()._next_chunk()

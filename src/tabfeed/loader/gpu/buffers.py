@@ -1,0 +1,223 @@
+"""Memory on a GPU for lots, and the streams that fill and read it.
+
+All lots lie in one piece of memory for each width of column: *slabs* of ``(columns, rows)`` one
+after the other. So rows of any number of lots are gathered in one call, by one list of places. That
+list is made in the computer's memory, where the permutations of lots are drawn, and copied: four
+bytes a row, and one call. Few calls matter: each of them hands the interpreter over and queues
+behind the calls of threads that read, and that takes longer than the GPU needs for the work.
+
+A slab is written on one stream and read on another, the one that puts chunks together. The event
+after the last such reading travels with the slab; whoever writes it next waits for that, on the
+GPU, not in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.plan.order import Strip
+from tabfeed.loader.read.arrow_columns import Group
+from tabfeed.loader.tensors.scripted import lay_strips
+
+__all__ = ["Plane", "Slab", "Slabs", "page_locked", "planes_of", "torch_dtype"]
+
+Tensor = torch.Tensor
+Array = npt.NDArray[Any]
+_BY_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PATIENCE = 60.0
+_LARGE = 2**31  # values: more need 64 bits to number them
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The same in torch's terms."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Groups whose columns are of one width, and therefore share memory.
+
+    Attributes
+    ----------
+    width
+        Bytes of a value.
+    groups
+        Each with its dtype in lots, in order.
+    """
+
+    width: int
+    groups: tuple[tuple[Group, np.dtype[Any]], ...]
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        return sum(len(group.columns) for group, _ in self.groups)
+
+    def spans(self) -> list[tuple[Group, np.dtype[Any], int]]:
+        """Each group, its dtype in lots, and its first column."""
+        out, at = [], 0
+        for group, dtype in self.groups:
+            out.append((group, dtype, at))
+            at += len(group.columns)
+        return out
+
+
+def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tuple[Plane, ...]:
+    """The groups by the width of their columns.
+
+    Examples
+    --------
+    >>> one = Group("ids", ("a", "b"), np.dtype(np.int64))
+    >>> two = Group("numbers", ("x",), np.dtype(np.float32))
+    >>> dtypes = {"ids": np.dtype(np.int32), "numbers": np.dtype(np.float32)}
+    >>> [(plane.width, plane.columns) for plane in planes_of([one, two], dtypes)]
+    [(4, 3)]
+    """
+    by_width: dict[int, list[tuple[Group, np.dtype[Any]]]] = {}
+    for group in groups:
+        dtype = dtypes[group.name]
+        by_width.setdefault(dtype.itemsize, []).append((group, dtype))
+    # The widest first: what follows is then aligned, however many columns there are.
+    return tuple(Plane(width, tuple(by_width[width])) for width in sorted(by_width, reverse=True))
+
+
+class Slab:
+    """A place for a lot; free again when nothing refers to it."""
+
+    def __init__(self, slabs: Slabs, number: int) -> None:
+        self._slabs, self.number = slabs, number
+        self.ready: Any = None  # the event after it was filled
+        self.awaited = False  # whether the stream that reads it waits for that already
+        self.used: Any = None  # the event after it was read last
+
+    def matrix(self, plane: Plane, rows: int, columns: slice | None = None) -> Tensor:
+        """Some columns of its first rows in a plane."""
+        return self._slabs.view(self.number, plane, rows, columns)
+
+    def __del__(self) -> None:
+        self._slabs.give(self.number, self.used or self.ready)
+
+
+class Slabs:
+    """A fixed number of slabs on a GPU, used again and again.
+
+    Parameters
+    ----------
+    device
+        The GPU.
+    planes
+        What lies in a slab.
+    rows
+        Rows of a slab.
+    count
+        How many slabs.
+    stream
+        The stream that reads them; their memory is asked for in its name.
+    """
+
+    def __init__(
+        self, device: torch.device, planes: Sequence[Plane], rows: int, count: int, stream: Any
+    ) -> None:
+        self.device, self.rows = device, rows
+        with torch.cuda.stream(stream):
+            self.planes = {
+                p: torch.empty((count, p.columns, rows), dtype=_BY_WIDTH[p.width], device=device)
+                for p in planes
+            }
+            event = stream.record_event()
+        self._views: dict[Any, Tensor] = {}
+        self._addresses: dict[int, Array] = {}
+        self._in_order = torch.arange(rows, dtype=torch.int32)
+        self._free: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # may be filled in a finaliser
+        for number in range(count):
+            self._free.put((number, event))
+
+    def take(self, stream: Any, count: int = 1) -> list[Slab]:
+        """Slabs that work queued on `stream` from now on may write."""
+        taken = [self._next() for _ in range(count)]
+        for event in {event for _, event in taken if event is not None}:
+            stream.wait_event(event)
+        return [slab for slab, _ in taken]
+
+    def _next(self) -> tuple[Slab, Any]:
+        """A slab that is free, and the event after which it may be written."""
+        try:
+            number, event = self._free.get(timeout=_PATIENCE)
+        except Empty:
+            raise LoaderError(
+                "no memory for the next rows came free on the GPU; give more device_memory"
+            ) from None
+        return Slab(self, number), event
+
+    def give(self, number: int, event: Any) -> None:
+        """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
+        self._free.put((number, event))
+
+    def view(self, number: int, plane: Plane, rows: int, columns: slice | None) -> Tensor:
+        """The first rows of a slab: some columns of a plane."""
+        key = (number, plane, rows, columns and (columns.start, columns.stop))
+        if key not in self._views:
+            whole = self.planes[plane][number]
+            if columns is not None:
+                whole = whole[columns]
+            if rows != self.rows:  # one of a few odd lots
+                return whole[..., :rows]
+            self._views[key] = whole
+        return self._views[key]
+
+    def addresses(self, number: int) -> Array:
+        """Where in the GPU's memory each column of a slab begins, those of all planes in order."""
+        if number not in self._addresses:
+            self._addresses[number] = np.concatenate(
+                [
+                    memory[number].data_ptr() + np.arange(p.columns) * self.rows * p.width
+                    for p, memory in self.planes.items()
+                ]
+            )
+        return self._addresses[number]
+
+    def places(self, strips: Sequence[tuple[Slab, Array | None, Strip]], rows: int) -> Tensor:
+        """For each plane, where in it the row of each place of a chunk lies.
+
+        Row ``r`` of slab ``s`` is at ``s * columns * rows + r`` of a plane: seen from there, its
+        columns lie `rows` values apart.
+
+        Parameters
+        ----------
+        strips
+            Each with the slab it is of, and that lot's permutation, if it has one.
+        rows
+            Of the chunk.
+        """
+        places = page_locked((len(self.planes), rows), self._index)
+        firsts = [[s.number * p.columns * self.rows for s, _, _ in strips] for p in self.planes]
+        orders = [
+            self._in_order if order is None else torch.from_numpy(order) for _, order, _ in strips
+        ]
+        lay_strips(places, orders, firsts, [list(strip) for _, _, strip in strips])
+        return places
+
+    @property
+    def _index(self) -> Any:
+        """A dtype that can number all values."""
+        most = max(plane.numel() for plane in self.planes.values())
+        return torch.int64 if most >= _LARGE else torch.int32
+
+    def columns(self, plane: Plane, dtype: np.dtype[Any], columns: range) -> Tensor:
+        """Some columns of one dtype of all slabs: ``(columns, places)``."""
+        whole = self.planes[plane].view(-1).view(torch_dtype(dtype))
+        last = whole.numel() - (plane.columns - 1) * self.rows
+        return whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
+
+
+def page_locked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory from which a GPU copies while the program goes on."""
+    return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -1,0 +1,156 @@
+"""Chunks on a GPU: rows gathered from lots there, in one call for each dtype, and cast.
+
+All chunks are made on one stream beside the model's; lots that are still in the computer's memory
+are copied on another, for which that one waits. The training thread makes its own stream wait for
+the event after a chunk, when it takes the chunk's first batch; the program waits for nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any, cast
+
+import torch
+
+from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
+from tabfeed.loader.gpu.buffers import Slab, Slabs, torch_dtype
+from tabfeed.loader.gpu.parquet.file_dtypes import Piece
+from tabfeed.loader.gpu.staging import GpuLot, bring
+from tabfeed.loader.plan.order import ChunkPlan
+from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.loader.read.blocks import Lot
+from tabfeed.loader.tensors.scripted import gather_all
+from tabfeed.trace import span
+
+__all__ = ["GpuChunkMaker", "mark_used"]
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class GpuChunkMaker:
+    """Makes chunks of one layout on a GPU; threads may share it.
+
+    Parameters
+    ----------
+    layout
+        What a batch is made of.
+    host
+        Makes the columns without a matrix.
+    slabs
+        Where lots lie.
+    stream
+        The stream to gather on.
+    copies
+        The stream to copy lots on.
+    unpack
+        Sees to lots that are packed, if any are.
+    pieces
+        Which groups of the slabs are but pieces of those that a batch has, by name.
+    """
+
+    layout: Layout
+    host: ChunkMaker
+    slabs: Slabs
+    stream: Any
+    copies: Any
+    unpack: Callable[[Sequence[GpuLot]], None] | None = None
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    _turn: Any = field(default_factory=threading.Lock)
+
+    def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
+        """The rows of `plan`, once the work queued on the stream is done."""
+        with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
+            chunk = self._rest(plan, lots)
+            self.gather(chunk, lots, self.bring(plan, lots))
+            mark_used(lots, self.stream.record_event())
+            return [chunk]
+
+    def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
+        """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
+        with self._turn:
+            bring(list(lots.values()), self.slabs, self.copies, self.unpack)
+        found = [(lots[strip.lot], strip) for strip in plan.strips]
+        return self.slabs.places(
+            [(_slab(lot), lot.order, strip) for lot, strip in found], plan.rows
+        )
+
+    def gather(self, chunk: Chunk, lots: Mapping[int, GpuLot], places: Tensor) -> None:
+        """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
+        self._wait_for([_slab(lot) for lot in lots.values()])
+        found: list[Any] = gather_all(*self._runs, places)
+        for group, part in zip(self._groups, found, strict=True):
+            if not self.layout.matrices:
+                chunk.columns.update(zip(group.columns, part.unbind(0), strict=True))
+            elif group.name in self.pieces:
+                self._join(chunk, self.pieces[group.name], part)
+            else:
+                chunk.matrices[group.name] = part
+
+    def _join(self, chunk: Chunk, piece: Piece, part: Tensor) -> None:
+        """Put some rows of a matrix to the others."""
+        matrices = cast(dict[str, Tensor], chunk.matrices)
+        if piece.group not in matrices:
+            matrices[piece.group] = part.new_empty((piece.of, part.shape[1]))
+        matrices[piece.group].index_copy_(0, self._rows[piece], part)
+
+    @cached_property
+    def _rows(self) -> dict[Piece, Tensor]:
+        """The rows of each piece, on the GPU."""
+        device = self.slabs.device
+        return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}
+
+    def _wait_for(self, slabs: list[Slab]) -> None:
+        """Let the stream wait until slabs are filled: once for each, since there is one stream."""
+        new = [slab for slab in slabs if not slab.awaited]
+        for event in {slab.ready for slab in new}:
+            self.stream.wait_event(event)
+        for slab in new:
+            slab.awaited = True
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        """All groups, in the order of planes."""
+        return [group for plane in self.slabs.planes for group, _ in plane.groups]
+
+    @cached_property
+    def _runs(self) -> tuple[list[Tensor], list[int], list[Tensor], list[list[int]]]:
+        """What to gather at once: groups that lie side by side and become the same dtype.
+
+        For each such run where its columns lie, in which plane, something of the dtype it becomes,
+        and the columns of each group.
+        """
+        wholes, planes, casts, counts = [], [], [], []
+        for number, plane in enumerate(self.slabs.planes):
+            kinds = groupby(plane.spans(), key=lambda span: (span[1], span[0].dtype))
+            for (dtype, becomes), run in kinds:
+                spans = list(run)
+                sizes = [len(group.columns) for group, _, _ in spans]
+                first = spans[0][2]
+                wholes.append(self.slabs.columns(plane, dtype, range(first, first + sum(sizes))))
+                planes.append(number)
+                casts.append(torch.empty(0, dtype=torch_dtype(becomes)))
+                counts.append(sizes)
+        return wholes, planes, casts, counts
+
+    def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
+        layout = self.layout.rest
+        if not layout.columns:
+            return Chunk(plan.bounds, first_step=plan.first_step)
+        held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
+        return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
+
+
+def mark_used(lots: Mapping[int, GpuLot], event: Any) -> None:
+    """Have whoever writes where these lots lie wait for an event."""
+    for lot in lots.values():
+        _slab(lot).used = event
+
+
+def _slab(lot: GpuLot) -> Slab:
+    assert lot.slab is not None, "it was brought"
+    return lot.slab

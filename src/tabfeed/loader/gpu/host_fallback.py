@@ -1,0 +1,40 @@
+"""Batches that are made in the computer's memory, and copied to a GPU beside the model.
+
+What is left where the GPU cannot make them, or may no longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+
+from tabfeed.loader.gpu.delivery import StreamRecipe, for_host
+from tabfeed.loader.gpu.fallback_sizes import within
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.stages import Recipe
+
+__all__ = ["copied_feed"]
+
+B = TypeVar("B")
+
+
+def copied_feed(feed: Feed[B], device: torch.device, memory: int, row_bytes: int) -> Feed[B]:
+    """The same batches, copied on a stream of their own.
+
+    Parameters
+    ----------
+    feed
+        Makes them, and copies them to the GPU on whichever stream is current.
+    device
+        The GPU.
+    memory, row_bytes
+        As for `within`.
+    """
+    recipe, small = feed.recipe, within(feed, memory, row_bytes)
+    parts: dict[str, Any] = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    host = replace(recipe, finish=for_host(recipe.finish))
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    made: Recipe[B] = StreamRecipe(**parts, stream=stream, device=device, host=host)
+    return Feed(made, small.plan, small.options)

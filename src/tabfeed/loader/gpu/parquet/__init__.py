@@ -1,0 +1,1 @@
+"""Parquet decoded by the GPU itself."""

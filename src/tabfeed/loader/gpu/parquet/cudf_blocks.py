@@ -1,0 +1,250 @@
+"""Lots decoded on the GPU itself, by pylibcudf.
+
+Each thread reads on a stream of its own, several lots in one call, and lays the columns side by
+side in their slab, in few calls: pylibcudf joins those of one dtype to a matrix, which torch takes
+as it is. What pylibcudf decodes lies in a pool of bounded size
+(`tabfeed.loader.gpu.parquet.cudf_pool`).
+
+Any lot with nulls is left to Arrow, whose results are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tabfeed.budget import cpu_count
+from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
+from tabfeed.loader.gpu.buffers import Plane, Slabs
+from tabfeed.loader.gpu.devices import on_device, why_not_driver
+from tabfeed.loader.gpu.parquet.cudf_pool import Grant, Reading
+from tabfeed.loader.gpu.staging import GpuLot, GpuLotReader
+from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
+from tabfeed.trace import span
+
+__all__ = ["CudfLotReader", "why_not_cudf"]
+
+Tensor = torch.Tensor
+
+
+def why_not_cudf() -> str | None:
+    """Why pylibcudf cannot be used; None if it can. Loads it."""
+    if (reason := why_not_driver("pylibcudf")) is not None:
+        return reason
+    # Threads of the library that fetches pages from files: 8 were measured half as fast again as
+    # its own 4, and faster than 16. It looks once, when it is loaded.
+    os.environ.setdefault("KVIKIO_NTHREADS", str(min(8, cpu_count())))
+    try:
+        for name in ("pylibcudf", "pylibcudf.io", "rmm"):
+            import_module(name)
+    except ImportError as e:
+        return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
+    except Exception as e:  # a driver or a library that is not what it expects
+        return f"pylibcudf cannot be imported ({type(e).__name__}: {e})"
+    return None
+
+
+@dataclass
+class CudfLotReader:
+    """Makes lots on a GPU from Parquet files; threads may share it.
+
+    Parameters
+    ----------
+    arrow
+        Reads what pylibcudf must not.
+    slabs
+        Memory on the GPU.
+    pool_bytes
+        Most memory for what is being decoded.
+    at_once
+        Most calls to decode at a time.
+    """
+
+    arrow: GpuLotReader
+    slabs: Slabs
+    pool_bytes: int
+    at_once: int
+    _footers: dict[str, Any] = field(default_factory=dict)
+    _nulls: dict[int, bool] = field(default_factory=dict)  # whether a partition has any
+    _turns: threading.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = threading.Semaphore(self.at_once)
+
+    @property
+    def parts(self) -> ReadsParts:
+        """Reads partitions."""
+        return self.arrow.parts
+
+    def close(self) -> None:
+        """End processes that read for it: those of Arrow, if it has any."""
+        self.arrow.close()
+
+    def reading(self, parts: ReadsParts) -> CudfLotReader:
+        """The same for another reader of the same partitions."""
+        if parts is self.parts:
+            return self
+        new = replace(self, arrow=self.arrow.reading(parts))
+        vars(new).update({n: vars(self)[n] for n in ("_pool", "_turns") if n in vars(self)})
+        return new
+
+    @cached_property
+    def _pool(self) -> Grant:
+        return Grant(self.slabs.device, self.pool_bytes)
+
+    @cached_property
+    def _runs(self) -> list[tuple[Plane, int, int]]:
+        """Columns of one dtype that lie side by side: their plane, the first, and the end."""
+        runs: list[tuple[Plane, int, int]] = []
+        last = None
+        for plane in self.slabs.planes:
+            for group, dtype, first in plane.spans():
+                end = first + len(group.columns)
+                if last == (plane, dtype):
+                    runs[-1] = (plane, runs[-1][1], end)
+                else:
+                    runs.append((plane, first, end))
+                last = (plane, dtype)
+        return runs
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+        """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
+        for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
+        rest = [n for n in numbers if n not in for_arrow]
+        with on_device(self.slabs.device):
+            lots = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
+            if rest:
+                lots |= zip(rest, self._read(epoch, rest), strict=True)
+        return [lots[n] for n in numbers]
+
+    def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+        lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
+        partitions = [p for n in numbers for p in epoch.partitions(n)]
+        with self._pool.reading() as reading:
+            if not self._fill(lots, partitions, reading):
+                return self.arrow.read(epoch, numbers)
+        return lots
+
+    def _fill(self, lots: Sequence[GpuLot], partitions: Sequence[int], reading: Reading) -> bool:
+        """Decode these partitions into slabs of lots; False if there are nulls, or no memory.
+
+        Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
+        """
+        rows, stream = [lot.rows for lot in lots], reading.stream
+        try:
+            with self._turns, span("read", rows=sum(rows)), torch.cuda.stream(stream):
+                found = self._decoded(partitions, sum(rows), reading)
+        except MemoryError:
+            found = None
+        if found is None:
+            return False
+        with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
+            self._lay(lots, rows, found, stream)
+        return True
+
+    def _has_nulls(self, partition: int) -> bool:
+        """Whether footers say so: it would be decoded in vain."""
+        if partition not in self._nulls:
+            parts = self.parts
+            assert isinstance(parts, PartReader)
+            pieces = parts.partitions[partition].pieces
+            files = [(parts.dataset.fileset.files[piece.file], piece.unit) for piece in pieces]
+            self._nulls[partition] = any(
+                known_nulls(chunk)
+                for file, unit in files
+                if isinstance(file, ParquetFile)
+                for chunk, _ in file.chunks_in(unit, self._columns)
+            )
+        return self._nulls[partition]
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        """Those that lie in slabs, in their order."""
+        return [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
+
+    def _decoded(
+        self, partitions: Sequence[int], rows: int, reading: Reading
+    ) -> list[Tensor] | None:
+        """Partitions as matrices; None if there are nulls."""
+        columns: list[Any] = self._table(partitions, reading).columns()
+        if any(c.null_count() or c.size() != rows for c in columns):
+            return None
+        return self._matrices(columns, reading)
+
+    def _lay(
+        self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor], stream: Any
+    ) -> None:
+        """Copy the rows of each lot to a slab, all in one call."""
+        for lot, slab in zip(lots, self.slabs.take(stream, len(lots)), strict=True):
+            lot.slab = slab
+        to: list[Tensor] = []
+        source: list[Tensor] = []
+        for (plane, first, end), matrix in zip(self._runs, found, strict=True):
+            for lot in lots:
+                assert lot.slab is not None
+                to.append(lot.slab.matrix(plane, lot.rows, slice(first, end)))
+            source += torch.split(matrix.view(to[-1].dtype), rows, 1)
+        torch._foreach_copy_(to, source, non_blocking=True)
+        ready = stream.record_event()
+        for lot in lots:
+            assert lot.slab is not None
+            lot.slab.ready = ready
+
+    def _matrices(self, columns: list[Any], reading: Reading) -> list[Tensor]:
+        at, found = 0, []
+        for _, first, end in self._runs:
+            found.append(self._matrix(columns[at : at + end - first], reading))
+            at += end - first
+        return found
+
+    def _matrix(self, columns: list[Any], reading: Reading) -> Tensor:
+        """Columns of one dtype as one tensor ``(columns, rows)``."""
+        plc = import_module("pylibcudf")
+        capsule = plc.interop.to_dlpack(plc.Table(columns), stream=reading.own, mr=reading.memory)
+        tensor = torch.utils.dlpack.from_dlpack(capsule)
+        return tensor.unsqueeze(0) if tensor.ndim == 1 else tensor.t()
+
+    def _table(self, partitions: Sequence[int], reading: Reading) -> Any:
+        io = import_module("pylibcudf.io")
+        paths, groups = self._row_groups(partitions)
+        options = io.parquet.ParquetReaderOptions.builder(io.SourceInfo(paths)).build()
+        options.set_column_names(self._columns)
+        options.set_row_groups(groups)
+        footers = [self._footer(path) for path in paths]
+        how = {"stream": reading.own, "mr": reading.memory, "parquet_metadatas": footers}
+        return io.parquet.read_parquet(options, **how).tbl
+
+    def _footer(self, path: str) -> Any:
+        """The footer of a file, read once."""
+        if path not in self._footers:
+            io = import_module("pylibcudf.io")
+            (footer,) = io.parquet_metadata.read_parquet_footers(io.SourceInfo([path]))
+            self._footers[path] = footer
+        return self._footers[path]
+
+    def _row_groups(self, partitions: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """The files of these partitions, in order, and which row groups of each."""
+        parts = self.parts
+        assert isinstance(parts, PartReader)
+        paths: list[str] = []
+        groups: list[list[int]] = []
+        last = None
+        for number in partitions:
+            for piece in parts.partitions[number].pieces:
+                if piece.file != last:
+                    file = parts.dataset.fileset.files[piece.file]
+                    if isinstance(file, ParquetFile):
+                        file.location.check()
+                    paths.append(parts.dataset.files[piece.file])
+                    groups.append([])
+                    last = piece.file
+                groups[-1].append(piece.unit)
+        return paths, groups

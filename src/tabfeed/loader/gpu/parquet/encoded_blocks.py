@@ -1,0 +1,349 @@
+"""Lots for a GPU that unpacks them itself: bytes of files, read onto desks as they are.
+
+Reading is then all that the computer does, and it takes no interpreter: a thread copies as fast as
+the disk or the page cache gives. What pages there are in a row group is found out once, from their
+headers: by other processes, since there are hundreds of them, and Python takes its time. What a GPU
+cannot unpack, Arrow reads onto the same desks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from importlib import import_module
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.partition import Piece
+from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.ranges import Range
+from tabfeed.loader.gpu.buffers import planes_of
+from tabfeed.loader.gpu.devices import on_device
+from tabfeed.loader.gpu.parquet.encoded_pages import (
+    Extent,
+    Kind,
+    Pages,
+    Search,
+    UnfitError,
+    Wanted,
+    extent_of,
+    find_on_desk,
+)
+from tabfeed.loader.gpu.parquet.nvcomp import why_not_nvcomp
+from tabfeed.loader.gpu.parquet.unpack import PackedGroup, PackedLot
+from tabfeed.loader.gpu.staging import GpuLot, GpuLotReader
+from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.decoder_processes import Helpers
+from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
+from tabfeed.loader.read.staging import Desk
+from tabfeed.trace import span
+
+__all__ = ["PackedLotReader", "PackedRow", "kinds_of", "packed_row", "why_not_unpacked"]
+
+_SAMPLE = 64  # row groups looked at before any is read
+_FEW_UNFIT = 8  # one in so many may be unfit: if more are, another reader does better
+_LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it would only be in the way
+_MOST_THREADS = 8
+_MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
+
+
+class PackedRow(NamedTuple):
+    """Most bytes of a row, as it lies in a file and decompressed."""
+
+    packed: float
+    plain: float
+
+
+class _Known(NamedTuple):
+    """What was found out about a row group."""
+
+    extent: Extent
+    pages: Pages
+
+
+def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
+    """Why a GPU cannot unpack pages; None if it can. Loads what is needed for that.
+
+    Parameters
+    ----------
+    device
+        The GPU.
+    kinds
+        Those that values are of.
+    """
+    if (reason := why_not_nvcomp(device)) is not None:
+        return reason
+    if "tensorflow" in sys.modules and "triton" not in sys.modules:
+        # Both bring LLVM, and the second to be loaded takes the process down.
+        return "TensorFlow is loaded, with which Triton cannot share a process"
+    try:
+        # Of what a later version of Triton will do; a filter for a while would be all threads'.
+        warnings.filterwarnings("ignore", module=r"triton\b")
+        import_module("tabfeed.loader.gpu.parquet.page_kernel").load(device, kinds)
+    except Exception as e:  # a compiler that is not there, a driver that is too old
+        return f"Triton cannot be used ({type(e).__name__}: {e})"
+    return None
+
+
+def packed_row(reader: LotReader) -> PackedRow:
+    """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked.
+
+    A few row groups may be unfit, for a null say: Arrow reads those.
+    """
+    parts, wanted = reader.parts, _wanted(reader)
+    assert isinstance(parts, PartReader)
+    numbers = range(0, len(parts.partitions), -(-len(parts.partitions) // _SAMPLE) or 1)
+    pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
+    if not pieces:
+        raise UnfitError("there are no rows")
+    found, unfit = [], []
+    for piece in pieces:
+        try:
+            found.append((extent_of(_file(parts, piece), piece.unit, wanted), piece.rows))
+        except UnfitError as e:
+            unfit.append(e)
+    if len(unfit) > len(pieces) // _FEW_UNFIT:
+        raise unfit[0]
+    return PackedRow(
+        max(extent.packed / (rows or 1) for extent, rows in found),
+        max(extent.plain / (rows or 1) for extent, rows in found),
+    )
+
+
+def kinds_of(reader: LotReader) -> list[Kind]:
+    """What kinds of values there are; a kernel is launched for each."""
+    return list(dict.fromkeys(kind for _, kind in _columns(reader)))
+
+
+def _wanted(reader: LotReader) -> list[Wanted]:
+    """The columns that lie in slabs, in their order."""
+    kinds = kinds_of(reader)
+    return [Wanted(name, kind, kinds.index(kind)) for name, kind in _columns(reader)]
+
+
+def _columns(reader: LotReader) -> Iterator[tuple[str, Kind]]:
+    assert isinstance(reader.parts, PartReader)
+    schema = reader.parts.dataset.schema
+    for plane in planes_of(reader.layout.groups, reader.dtypes):
+        for name in (name for group, _ in plane.groups for name in group.columns):
+            dtype = schema[name].dtype
+            stored = np.dtype(dtype.to_pandas_dtype()).itemsize if dtype is not None else 0
+            yield name, Kind(max(4, stored), plane.width)
+
+
+@dataclass
+class PackedLotReader:
+    """Reads bytes of files onto desks; threads may share it.
+
+    Parameters
+    ----------
+    arrow
+        Reads what the GPU does not unpack.
+    finders
+        How many processes look for pages; 0 if the threads themselves do.
+    hands
+        How many threads read the bytes of one row group.
+    """
+
+    arrow: GpuLotReader
+    finders: int = 0
+    hands: int = 1
+    _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
+    _unfit: set[tuple[int, int]] = field(default_factory=set)
+    _sound: set[int] = field(default_factory=set)
+
+    @property
+    def parts(self) -> ReadsParts:
+        """Reads partitions."""
+        return self.arrow.parts
+
+    def reading(self, parts: ReadsParts) -> PackedLotReader:
+        """The same for another reader of the same partitions."""
+        return self if parts is self.parts else replace(self, arrow=self.arrow.reading(parts))
+
+    @cached_property
+    def _finders(self) -> Helpers | None:
+        return Helpers(find_on_desk, self.arrow.desks, self.finders) if self.finders else None
+
+    @cached_property
+    def _threads(self) -> Executor | None:
+        return ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read") if self.hands > 1 else None
+
+    @cached_property
+    def _wanted(self) -> list[Wanted]:
+        return _wanted(self.arrow.host)
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+        """Some lots of an epoch."""
+        with on_device(self.arrow.device):
+            return [self._read(epoch, number) for number in numbers]
+
+    def close(self) -> None:
+        """End processes and threads that nobody uses; they are started again if there is need."""
+        if self._finders is not None:
+            self._finders.dismiss()
+        vars(self).pop("_threads", None)  # they end when nobody uses them any more
+        self.arrow.close()
+
+    def _read(self, epoch: Epoch, number: int) -> GpuLot:
+        with suppress(UnfitError, OSError):  # a desk that was taken is free again behind this
+            return self._packed(epoch, number)
+        (lot,) = self.arrow.read(epoch, [number])  # which says what is wrong, if it is
+        return lot
+
+    def _packed(self, epoch: Epoch, number: int) -> GpuLot:
+        partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
+        desk, groups = self.arrow.desks.take(), []
+        at = first = plain = 0
+        extents = []
+        for piece in self._pieces(partitions):
+            with span("read", rows=piece.rows or 0):
+                extent, pages = self._fetch(piece, desk, at)
+            groups.append(PackedGroup(at, first, pages))
+            extents.append(extent)
+            at, first, plain = at + extent.packed, first + (piece.rows or 0), plain + pages.room
+        if first != rows or len({extent.compressed for extent in extents}) != 1:
+            raise UnfitError("not all rows are there, or some are compressed and some are not")
+        packed = PackedLot(
+            groups,
+            packed=at,
+            plain=plain,
+            compressed=extents[0].compressed,
+            sound=self._sound.issuperset(partitions),
+            approve=partial(self._sound.update, partitions),
+            again=lambda: self.arrow.read(epoch, [number])[0],
+            name=self._name(partitions),
+        )
+        return GpuLot(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
+
+    def _fetch(self, piece: Piece, desk: Desk, at: int) -> _Known:
+        """Lay the bytes of a row group on a desk, and find its pages."""
+        key, file = (piece.file, piece.unit), _file(self.parts, piece)
+        known = self._known.get(key)
+        if known is not None:
+            self._lay(file.location, known.extent, desk, at)
+            return known
+        if key in self._unfit:
+            raise UnfitError("it was not fit before")
+        try:
+            extent = extent_of(file, piece.unit, self._wanted)
+            self._lay(file.location, extent, desk, at)
+            known = _Known(extent, self._find(desk, Search(at, extent, piece.rows or 0)))
+        except UnfitError:
+            self._unfit.add(key)
+            raise
+        if len(self._known) < _MOST_KNOWN:
+            self._known[key] = known
+        if self._finders is not None and len(self._known) + len(self._unfit) >= self._row_groups:
+            self._finders.dismiss()  # nothing is left to be found
+        return known
+
+    @cached_property
+    def _row_groups(self) -> int:
+        """How many there are."""
+        partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
+        return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
+
+    def _lay(self, location: Location, extent: Extent, desk: Desk, at: int) -> None:
+        """Read the bytes of a row group."""
+        memory = desk.memory[at : at + extent.packed].data
+        if len(memory) < extent.packed:
+            raise UnfitError("a row group is larger than expected")
+        file = os.open(location.path, os.O_RDONLY)
+        try:
+            facts = os.fstat(file)
+            location.check(facts)
+            if facts.st_size != location.size > 0:
+                raise UnfitError("a file has changed since it was opened")
+            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.packed // self.hands)))
+            self._read_all(partial(_read_cut, file, memory), cuts)
+        finally:
+            os.close(file)
+
+    def _read_all(self, read: Callable[[_Cut], None], cuts: Iterable[_Cut]) -> None:
+        """Read cuts of a file, side by side if that is worth it; none is still read afterwards."""
+        if self._threads is None:
+            for cut in cuts:
+                read(cut)
+            return
+        begun = [self._threads.submit(read, cut) for cut in cuts]
+        wait(begun)  # also if one fails: the file is closed next, and the desk another's
+        for future in begun:
+            future.result()
+
+    def _find(self, desk: Desk, search: Search) -> Pages:
+        """Have pages found; until processes come up, here."""
+        while self._finders is not None:
+            with self._finders.borrow() as helpers:
+                if helpers:
+                    helpers[0].begin(desk, search)
+                    found: Pages = helpers[0].finish()
+                    return found
+            if not self._finders.up:
+                break
+        return find_on_desk(desk.memory, search)
+
+    def _pieces(self, partitions: Sequence[int]) -> Iterator[Piece]:
+        parts = self.parts
+        if not isinstance(parts, PartReader):
+            raise UnfitError("partitions are cached")
+        for number in partitions:
+            yield from parts.partitions[number].pieces
+
+    def _name(self, partitions: Sequence[int]) -> str:
+        parts = self.parts
+        assert isinstance(parts, PartReader)
+        return next((parts.dataset.files[p.file] for p in self._pieces(partitions)), "no file")
+
+
+def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
+    """The file of a row group."""
+    assert isinstance(parts, PartReader)
+    file = parts.dataset.fileset.files[piece.file]
+    if not isinstance(file, ParquetFile) or not piece.whole:
+        raise UnfitError("not a whole row group of a Parquet file")
+    return file
+
+
+class _Cut(NamedTuple):
+    """Some bytes of a file, and where they go."""
+
+    start: int
+    stop: int
+    to: int
+
+
+def _cuts_of(runs: Sequence[Range], most: int) -> Iterator[_Cut]:
+    """Runs of a file that are to lie one behind the other, in cuts of at most so many bytes.
+
+    Examples
+    --------
+    >>> [tuple(cut) for cut in _cuts_of([Range(4, 10), Range(20, 23)], 4)]
+    [(4, 8, 0), (8, 10, 4), (20, 23, 6)]
+    """
+    done = 0
+    for run in runs:
+        for start in range(run.start, run.stop, most):
+            stop = min(start + most, run.stop)
+            yield _Cut(start, stop, done)
+            done += stop - start
+
+
+def _read_cut(file: int, memory: memoryview, cut: _Cut) -> None:
+    """Read bytes of a file to their place."""
+    start, stop, to = cut
+    while start < stop:
+        count = os.preadv(file, [memory[to : to + stop - start]], start)
+        if not count:
+            raise UnfitError("a file is shorter than its footer says")
+        start, to = start + count, to + count

@@ -1,0 +1,379 @@
+"""A feed whose batches are made on a GPU, and which can go over to another way of making them.
+
+The order of rows does not depend on who reads, nor on how many batches a chunk has. So an iterator
+goes over by beginning again at the step where it stands. The memory of one way is given up before
+another's is asked for.
+
+If a GPU runs out of memory in mid-epoch, because the model or another process needs more than
+before, the loader is the one to give its share up: from then on it makes batches in the computer's
+memory, and copies them. It does so by itself when it finds no memory, and when it is asked to, by a
+program whose step found none.
+
+That memory is enough for one pass at a time. It is for the pass that was begun last; one that still
+runs then goes on in the computer's memory, and so do single batches that are asked for in between
+(`peek`, a batch by its number).
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from tabfeed.errors import TabfeedWarning
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.gpu.delivery import GpuRecipe, Turn
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import EpochIterator, Feed
+from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.prefetch import Prefetch
+from tabfeed.loader.stages import Recipe
+from tabfeed.loader.state import Position, restore
+
+__all__ = ["GpuFeed", "GpuIterator", "no_memory"]
+
+B = TypeVar("B")
+_GIVEN_UP = (
+    "there was no memory left on the GPU, so the loader has given up its own: batches are made in "
+    "the computer's memory from here on, and copied"
+)
+_RELEASED = "as asked for, batches are made in the computer's memory, and copied"
+
+
+class GpuFeed(Feed[B]):
+    """A feed that gives its memory on the GPU up if there is none left.
+
+    Parameters
+    ----------
+    made
+        Makes the batches on the GPU.
+    spare
+        Makes them in the computer's memory, and copies them.
+    remake
+        Gives such a feed for another plan of the same rows, for which other memory is needed.
+    """
+
+    _own: tuple[str, ...] = ("_spare", "remake")  # what is of no use in another process
+
+    def __init__(
+        self, made: Feed[B], spare: Feed[Any], remake: Callable[[Plan], Feed[Any]]
+    ) -> None:
+        super().__init__(made.recipe, made.plan, made.options)
+        self._spare, self.remake = spare, remake
+        self._sized_for = sizes_of(made.plan)
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuFeed[Any]:
+        """A feed of the same chunks, cut into batches by another function."""
+        made: Feed[Any] = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        return self._kin_of(made)._standing_as(self)
+
+    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
+        """A feed like this one, which makes other batches in the same memory."""
+        new: GpuFeed[Any] = GpuFeed(made, self._spare, self.remake)
+        new.reader_choice, new._sized_for = self.reader_choice, self._sized_for
+        return new
+
+    def _iterator(
+        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
+    ) -> EpochIterator[Any]:
+        if recipe is not self.recipe:
+            return super()._iterator(recipe, begin, options)
+        return self._begin_at(begin)
+
+    def _begin_at(self, begin: Position) -> GpuIterator[B]:
+        return GpuIterator(self, begin, self._on_batch)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter` goes on where `state` stands, in constant time.
+
+        If that was planned for other ranks or streams, memory is divided anew.
+        """
+        super().load_state_dict(state)
+        plan = self._next.plan
+        if isinstance(self.recipe, GpuRecipe) and not self.has_room(plan):
+            self.release_iterators()
+            finish = self.recipe.finish
+            self.let_go()
+            self._sized_for, made = sizes_of(plan), self._made_for(plan)
+            if isinstance(made, GpuFeed):
+                self._spare = made._spare
+            self.take_over(made.finishing(finish))
+
+    def has_room(self, plan: Plan) -> bool:
+        """Whether the memory on the GPU was divided for plans like this one."""
+        return sizes_of(plan) == self._sized_for
+
+    def _made_for(self, plan: Plan) -> Feed[Any]:
+        """A feed with memory for another plan."""
+        made = self.remake(plan)
+        if made.reader_choice:
+            self.tell(made.reader_choice)
+        return made
+
+    def peek(self) -> B:
+        """The first batch of the next pass, without moving on."""
+        ahead = self._aside(self._next, threads=1, depth=1)
+        try:
+            return next(ahead)
+        finally:
+            ahead.close()
+
+    def seek(self, step: int) -> EpochIterator[B]:
+        """Batches of the epoch that comes next from `step` on, without moving on to it."""
+        begin = self._next._replace(step=step)
+        free = isinstance(self.recipe, GpuRecipe) and not self.recipe.turn.taken
+        iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
+        self._iterators.add(iterator)
+        return iterator
+
+    def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:
+        """Batches from a place on, made in the computer's memory: a pass may have the GPU's."""
+        spare = self.spare(self.recipe.finish)
+        options = replace(spare.options, **few)
+        begin = with_chunk(begin, spare.plan.chunk)
+        return EpochIterator(spare.recipe, begin, options.place, options, _ignore)
+
+    def spare(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
+        """Makes the same batches in the computer's memory, and copies them."""
+        return self._spare.finishing(finish)
+
+    def give_up(self) -> None:
+        """Make batches in the computer's memory from now on.
+
+        What others hold of the memory (a second iterator, a loader made by `map`) stays until they
+        give it up as well.
+        """
+        self._leave_gpu(_GIVEN_UP)
+        warnings.warn(_GIVEN_UP, TabfeedWarning, stacklevel=6)  # the training loop
+
+    def release_memory(self) -> None:
+        """The same because the program wants it; a pass that runs goes on with its next chunk."""
+        self.release_iterators()
+        if isinstance(self.recipe, GpuRecipe):
+            self._leave_gpu(_RELEASED)
+
+    def release_iterators(self) -> None:
+        """Have all passes go on in the computer's memory."""
+        for iterator in list(self._iterators):
+            if isinstance(iterator, GpuIterator):
+                iterator.release()
+
+    def _leave_gpu(self, why: str) -> None:
+        finish = self.recipe.finish
+        self.let_go()
+        self.take_over(self.spare(finish))
+        self.tell(f"Arrow: {why}")
+
+    def tell(self, why: str) -> None:
+        """Say who reads now, and why."""
+        self.reader_choice = why
+
+    def let_go(self) -> None:
+        """Give up all memory on the GPU."""
+        if isinstance(self.recipe, GpuRecipe):
+            self.recipe.let_go()
+            self.recipe = self.spare(self.recipe.finish).recipe
+        gc.collect()  # an error that is on its way may hold some of it
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
+
+    def take_over(self, made: Feed[Any]) -> None:
+        """Make batches as another feed of the same rows does."""
+        self.recipe, self.options = made.recipe, made.options
+        self.plan = replace(self.plan, chunk=made.plan.chunk)
+        chunk = self.plan.chunk
+        self._next, self._now = with_chunk(self._next, chunk), with_chunk(self._now, chunk)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _plain, ({k: v for k, v in self.__getstate__().items() if k not in self._own},)
+
+
+class GpuIterator(EpochIterator[B]):
+    """Batches of one epoch, in whichever way the feed makes them.
+
+    Parameters
+    ----------
+    feed
+        Whose.
+    position
+        Where to begin.
+    on_batch
+        As for `EpochIterator`.
+    """
+
+    def __init__(
+        self,
+        feed: GpuFeed[B],
+        position: Position,
+        on_batch: Callable[[EpochIterator[B], int], None],
+    ) -> None:
+        self._feed, self._closed = feed, False
+        self._sent_aside = False  # to be told by the next `_take`, which goes on elsewhere
+        self._taking = False  # whether a thread is just about to take a chunk
+        self._lock = threading.RLock()  # of these, and of `_recipe` and `_prefetch`
+        recipe, options = feed.recipe, feed.options
+        self._recipe, self._finish = recipe, recipe.finish
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.take(self)  # not with the lock: two passes would wait for each other
+        with self._lock:
+            super().__init__(recipe, position, options.place, options, on_batch)
+            if self._sent_aside:  # by another thread, meanwhile
+                self._leave_gpu()
+
+    def _take(self) -> list[B]:
+        while self._begin_taking():
+            try:
+                return self._take_now()
+            except Exception as e:  # StopIteration too: another thread may have sent it aside
+                if not self._sent_aside and (self._closed or not no_memory(e)):
+                    if not isinstance(e, StopIteration):
+                        self.close()  # or the next chunk would follow as if nothing had happened
+                    raise
+            finally:
+                self._end_taking()
+            if not self._sent_aside:
+                self._go_over(self._feed.give_up)
+        return super()._take()
+
+    def _begin_taking(self) -> bool:
+        """Whether to take a chunk that was made on the GPU."""
+        with self._lock:
+            if self._sent_aside and not self._closed:
+                self._go_on_aside()
+            self._taking = self.there and not self._closed
+            return self._taking
+
+    def _end_taking(self) -> None:
+        with self._lock:
+            self._taking = False
+            if self._sent_aside or self._closed:
+                self._leave_gpu()
+
+    def _take_now(self) -> list[B]:
+        return super()._take()
+
+    @property
+    def there(self) -> bool:
+        """Whether what it needs lies on the GPU."""
+        return isinstance(self._recipe, GpuRecipe)
+
+    def step_aside(self, turn: Turn) -> None:
+        """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
+
+        May be called from another thread. This one goes on in the computer's memory, when it is
+        asked for the next chunk.
+        """
+        with self._lock:
+            recipe = self._recipe
+            if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
+                return
+            self._sent_aside = True
+            if hasattr(self, "_prefetch"):  # else it will see that by itself
+                self._leave_gpu()
+
+    def release(self) -> None:
+        """Give back what lies on the GPU for the chunks to come, for good."""
+        recipe = self._recipe
+        if isinstance(recipe, GpuRecipe):
+            self.step_aside(recipe.turn)
+            recipe.turn.give_back(self)
+
+    def _leave_gpu(self) -> None:
+        """Keep nothing of what was made ready; the lock is held."""
+        self._prefetch.close()
+        if self._taking or not isinstance(self._recipe, GpuRecipe):
+            return  # whoever takes will do so, and needs the recipe until then
+        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
+        self._queued.clear()
+        self._recipe = self._recipe.host
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
+        if self.there and not self._feed.has_room(restore(state, self._begin.plan).plan):
+            self.release()
+        with self._lock:
+            if self._sent_aside:
+                self._go_on_aside()
+            super().load_state_dict(state)
+
+    def _go_on_aside(self) -> None:
+        """Begin again where this stands, in the computer's memory; the lock is held."""
+        spare = self._feed.spare(self._finish)
+        self._begin_again(spare.recipe, spare.options, spare.plan.chunk)
+
+    def _go_over(self, change: Callable[[], None]) -> None:
+        """Begin again where this stands, after the feed has changed its way."""
+        feed, recipe = self._feed, self._recipe
+        with self._lock:
+            taking, self._taking = self._taking, False
+            self._sent_aside = True  # if the change fails, it goes on there
+            self._leave_gpu()
+            self._taking = taking
+        if isinstance(recipe, GpuRecipe):
+            recipe.turn.give_back(self)
+        if feed.recipe is recipe:  # else it has changed before, for another iterator
+            del recipe
+            change()
+        made, options, chunk = feed.recipe, feed.options, feed.plan.chunk
+        with self._lock:
+            self._recipe, self._sent_aside = made, False
+        if isinstance(made, GpuRecipe):
+            made.turn.take(self)
+        with self._lock:
+            if self._sent_aside:  # by another thread, meanwhile
+                self._go_on_aside()
+            else:
+                self._begin_again(made, options, chunk)
+
+    def _begin_again(self, recipe: Any, options: LoaderOptions, chunk: int) -> None:
+        """Begin where this stands, in another way; the lock is held."""
+        self._recipe, self._options, self._sent_aside = recipe, options, False
+        self._sit_down(with_chunk(self.position, chunk))
+        self._start()
+        if self._closed:  # by another thread, meanwhile
+            self._prefetch.close()
+
+    def close(self) -> None:
+        """End the threads; there is no next batch after this."""
+        with self._lock:
+            self._closed = True
+            if isinstance(self._recipe, GpuRecipe):
+                self._recipe.turn.give_back(self)
+            super().close()
+            self._leave_gpu()
+
+
+def sizes_of(plan: Plan) -> tuple[int, ...]:
+    """What of a plan the memory on a GPU is divided by."""
+    return plan.batch, plan.ranks, plan.streams, plan.lot
+
+
+def with_chunk(position: Position, chunk: int) -> Position:
+    """The same place in an epoch, in chunks of so many steps."""
+    return position._replace(plan=replace(position.plan, chunk=chunk))
+
+
+def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
+    return None
+
+
+def no_memory(error: BaseException) -> bool:
+    """Whether an error is of that kind; not all of them have a type of their own."""
+    said = str(error).replace("_", " ")
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said.lower()
+
+
+def _plain(state: dict[str, Any]) -> Feed[Any]:
+    """In another process batches are made on the CPU."""
+    feed: Feed[Any] = Feed.__new__(Feed)
+    feed.__setstate__(state)
+    return feed
+
+
+def _nothing(number: int) -> Any:
+    raise AssertionError(f"there is no chunk {number}")

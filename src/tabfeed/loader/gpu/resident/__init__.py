@@ -1,0 +1,1 @@
+"""``cache="device"``: the whole dataset on the GPU."""

@@ -1,0 +1,244 @@
+"""The whole of a dataset on a GPU: ``(columns, rows)`` in the files' own dtypes, in file order.
+
+It is filled partition by partition, by whichever threads read them, through page-locked memory and
+on one stream: that on which batches are cut later. A pass that ends before everything is there
+leaves what came for the next one. Ragged columns come as pieces and are laid end to end when all
+are there; how much they take is only known then, so they are counted as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.gpu.buffers import Plane, torch_dtype
+from tabfeed.loader.read.arrow_columns import Layout, Lists
+from tabfeed.loader.read.blocks import Lot, LotReader
+from tabfeed.loader.read.buffers import BufferPool
+from tabfeed.trace import span
+
+__all__ = ["Size", "Store", "gigabytes", "too_large"]
+
+Tensor = torch.Tensor
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_TICK = 0.5
+
+
+def gigabytes(count: int) -> str:
+    """An amount of memory as a person reads it."""
+    return f"{count / 1e9:,.3g} GB" if count >= 10**7 else f"{count / 1e6:,.3g} MB"
+
+
+def too_large(needed: int, allowed: int, rows: int) -> LoaderError:
+    """What is said of a dataset that does not fit."""
+    return LoaderError(
+        f'cache="device" needs {gigabytes(needed)} on the GPU for {rows:,} rows, and '
+        f"device_memory allows {gigabytes(allowed)}: raise device_memory if the GPU has room, load "
+        'fewer columns or rows, or let it stream with cache=None, "memory" or "disk"'
+    )
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes on the GPU: what is known before anything is read, and in all.
+
+    Attributes
+    ----------
+    known
+        For columns of known length, and for working.
+    allowed
+        Most there may be.
+    """
+
+    known: int
+    allowed: int
+
+
+class Store:
+    """All rows of a dataset on a GPU; threads may share it.
+
+    Parameters
+    ----------
+    layout
+        What rows are made of.
+    planes
+        How scalars lie in memory.
+    sizes
+        Rows of each partition.
+    stream
+        The stream on which it is filled and read.
+    size
+        How much memory there is.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        planes: Sequence[Plane],
+        sizes: Sequence[int],
+        stream: Any,
+        size: Size,
+    ) -> None:
+        self.layout, self.planes, self.stream, self._size = layout, tuple(planes), stream, size
+        self._sizes = tuple(sizes)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.rows = int(self._starts[-1])
+        self.matrices: dict[Plane, Tensor] = {}
+        self.fixed: dict[str, Tensor] = {}
+        self.lists: dict[str, Lists] = {}
+        self._offsets: dict[str, Tensor] = {}
+        self._values: dict[str, dict[int, Tensor]] = {name: {} for name, _ in layout.lists}
+        self._pinned: BufferPool | None = None
+        self._changed = threading.Condition()
+        self._missing = set(range(len(self._sizes)))
+        self._coming: set[int] = set()
+        self._ragged_bytes = 0
+        self._process = os.getpid()
+        self.whole = False
+
+    # -- filling ----------------------------------------------------------------------
+
+    def add(self, number: int, reader: LotReader) -> None:
+        """Read a partition, unless it is there; wait if another thread is reading it."""
+        if not self._claim(number):
+            return
+        try:
+            if self._sizes[number]:
+                self._fill(number, reader)
+            self._done(number, there=True)
+        except BaseException:
+            self._done(number, there=False)
+            raise
+
+    def check_process(self) -> None:
+        """Refuse to serve a forked copy of the process: it has no GPU."""
+        if os.getpid() != self._process:
+            raise LoaderError(
+                'cache="device" keeps the data on the GPU of the process that made the loader; '
+                "use num_workers=0, which prepares batches in background threads"
+            )
+
+    def no_room(self) -> LoaderError:
+        """What is said if there is no memory left for the next batches."""
+        return LoaderError(
+            'there is no memory left on the GPU for the next batches: with cache="device" all rows '
+            f"lie there, which takes {gigabytes(self._size.known)} with batches on their way, and "
+            "cannot be given up without changing their order. Let the model leave that free and go "
+            'on from state_dict(), or use cache=None, "memory" or "disk"'
+        )
+
+    def _claim(self, number: int) -> bool:
+        self.check_process()
+        with self._changed:
+            while number in self._coming:
+                self._changed.wait(_TICK)
+            if number not in self._missing:
+                return False
+            if self._pinned is None:
+                self._make_room()
+            self._coming.add(number)
+        return True
+
+    def _done(self, number: int, *, there: bool) -> None:
+        with self._changed:
+            self._coming.discard(number)
+            if there:
+                self._missing.discard(number)
+            self._changed.notify_all()
+
+    def _make_room(self) -> None:
+        device = self.stream.device
+        try:
+            with torch.cuda.stream(self.stream):
+                for plane in self.planes:
+                    shape, dtype = (plane.columns, self.rows), _WORDS[plane.width]
+                    self.matrices[plane] = torch.empty(shape, dtype=dtype, device=device)
+                for name, width, kind in self.layout.fixed:
+                    shape = (self.rows, width)
+                    self.fixed[name] = torch.empty(shape, dtype=torch_dtype(kind), device=device)
+                for name, _ in self.layout.lists:
+                    zeros = torch.zeros(self.rows + 1, dtype=torch.int64, device=device)
+                    self._offsets[name] = zeros
+        except torch.cuda.OutOfMemoryError as e:
+            self.matrices, self.fixed, self._offsets = {}, {}, {}
+            raise LoaderError(
+                f'cache="device" needs {gigabytes(self._size.known)} on the GPU, which it does not '
+                'have free: free some, or use cache=None, "memory" or "disk"'
+            ) from e
+        self._pinned = BufferPool(allocate=_pinned)
+
+    def _fill(self, number: int, reader: LotReader) -> None:
+        rows, start = self._sizes[number], int(self._starts[number])
+        assert self._pinned is not None
+        held = {p: self._pinned.empty((p.columns, rows), f"i{p.width}") for p in self.planes}
+        lot = reader.fill([number], rows, None, _by_group(held))
+        self._count(lot)
+        place = slice(start, start + rows)
+        with span("copy", rows=rows), torch.cuda.stream(self.stream):
+            for plane, whole in held.items():
+                there = self.matrices[plane][:, place]
+                there.copy_(torch.from_numpy(whole), non_blocking=True)
+            for name, array in lot.fixed.items():
+                self.fixed[name][place].copy_(torch.from_numpy(array))
+            for name, lists in lot.lists.items():
+                lengths = torch.from_numpy(np.diff(lists.offsets))
+                self._offsets[name][start + 1 : start + rows + 1].copy_(lengths)
+                self._values[name][number] = torch.from_numpy(lists.values).to(self.stream.device)
+            self.stream.synchronize()  # the page-locked memory may be written again after this
+
+    def _count(self, lot: Lot) -> None:
+        """Refuse as soon as ragged columns take more than there is."""
+        coming = sum(lists.values.nbytes for lists in lot.lists.values())
+        with self._changed:
+            # While a column's pieces are laid end to end it is there twice.
+            largest = -(-(self._ragged_bytes + coming) // max(1, len(self.layout.lists)))
+            needed = self._size.known + self._ragged_bytes + coming + largest
+            if needed > self._size.allowed:
+                raise too_large(needed, self._size.allowed, self.rows)
+            self._ragged_bytes += coming
+
+    def close_up(self) -> None:
+        """Everything was added: make it ready to be gathered from. Once is enough."""
+        with self._changed:
+            if self.whole:
+                return
+            with torch.cuda.stream(self.stream):
+                for name, dtype in self.layout.lists:
+                    self.lists[name] = self._laid(name, dtype)
+                self.stream.synchronize()
+            self._offsets, self._values, self._pinned = {}, {}, None
+            self.whole = True
+
+    def _laid(self, name: str, dtype: np.dtype[Any]) -> Lists:
+        """The pieces of a ragged column end to end, and where its rows begin."""
+        pieces = self._values[name]
+        values = [pieces.pop(number) for number in sorted(pieces)]
+        whole = (
+            torch.cat(values)
+            if values
+            else torch.empty(0, dtype=torch_dtype(dtype), device=self.stream.device)
+        )
+        offsets = self._offsets.pop(name).cumsum_(0)
+        return Lists(cast(Any, whole), cast(Any, offsets))
+
+
+def _by_group(held: dict[Plane, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The part of each group, in its dtype."""
+    return {
+        group.name: whole[at : at + len(group.columns)].view(dtype)
+        for plane, whole in held.items()
+        for group, dtype, at in plane.spans()
+    }
+
+
+def _pinned(nbytes: int) -> Any:
+    """Page-locked memory, from which a GPU copies while the program goes on."""
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()

@@ -1,0 +1,254 @@
+"""Lots for a GPU: decoded by Arrow into page-locked memory, copied there whole, in file order.
+
+A lot waits on its desk in the computer's memory until the first chunk needs it. So what is read
+ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
+
+The permutation is drawn with it and applied when chunks are made: a GPU gathers rows much faster
+than they can be read. Columns without a matrix (lists, what rides along) stay in the computer's
+memory, and are permuted there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tabfeed.loader.gpu.buffers import Plane, Slab, Slabs
+from tabfeed.loader.gpu.devices import on_device
+from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.read.arrow_columns import Layout
+from tabfeed.loader.read.blocks import Lot, LotReader
+from tabfeed.loader.read.decoder_processes import Helper, Helpers
+from tabfeed.loader.read.partition_reader import ReadsParts
+from tabfeed.loader.read.process_blocks import Order, Spot, decoders, decoding
+from tabfeed.loader.read.staging import Desk, Desks
+from tabfeed.trace import span
+
+__all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
+
+Array = npt.NDArray[Any]
+Tensor = torch.Tensor
+_FEW = 3
+_TICK = 0.002
+
+
+def lock_pages(memory: Array) -> None:
+    """Keep memory where it is, so that a GPU copies from it while the program goes on."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
+
+
+def unlock_pages(memory: Array) -> None:
+    """Let such memory go again."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime.cudaHostUnregister(memory.ctypes.data)
+
+
+@dataclass
+class GpuLot:
+    """Rows for a GPU, and the rest of their columns in the computer's memory.
+
+    Attributes
+    ----------
+    rows
+        How many.
+    order
+        Row ``i`` is row ``order[i]`` in file order; None if it is not shuffled.
+    slab
+        Where its rows lie on the GPU, in file order; None as long as they are on a desk.
+    desk
+        Where they lie before.
+    host
+        The columns without a matrix, permuted.
+    packed
+        What lies on the desk, if not rows but bytes of files.
+    """
+
+    rows: int
+    order: Array | None = None
+    slab: Slab | None = None
+    desk: Desk | None = None
+    host: Lot | None = None
+    packed: Any = None
+
+    def pairs(self, slab: Slab, planes: Iterable[Plane]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What of a slab is to be filled from its desk, and with what."""
+        assert self.desk is not None
+        at = 0
+        for plane in planes:
+            end = at + plane.columns * plane.width * self.rows
+            part = self.desk.memory[at:end].view(f"i{plane.width}")
+            whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
+            yield slab.matrix(plane, self.rows), whole
+            at = end
+
+
+def bring(
+    lots: Sequence[GpuLot],
+    slabs: Slabs,
+    stream: Any,
+    unpack: Callable[[Sequence[GpuLot]], None] | None = None,
+) -> None:
+    """Copy those lots that are still on their desks to the GPU, on `stream`, in one call.
+
+    Parameters
+    ----------
+    lots
+        Some of which may be there already.
+    slabs
+        Where to.
+    stream
+        What to queue the copies on.
+    unpack
+        Sees to those that are packed.
+    """
+    packed = [lot for lot in lots if lot.slab is None and lot.packed is not None]
+    with on_device(slabs.device):
+        if packed and unpack is not None:
+            unpack(packed)
+        if waiting := [lot for lot in lots if lot.slab is None]:
+            _copy(waiting, slabs, stream)
+
+
+def _copy(waiting: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
+    """Copy lots from their desks."""
+    with torch.cuda.stream(stream):
+        taken = slabs.take(stream, len(waiting))
+        pairs = zip(waiting, taken, strict=True)
+        copies = [pair for lot, slab in pairs for pair in lot.pairs(slab, slabs.planes)]
+        to, source = zip(*copies, strict=True)
+        torch._foreach_copy_(to, source, non_blocking=True)  # type: ignore[no-untyped-call,unused-ignore]
+        event = stream.record_event()
+    for lot, slab in zip(waiting, taken, strict=True):
+        assert lot.desk is not None
+        slab.ready = lot.desk.used = event
+        lot.slab, lot.desk = slab, None
+
+
+@dataclass
+class GpuLotReader:
+    """Reads lots onto desks; threads may share it.
+
+    Parameters
+    ----------
+    host
+        Reads lots of the same layout in the computer's memory.
+    planes
+        How columns lie on a desk.
+    desks
+        Where they are laid.
+    processes
+        How many processes of their own decode; 0 if the threads themselves do.
+    hands
+        How many of them see to one lot.
+    device
+        The GPU.
+    """
+
+    host: LotReader
+    planes: tuple[Plane, ...]
+    desks: Desks
+    processes: int = 0
+    hands: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
+    _verified: set[int] = field(default_factory=set)
+    _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
+
+    @property
+    def parts(self) -> ReadsParts:
+        """Reads partitions."""
+        return self.host.parts
+
+    def reading(self, parts: ReadsParts) -> GpuLotReader:
+        """The same for another reader of the same partitions."""
+        if parts is self.host.parts:
+            return self
+        return replace(self, host=self.host.reading(parts), processes=0)
+
+    @cached_property
+    def _decoders(self) -> Helpers | None:
+        return decoders(self.host, self.desks, self.processes) if self.processes else None
+
+    @cached_property
+    def _scalars(self) -> LotReader:
+        return replace(self.host, layout=Layout(self.host.layout.groups))
+
+    @cached_property
+    def _rest(self) -> LotReader | None:
+        rest = self.host.layout.rest
+        return replace(self.host, layout=rest) if rest.columns else None
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+        """Some lots of an epoch."""
+        with on_device(self.device):  # desks are made ready, and looked at, in its name
+            return [self._read(epoch, number) for number in numbers]
+
+    def _read(self, epoch: Epoch, number: int) -> GpuLot:
+        partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
+        desk, spots = self.desks.take(), self._spots(rows)
+        with self._borrowed() as helpers:
+            if helpers:
+                quick = self._verified.issuperset(partitions)
+                with decoding(helpers, desk, Order(partitions, rows, spots, quick)):
+                    order = self.draw(epoch, number)  # while they are at work
+            else:
+                matrices = {s.group: s.on(desk.memory, rows) for s in spots}
+                self._scalars.fill(partitions, rows, None, matrices)
+                order = self.draw(epoch, number)
+        lot = GpuLot(rows, order, desk=desk)
+        self._verified.update(partitions)
+        if self._rest is not None:
+            lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
+        return lot
+
+    def close(self) -> None:
+        """End processes that nobody uses; the next lot starts them again."""
+        if self._decoders is not None:
+            self._decoders.dismiss()
+
+    def draw(self, epoch: Epoch, number: int) -> Array | None:
+        """The permutation of a lot; None if rows are not shuffled."""
+        if not epoch.plan.shuffle:
+            return None
+        with span("plan"):
+            order = self.host.pool.empty((epoch.lot_rows(number),), np.int32)
+            epoch.permutations.into(number, order)
+        return order
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[list[Helper]]:
+        """Processes to decode a lot; none if this thread shall do it.
+
+        Threads do it until the processes come up: a few, since more would only queue.
+        """
+        if self._decoders is None:
+            yield []
+            return
+        while True:
+            with self._decoders.borrow(self.hands) as helpers:
+                if helpers:
+                    yield helpers
+                    return
+            if not self._decoders.up and self._here.acquire(timeout=_TICK):
+                try:
+                    yield []
+                finally:
+                    self._here.release()
+                return
+
+    def _spots(self, rows: int) -> list[Spot]:
+        """Where on a desk the groups lie: those of one plane after the other, without gaps."""
+        spots, at = [], 0
+        for plane in self.planes:
+            for group, dtype in plane.groups:
+                spots.append(Spot(group.name, at, len(group.columns), dtype))
+                at += len(group.columns) * dtype.itemsize * rows
+        return spots

@@ -1,0 +1,126 @@
+"""How many lots lie ready for a GPU in the computer's memory, and who puts them there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tabfeed.budget import cpu_count
+from tabfeed.loader.gpu.buffers import Plane
+from tabfeed.loader.gpu.devices import on_device
+from tabfeed.loader.gpu.memory_plan import Need, Share
+from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
+from tabfeed.loader.gpu.staging import GpuLotReader, lock_pages, unlock_pages
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.read.block_window import Ahead
+from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.process_blocks import can_decode
+from tabfeed.loader.read.staging import Desks
+
+__all__ = ["DeskPlan"]
+
+_MOST_DECODERS = 14
+_MOST_COPIES = 8  # threads that read files as they are: a few give all that a GPU can take
+_MOST_FINDERS = 4  # processes that find their pages
+_READY = 4  # lots that lie ready for chunks, beside those being read
+_FEW_CORES = 4
+_FEW_GROUPS = 64  # of rows: their pages are found before a process comes up
+
+
+@dataclass(frozen=True)
+class DeskPlan:
+    """Who reads, and where to.
+
+    Attributes
+    ----------
+    nbytes, count
+        Size of a desk, and how many.
+    early
+        How many lots may be there before they are needed.
+    threads
+        How many threads read, a lot each.
+    processes
+        How many processes they have to help them.
+    hands
+        How many processes, or threads of their own, see to one lot: several, where memory holds so
+        few that there would be nothing to do for some.
+    packed
+        Whether bytes of files are to lie there, rather than rows.
+    """
+
+    nbytes: int
+    count: int
+    early: int
+    threads: int
+    processes: int = 0
+    hands: int = 1
+    packed: bool = False
+
+    @classmethod
+    def of(cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader) -> DeskPlan:
+        """As many as `host_memory` and cores allow.
+
+        Parameters
+        ----------
+        need, share
+            What is to lie on the GPU.
+        options
+            Those of the loader.
+        reader
+            Reads lots in the computer's memory.
+        """
+        nbytes, cores = max(1, need.lot_rows * need.lot, need.packed_lot[0]), cpu_count()
+        if share.readings:  # Arrow only reads what pylibcudf does not
+            return cls(nbytes, share.lots + share.readings * share.together, 1, 0)
+        packed, helped = bool(share.lanes), cores > _FEW_CORES and can_decode(reader)
+        readers = min(_MOST_COPIES if packed else _MOST_DECODERS, max(1, cores - 1))
+        room = max(1, options.budget // nbytes - share.lots)
+        early = min(room, 2 * readers if helped and not packed else readers + _READY)
+        threads = min(readers, early)
+        hands = -(-readers // threads) if helped else 1
+        if packed:
+            processes = _MOST_FINDERS if helped and len(need.plan.sizes) > _FEW_GROUPS else 0
+        else:
+            hands = min(hands, max(1, sum(len(g.columns) for g in reader.layout.groups)))
+            processes = min(readers, threads * hands) if helped else 0
+        return cls(nbytes, share.lots + early, early, threads, processes, hands, packed)
+
+    def ahead(self, share: Share) -> Ahead:
+        """How lots are read before chunks need them."""
+        if not share.readings:
+            return Ahead(self.early, by_all=False)
+        return Ahead(share.lots, share.together, by_all=False, most=share.lots)
+
+    def reader(
+        self, host: LotReader, planes: tuple[Plane, ...], device: torch.device
+    ) -> GpuLotReader | PackedLotReader:
+        """Reads onto such desks what another reads in the computer's memory.
+
+        Parameters
+        ----------
+        host
+            The other.
+        planes
+            How columns lie on a desk.
+        device
+            The GPU that copies from there.
+        """
+        lock, unlock = (_called_on(device, call) for call in (lock_pages, unlock_pages))
+        desks = Desks(self.nbytes, self.count, lock, unlock)
+        if self.packed:
+            arrow = GpuLotReader(host, planes, desks, device=device)
+            return PackedLotReader(arrow, self.processes, self.hands)
+        return GpuLotReader(host, planes, desks, self.processes, self.hands, device)
+
+
+def _called_on(device: torch.device, call: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same function, with a GPU as the current one of whichever thread calls it."""
+
+    def called(memory: Any) -> None:
+        with on_device(device):
+            call(memory)
+
+    return called

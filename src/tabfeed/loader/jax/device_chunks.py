@@ -1,0 +1,158 @@
+"""Who makes chunks for a device of JAX that has memory of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+
+from tabfeed.errors import TabfeedWarning
+from tabfeed.loader.assemble.batch_ops import op_bytes
+from tabfeed.loader.gpu.fallback_sizes import check_room, within
+from tabfeed.loader.jax.transfer import Carrier, in_whole_chunks
+from tabfeed.loader.jax.widths import Widths
+from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.read.arrow_columns import Group
+
+__all__ = ["on_device"]
+
+_UNKNOWN = 2**40  # bytes of a device that does not say how many it has
+
+
+def on_device(
+    feed: Feed[Any],
+    carry: Carrier,
+    groups: Sequence[Group],
+    options: GpuOptions,
+    apart: str | None = None,
+    sharding: Any = None,
+) -> Feed[Any]:
+    """The same batches, cut on the device from chunks that come there whole.
+
+    Parameters
+    ----------
+    feed
+        Makes them of chunks in the computer's memory.
+    carry
+        Takes arrays to the device.
+    groups
+        The columns that are cut there.
+    options
+        Reader and memory.
+    apart
+        Why columns are to come one by one instead, as `feed` gives them; None if they are not.
+    sharding
+        How they lie over several devices instead.
+    """
+    copies = _Copies.of(feed, _Place.of(carry, sharding), options, apart)
+    made = apart or _made_there(feed, carry, groups, options, copies)
+    if isinstance(made, Feed):
+        return made
+    plain = copies()
+    plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
+    if options.reader == "cudf":
+        warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
+    return plain
+
+
+class _Place(NamedTuple):
+    """Where batches lie.
+
+    Attributes
+    ----------
+    total, free
+        Bytes that JAX may have on a device, and those that it does not use yet.
+    share
+        How much of this process's rows one device has.
+    """
+
+    total: int
+    free: int
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, carry: Carrier, sharding: Any) -> _Place:
+        """A device, or that of several which has least memory."""
+        if sharding is None:
+            return cls(*_memory(carry.there))
+        devices = len(sharding.device_set)
+        (rows,) = sharding.shard_shape((devices,))
+        least = min(map(_memory, sharding.addressable_devices))
+        return cls(*least, rows * jax.process_count() / devices)
+
+
+def _memory(device: Any) -> tuple[int, int]:
+    found = device.memory_stats() or {}
+    total = int(found.get("bytes_limit", _UNKNOWN))
+    return total, total - int(found.get("bytes_in_use", 0))
+
+
+@dataclass(frozen=True)
+class _Asked(Widths):
+    """What whoever makes chunks for JAX on a GPU has to ask of it."""
+
+    carry: Carrier
+
+    def forget(self) -> None:
+        """Wait until JAX has come by all buffers that it was given, and keep none of them."""
+        self.carry.forget()
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Batches that are made in the computer's memory, and copied.
+
+    Attributes
+    ----------
+    plain
+        Makes them.
+    memory
+        Bytes that they may take on the device.
+    row_bytes
+        What a row takes there.
+    """
+
+    plain: Feed[Any]
+    memory: int
+    row_bytes: int
+
+    @classmethod
+    def of(cls, feed: Feed[Any], place: _Place, options: GpuOptions, apart: str | None) -> _Copies:
+        """Those of a feed; refused if not even a few have room."""
+        recipe: Any = feed.recipe
+        layout = recipe.reader.layout
+        row_bytes = layout.row_bytes + op_bytes(recipe.ops, layout)
+        if apart is None:
+            row_bytes *= 2  # there are buffers, and the columns that are cut from them
+        row_bytes = max(1, int(row_bytes * place.share))
+        own, given = (
+            options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
+            for buffer_size in (None, feed.options.buffer_size)
+        )
+        check_room(feed, max(own, given), row_bytes)
+        return cls(feed if apart is not None else in_whole_chunks(feed), given, row_bytes)
+
+    def __call__(self, share: int = 1) -> Feed[Any]:
+        """A feed of them that keeps within the memory, or a third of it, or an eighth."""
+        return within(self.plain, self.memory // share, self.row_bytes)
+
+
+def _made_there(
+    feed: Feed[Any],
+    carry: Carrier,
+    groups: Sequence[Group],
+    options: GpuOptions,
+    copies: _Copies,
+) -> Feed[Any] | str:
+    """The same batches of chunks that are made on the device; or why they cannot be."""
+    if find_spec("torch") is None:
+        return "PyTorch, which makes batches on a GPU, is not installed"
+    from tabfeed.loader.jax.torch_chunks import made_by_torch
+
+    number = int(carry.there.local_hardware_id or 0)
+    return made_by_torch(feed, number, options, copies, _Asked(tuple(groups), carry))

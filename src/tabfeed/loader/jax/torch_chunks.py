@@ -1,0 +1,208 @@
+"""Chunks for JAX that torch makes on the GPU, where both are installed.
+
+JAX can copy and compute, but it cannot do so beside the model: what it is given for a GPU runs in
+one line. torch has streams. So where torch sees the same GPU, chunks are made as they are for it
+(`tabfeed.loader.gpu.build`), in the background, and JAX takes over the finished buffers where they
+lie (DLPack), without a copy. Only the cut into columns is JAX's own: one compiled call a batch,
+made by the training thread when it comes to the chunk.
+
+Columns are read in the dtypes of their files, and numbers of 64 bits made shorter on the GPU if JAX
+has only 32: so the GPU can decode them, and what Arrow decodes need not be looked at first. The
+range of integers is found there too, on the same stream, and looked at when the chunk has arrived.
+JAX must not be given more than it has: taking a buffer over, it would cut numbers silently.
+
+What was given up: a reader that is chosen while training. The choice goes by how long steps wait
+for batches, which is not to be had from JAX; so Arrow decodes, unless the GPU is asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.fallback_sizes import ASIDE
+from tabfeed.loader.gpu.pipeline import GpuFeed, no_memory
+from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.pipeline import Feed
+from tabfeed.trace import span
+
+__all__ = ["OfJax", "made_by_torch"]
+
+Tensor = torch.Tensor
+_UNKNOWN = "Arrow: how long steps wait for batches is not to be had from JAX"
+_SHORT = {torch.int64: torch.int32, torch.uint64: torch.uint32, torch.float64: torch.float32}
+_HALF = 2**63
+_HELD = 6  # chunks: of torch's one queued, one on its way and two being cut; what two are cut into
+
+
+class OfJax(Protocol):
+    """What is to be asked of JAX; see `tabfeed.loader.jax.device_chunks`."""
+
+    @property
+    def wide(self) -> bool:
+        """Whether JAX has numbers of 64 bits now."""
+        ...
+
+    def check(self, group: str, lows: Sequence[int], highs: Sequence[int]) -> None:
+        """Refuse the integers of a buffer if one of them does not fit into 32 bits."""
+        ...
+
+    def forget(self) -> None:
+        """Wait until JAX has come by all buffers that it was given, and keep none of them."""
+        ...
+
+
+class _Range(NamedTuple):
+    """The smallest and the largest integer of each column of a buffer, on its way from the GPU.
+
+    Attributes
+    ----------
+    group
+        The name of the buffer.
+    ends
+        ``(2, columns)``.
+    above
+        What is to be added to each.
+    """
+
+    group: str
+    ends: Tensor
+    above: int = 0
+
+    def numbers(self) -> list[list[int]]:
+        """The smallest ones and the largest ones, once they are there."""
+        return [[end + self.above for end in ends] for ends in self.ends.tolist()]
+
+
+def _shorten(matrices: dict[str, Any]) -> list[_Range]:
+    """Queue that buffers of 64 bits get 32; whoever uses them looks at the ranges first.
+
+    Examples
+    --------
+    >>> buffers = {"ids": torch.tensor([[1, 2**31]]), "x": torch.tensor([[0.5]])}
+    >>> [(found.group, found.numbers()) for found in _shorten(buffers)]
+    [('ids', [[1], [2147483648]])]
+    >>> buffers["ids"].dtype, buffers["x"].dtype
+    (torch.int32, torch.float32)
+    """
+    ranges = []
+    for name, matrix in matrices.items():
+        short = _SHORT.get(matrix.dtype)
+        if short is None:
+            continue
+        if not short.is_floating_point:
+            if matrix.shape[1]:
+                ranges.append(_range(name, matrix))
+            matrix = matrix.view(torch.int64).to(torch.int32).view(short)
+        matrices[name] = matrix.to(short)
+    return ranges
+
+
+def _range(name: str, matrix: Tensor) -> _Range:
+    """Unsigned numbers are moved down by half of all there are: torch compares signed ones only."""
+    above = _HALF if matrix.dtype == torch.uint64 else 0
+    numbers = matrix.view(torch.int64) ^ -_HALF if above else matrix
+    ends = torch.stack(torch.aminmax(numbers, dim=1))
+    return _Range(name, ends.to("cpu", non_blocking=True), above)
+
+
+@dataclass(frozen=True)
+class _JaxRecipe(GpuRecipe[Any]):
+    """Chunks made by torch, and cut by JAX when they are there.
+
+    Attributes
+    ----------
+    asked
+        What is to be asked of JAX.
+    """
+
+    asked: Any = None
+
+    def let_go(self) -> None:
+        """Keep nothing of chunks that arrived."""
+        self.asked.forget()
+
+    def cut(self, chunk: Chunk) -> list[Any]:
+        """The chunk as it is, but for the width of numbers, and the ranges of those."""
+        ranges = [] if self.asked.wide else _shorten(chunk.matrices)
+        return [(chunk, ranges)]
+
+    def arrive(self, made: Any) -> list[Any]:
+        """The batches of a chunk, which was queued when the one before it arrived.
+
+        A cut that is queued before its data are there would hold up the model's steps.
+        """
+        made.event.synchronize()
+        ((chunk, ranges),) = made.batches
+        for found in ranges:
+            self.asked.check(found.group, *found.numbers())
+        with span("queue"):
+            batches: list[Any] = self.finish(chunk)
+        return batches
+
+
+def made_by_torch(
+    feed: Feed[Any],
+    number: int,
+    options: GpuOptions,
+    copied: Callable[[int], Feed[Any]],
+    asked: OfJax,
+) -> Feed[Any] | str:
+    """The same batches from chunks which torch makes; or why it cannot.
+
+    Parameters
+    ----------
+    feed
+        Makes them of chunks in the computer's memory.
+    number
+        Of the GPU.
+    options
+        Reader and memory.
+    copied
+        Gives a feed of batches that are copied, within the memory divided by a number: for passes
+        aside, and if there is no memory left on the GPU, or not enough to begin with.
+    asked
+        What is to be asked of JAX.
+    """
+    if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+        return "PyTorch, which makes batches on a GPU, does not see this one"
+    recipe: Any = feed.recipe
+    if recipe.reader.layout.rest.columns:
+        return "there are list or text columns"
+    if getattr(recipe.finish, "asks", False):
+        return "ids are compared with the sizes of their feature columns"
+    reader = "arrow" if options.reader == "auto" else options.reader
+    gpu = torch.device("cuda", number)
+    try:
+        made = on_gpu(feed, gpu, replace(options, reader=reader), held=_HELD)
+    except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
+        if isinstance(e, RuntimeError) and not no_memory(e):
+            raise
+        return str(e)
+    ours = _for_jax(made, copied, asked)
+    if isinstance(ours, GpuFeed):
+        ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
+    return ours
+
+
+def _for_jax(made: Feed[Any], copied: Callable[[int], Feed[Any]], asked: OfJax) -> Feed[Any]:
+    """What torch makes as JAX takes it; copies, if torch can make but these."""
+    recipe: Any = made.recipe
+    if not isinstance(made, GpuFeed) or not isinstance(recipe, GpuRecipe) or not recipe.here:
+        plain = copied(1)
+        plain.reader_choice = made.reader_choice
+        return plain
+    remake = made.remake
+    parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+    return GpuFeed(
+        Feed(_JaxRecipe(**parts, asked=asked), made.plan, made.options),
+        copied(ASIDE),
+        lambda plan: _for_jax(remake(plan), copied, asked),
+    )

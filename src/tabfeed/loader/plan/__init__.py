@@ -1,0 +1,1 @@
+"""Which rows come when: arithmetic only, no reading and no threads."""

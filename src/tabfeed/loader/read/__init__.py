@@ -1,0 +1,1 @@
+"""Read partitions and decode them into shuffle blocks."""

@@ -1,0 +1,267 @@
+"""A lot: some partitions, decoded into buffers shaped ``(columns, rows)``, their rows permuted.
+
+Each column is gathered by the lot's permutation right after it was decoded, while it is in the
+processor's cache, into memory that is used again and again. Measured on two cores: taking one
+column after the other this way costs less than decoding a row group in one call and leaving it
+where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and a mode other than
+"raise" releases the interpreter lock, so several threads fill several lots at once; no index is out
+of range, and "wrap" takes a seventh less time than "clip".
+
+Columns of plain numbers go straight from the file to their place, one after the other: the less
+Python there is between two of them the better, since decoding drives it out of the cache. Those of
+several partitions go side by side, so that none of these is ever decoded as a whole.
+
+Rows that are not shuffled need no lots of their own: see `tabfeed.loader.assemble.in_order`.
+
+Columns keep the dtype of the file where all of a group agree on one that the batch's dtype can
+hold: half the memory, and the cast comes for free with the copy into a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tabfeed.errors import LoaderError
+from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.read.arrow_columns import Group, Layout, Lists, Part, fits, numpy_dtype
+from tabfeed.loader.read.buffers import BufferPool, Scratch
+from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
+from tabfeed.loader.read.ragged import gather_lists, join_lists
+from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.trace import span
+
+__all__ = ["Lot", "LotReader", "ReadsLots", "lot_dtypes"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Rows of some partitions, in the order of the epoch.
+
+    Attributes
+    ----------
+    rows
+        How many.
+    matrices
+        ``(columns, rows)`` by group.
+    fixed
+        Lists of one length, ``(rows, length)``, by name.
+    lists
+        Ragged columns.
+    extras
+        Columns that ride along.
+    """
+
+    rows: int
+    matrices: dict[str, Array] = field(default_factory=dict)
+    fixed: dict[str, Array] = field(default_factory=dict)
+    lists: dict[str, Lists] = field(default_factory=dict)
+    extras: dict[str, pa.Array] = field(default_factory=dict)
+
+
+def lot_dtypes(layout: Layout, schema: Schema | None) -> dict[str, np.dtype[Any]]:
+    """The dtype each group has in a lot.
+
+    Parameters
+    ----------
+    layout
+        What a batch is made of.
+    schema
+        The columns as they come from the files; None if something changes them on the way.
+    """
+    return {g.name: g.dtype if schema is None else _group_dtype(g, schema) for g in layout.groups}
+
+
+def _group_dtype(group: Group, schema: Schema) -> np.dtype[Any]:
+    found = {_file_dtype(schema[name]) for name in group.columns}
+    dtype = found.pop() if len(found) == 1 else None
+    # Integers that may have nulls become floats, not the other way round.
+    if dtype is None or dtype.kind != group.dtype.kind or dtype.itemsize > group.dtype.itemsize:
+        return group.dtype
+    return dtype
+
+
+def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
+    leaf = column.leaf_dtype
+    return None if leaf is None else numpy_dtype(leaf, column.name)
+
+
+class ReadsLots(Protocol):
+    """Anything that gives lots of an epoch, made of the partitions that `parts` reads."""
+
+    parts: ReadsParts
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> Sequence[Any]:
+        """Some lots of an epoch."""
+        ...
+
+    def reading(self, parts: ReadsParts) -> ReadsLots:
+        """The same for another reader of the same partitions."""
+        ...
+
+    def close(self) -> None:
+        """End processes that read for it and are not in use; if need be they are started again."""
+        ...
+
+
+@dataclass
+class LotReader:
+    """Makes lots of one layout; threads may share it.
+
+    Parameters
+    ----------
+    parts
+        Reads partitions.
+    layout
+        What a batch is made of.
+    dtypes
+        The dtype of each group in a lot.
+    gives_back
+        Whether Arrow is to give memory back after each lot, which its allocator would keep: where
+        rows differ in size, what one left free does not fit the next.
+    """
+
+    parts: ReadsParts
+    layout: Layout
+    dtypes: dict[str, np.dtype[Any]]
+    pool: BufferPool = field(default_factory=BufferPool)
+    scratch: Scratch = field(default_factory=Scratch)
+    gives_back: bool = False
+
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Lot]:
+        """Some lots of an epoch."""
+        return [self._read(epoch, number) for number in numbers]
+
+    def _read(self, epoch: Epoch, number: int) -> Lot:
+        rows, index = epoch.lot_rows(number), None
+        if epoch.plan.shuffle:
+            with span("plan"):
+                index = self.scratch.get("order", rows, np.int64)
+                epoch.permutations.into(number, index)
+        return self.fill(epoch.partitions(number), rows, index)
+
+    def reading(self, parts: ReadsParts) -> LotReader:
+        """The same for another reader of the same partitions."""
+        return replace(self, parts=parts)
+
+    def close(self) -> None:
+        """Nothing to do: it reads in the threads that call it."""
+
+    def fill(
+        self,
+        partitions: Sequence[int],
+        rows: int,
+        index: Index | None,
+        matrices: dict[str, Array] | None = None,
+    ) -> Lot:
+        """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
+        if matrices is None:
+            matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
+        lot = Lot(rows, matrices)
+        if isinstance(self.parts, PartReader):
+            columns = self.parts.straight(partitions, self.layout.columns)
+            if columns is not None:
+                self._fill_straight(lot, partitions, columns, index)
+                return lot
+        *small, last = partitions  # the last one is what makes a lot large enough
+        before = [self.parts.read(n) for n in small]
+        for piece in self.parts.pieces(last):
+            with span("gather", rows=rows):
+                self._fill(lot, [*(part for part in before if part.rows), piece], index)
+        if self.gives_back:
+            del before, piece
+            pa.default_memory_pool().release_unused()
+        return lot
+
+    def _matrix(self, group: Group, rows: int) -> Array:
+        return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
+
+    def _fill_straight(
+        self,
+        lot: Lot,
+        partitions: Sequence[int],
+        columns: Iterator[tuple[str, Sequence[pa.ChunkedArray]]],
+        index: Index | None,
+    ) -> None:
+        """The same for columns that are plain numbers, with as little Python as can be."""
+        parts = cast(PartReader, self.parts)
+        places: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
+        for group in self.layout.groups:
+            for name, out in zip(group.columns, lot.matrices[group.name], strict=True):
+                places.setdefault(name, []).append((out, group.dtype))
+        for name, found in columns:
+            with span("gather", rows=lot.rows):
+                for out, dtype in places[name]:
+                    sources = [
+                        parts.plain(number, column, name, dtype)
+                        for number, column in zip(partitions, found, strict=True)
+                    ]
+                    if out.dtype != dtype:
+                        _check_dtype(sources, out, name)
+                    self._gather(sources, index, out)
+
+    def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
+        """Put the columns that the last of these parts has, from all of them, into the lot."""
+        if not parts:
+            return
+        for group in self.layout.groups:
+            for row, name in enumerate(group.columns):
+                if name in parts[-1].scalars:
+                    arrays = [p.scalars[name] for p in parts]
+                    out = lot.matrices[group.name][row]
+                    if out.dtype != group.dtype:
+                        _check_dtype(arrays, out, name)
+                    self._gather(arrays, index, out)
+        for name, width, dtype in self.layout.fixed:
+            if name in parts[-1].scalars:
+                out = lot.fixed[name] = self.pool.empty((lot.rows, width), dtype)
+                source = _laid([p.scalars[name] for p in parts])
+                out[:] = source if index is None else np.take(source, index, axis=0)
+        for name, dtype in self.layout.lists:
+            if name in parts[-1].lists:
+                joined = join_lists([p.lists[name] for p in parts], dtype)
+                lot.lists[name] = gather_lists(joined, index, dtype)
+        for name in self.layout.extras:
+            if name in parts[-1].extras:
+                arrays = [p.extras[name] for p in parts]
+                laid = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+                lot.extras[name] = laid if index is None else laid.take(pa.array(index))
+
+    def _gather(self, arrays: Sequence[Array], index: Index | None, out: Array) -> None:
+        """Lay arrays end to end, gather, cast."""
+        if index is None:
+            np.concatenate(arrays, out=out, casting="unsafe")
+            return
+        source = arrays[0]
+        if len(arrays) > 1:
+            source = self.scratch.get("laid", len(out), np.result_type(*arrays))
+            np.concatenate(arrays, out=source)
+        if source.dtype == out.dtype:
+            source.take(index, out=out, mode="wrap")
+        else:
+            gathered = self.scratch.get("gathered", len(out), source.dtype)
+            source.take(index, out=gathered, mode="wrap")
+            np.copyto(out, gathered, casting="unsafe")
+
+
+def _laid(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _check_dtype(arrays: Sequence[Array], out: Array, name: str) -> None:
+    """A column must fit the dtype that its lot was made for, else a cast could lose something."""
+    for array in arrays:
+        whole = array.dtype.kind == out.dtype.kind == "i"
+        if array.dtype != out.dtype and not (whole and fits(array, out.dtype)):
+            raise LoaderError(
+                f"column {name!r} is {array.dtype} where the dataset says {out.dtype}; the files "
+                "changed: open the dataset again"
+            )

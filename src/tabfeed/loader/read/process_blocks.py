@@ -1,0 +1,163 @@
+"""Partitions of Parquet files, decoded by other processes.
+
+A thread asks one or more of them for a lot, each for a share of its columns. A process for each
+desk is best; where partitions are so large that memory has room for a few only, several share one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tabfeed.loader.read.arrow_columns import Layout
+from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.decoder_processes import Helper, Helpers
+from tabfeed.loader.read.partition_reader import PartReader
+from tabfeed.loader.read.polars_decode import quick_fill
+from tabfeed.loader.read.staging import Desk, Desks
+from tabfeed.trace import span
+
+__all__ = ["Order", "Spot", "can_decode", "decoders", "decoding"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where on a desk the columns of a group go: ``(columns, rows)`` from `offset` bytes on."""
+
+    group: str
+    offset: int
+    columns: int
+    dtype: np.dtype[Any]
+
+    def on(self, desk: Array, rows: int) -> Array:
+        """That part of a desk."""
+        end = self.offset + self.columns * rows * self.dtype.itemsize
+        return desk[self.offset : end].view(self.dtype).reshape(self.columns, rows)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to lay on a desk.
+
+    Attributes
+    ----------
+    partitions
+        Which, end to end.
+    rows
+        How many rows they have.
+    spots
+        Where their columns go.
+    quick
+        Whether they were read and verified before; see `tabfeed.loader.read.polars_decode`.
+    share
+        ``(k, n)``: of all columns every `n`-th, from the `k`-th on. They differ in what they cost,
+        and those next to each other less than others.
+    """
+
+    partitions: Sequence[int]
+    rows: int
+    spots: Sequence[Spot]
+    quick: bool = False
+    share: tuple[int, int] = (0, 1)
+
+
+# -- here -------------------------------------------------------------------------------------
+
+
+def can_decode(reader: LotReader) -> bool:
+    """Whether another process can have this reader, at little cost, and read the same."""
+    parts = reader.parts
+    return (
+        hasattr(os, "memfd_create")
+        and isinstance(parts, PartReader)
+        and not parts.transforms
+        and parts.dataset.is_plain_parquet
+    )
+
+
+def decoders(reader: LotReader, desks: Desks, count: int) -> Helpers:
+    """Processes that decode what a reader reads.
+
+    Parameters
+    ----------
+    reader
+        Reads partitions.
+    desks
+        Where to lay them.
+    count
+        How many processes.
+    """
+    lean = LotReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
+    return Helpers(_Decode(lean), desks, count)
+
+
+@contextmanager
+def decoding(helpers: Sequence[Helper], desk: Desk, order: Order) -> Iterator[None]:
+    """Have all of an order done, each process a share of it; at ``yield`` they are at work.
+
+    Whatever one of them says, the others are heard out first: they are needed again.
+    """
+    for number, helper in enumerate(helpers):
+        helper.begin(desk, replace(order, share=(number, len(helpers))))
+    yield
+    errors: list[Exception] = []
+    with span("read", rows=order.rows):
+        for helper in helpers:
+            try:
+                helper.finish()
+            except Exception as e:
+                errors.append(e)
+    if errors:
+        raise errors[0]
+
+
+# -- there ------------------------------------------------------------------------------------
+
+
+class _Decode:
+    """Carries out orders."""
+
+    def __init__(self, reader: LotReader) -> None:
+        self._reader = reader
+        self._shares: dict[tuple[int, int], tuple[LotReader, dict[str, slice]]] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        parts = self._reader.parts
+        assert isinstance(parts, PartReader)
+        parts.nulls.silence()  # the loader's own process says it, from the footers
+        import_module("polars")  # now, rather than when the second epoch begins
+
+    def __call__(self, desk: Array, order: Order) -> None:
+        if order.share not in self._shares:
+            self._shares[order.share] = self._share(*order.share)
+        reader, rows = self._shares[order.share]
+        matrices = {s.group: s.on(desk, order.rows)[rows[s.group]] for s in order.spots}
+        if not (order.quick and _quickly(reader, order.partitions, matrices)):
+            reader.fill(order.partitions, order.rows, None, matrices)
+
+    def _share(self, number: int, count: int) -> tuple[LotReader, dict[str, slice]]:
+        """A reader of some columns, and which those are in each group."""
+        parts, groups = self._reader.parts, self._reader.layout.groups
+        assert isinstance(parts, PartReader)
+        rows, before = {}, 0
+        for group in groups:
+            rows[group.name] = slice((number - before) % count, None, count)
+            before += len(group.columns)
+        layout = Layout(tuple(replace(g, columns=g.columns[rows[g.name]]) for g in groups))
+        return LotReader(replace(parts, layout=layout), layout, self._reader.dtypes), rows
+
+
+def _quickly(reader: LotReader, partitions: Sequence[int], matrices: dict[str, Array]) -> bool:
+    assert isinstance(reader.parts, PartReader)
+    groups = reader.layout.groups
+    return len(partitions) == 1 and quick_fill(reader.parts, groups, partitions[0], matrices)

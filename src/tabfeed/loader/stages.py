@@ -1,0 +1,97 @@
+"""How a chunk of batches is made: who reads its lots, puts it together and cuts it.
+
+What differs between the computer's memory and a GPU is here, and in what derives from it; in which
+order chunks are made, by which threads and until when is the same for all
+(`tabfeed.loader.pipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from tabfeed.loader.assemble.batch_ops import BatchOp
+from tabfeed.loader.assemble.chunk import Chunk, MakesChunks
+from tabfeed.loader.assemble.in_order import InOrderLots, rows_follow
+from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.read.block_window import Ahead, SharedLots
+from tabfeed.loader.read.blocks import LotReader, ReadsLots
+from tabfeed.trace import span
+
+__all__ = ["Recipe"]
+
+B = TypeVar("B")
+ReadLots = Callable[[Sequence[int]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[B]):
+    """How a chunk of batches is made.
+
+    Attributes
+    ----------
+    reader
+        Reads lots.
+    maker
+        Puts batches together.
+    ops
+        Applied to a chunk before it is finished.
+    finish
+        Cuts a chunk into the framework's batches.
+    ahead
+        How lots are read before chunks need them.
+    in_order
+        Whether lots that are not shuffled may be read straight into chunks.
+    """
+
+    reader: ReadsLots
+    maker: MakesChunks
+    finish: Callable[[Chunk], list[B]]
+    ops: tuple[BatchOp, ...] = ()
+    ahead: Ahead = Ahead()  # noqa: RUF009 - frozen
+    in_order: bool = False
+    queue_ahead = 0  # chunks for which `queue` is called before the training thread needs them
+
+    def reading(self, epoch: Epoch, place: Place, parts: Any, first: int) -> ReadLots:
+        """What reads lots of an epoch, of the partitions that `parts` reads, from a chunk on."""
+        if self.in_order and isinstance(self.reader, LotReader) and rows_follow(epoch.plan, place):
+            return InOrderLots(self.reader, parts, epoch, place, first).read
+        reader = self.reader.reading(parts)
+        return lambda numbers: reader.read(epoch, numbers)
+
+    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+        """The batches of one chunk, on one rank."""
+        with span("plan"):
+            plan = epoch.chunk(number, place.rank, place.world)
+        chunks = self.maker.make(plan, lots.get(strip.lot for strip in plan.strips))
+        lots.done(number)
+        return self.finished(chunks)
+
+    def finished(self, chunks: Iterable[Chunk]) -> list[B]:
+        """The batches of some chunks, after what is to happen to them."""
+        batches: list[B] = []
+        for chunk in chunks:
+            for op in self.ops:
+                with span("transform", rows=chunk.rows, what=op):
+                    op(chunk)
+            with span("finish", rows=chunk.rows):
+                batches.extend(self.finish(chunk))
+        return batches
+
+    def let_catch_up(self) -> None:
+        """Wait, if the model is so far behind that there is no memory for another chunk."""
+
+    def queue(self, made: Any) -> Any:
+        """What `make` gave, on the training thread, as early as it may be; waits for nothing."""
+        return made
+
+    def arrive(self, made: Any) -> list[B]:
+        """What `queue` gave, on the training thread, when it takes the first of the batches."""
+        batches: list[B] = made
+        return batches
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Recipe[Any]:
+        """The same chunks, cut into batches by another function."""
+        return replace(self, finish=finish)

@@ -1,0 +1,1 @@
+"""Chunks as torch tensors, on any device."""

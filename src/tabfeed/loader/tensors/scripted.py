@@ -1,0 +1,245 @@
+"""Several torch operations in one call.
+
+Each operation that Python calls hands the interpreter over and has to get it back, and then waits
+for whichever thread has it meanwhile. A function that torch runs by itself (TorchScript) does so
+once, whatever it consists of. Where torch cannot do that any more, or not with this Python, the
+function is run as it stands: the same result, and more waiting.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_strips", "prepare"]
+
+Tensor = torch.Tensor
+_ALONE = 2**15 - 1  # numbers: with more of them torch would call other threads to its help
+_FEW = 64  # more pieces take longer to hand over than there is to gain
+
+
+def gather_all(
+    wholes: list[Tensor],
+    planes: list[int],
+    casts: list[Tensor],
+    counts: list[list[int]],
+    places: Tensor,
+) -> list[Tensor]:
+    """Rows at some places of some matrices, on their device, cast and parted.
+
+    Parameters
+    ----------
+    wholes
+        ``(columns, rows)``.
+    planes
+        Which row of `places` belongs to each.
+    casts
+        Any tensor of the dtype that it shall become.
+    counts
+        How many columns belong together, one after the other.
+    places
+        In page-locked memory.
+
+    Examples
+    --------
+    >>> whole = torch.tensor([[5, 6, 7], [8, 9, 10]], dtype=torch.int32)
+    >>> places = torch.tensor([[2, 0]], dtype=torch.int32)
+    >>> gather_all([whole], [0], [torch.empty(0, dtype=torch.int64)], [[1, 1]], places)
+    [tensor([[7, 5]]), tensor([[10,  8]])]
+    """
+    found: list[Tensor] = _as_one(_gather_all)(wholes, planes, casts, counts, places)
+    return found
+
+
+def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
+    """Pieces of so many rows of some tensors of one device, which they share their memory with.
+
+    Unlike `split`, this does not note that one tensor is a view of the other, which takes time;
+    nobody sees the whole tensor.
+
+    Examples
+    --------
+    >>> [[part.tolist() for part in parts] for parts in cut_all([torch.arange(3)], [2, 1])]
+    [[[0, 1], [2]]]
+    """
+    worth_it = len(sizes) <= _FEW and any(tensor.is_cuda for tensor in tensors)
+    cut: list[list[Tensor]] = (_as_one(_cut_all) if worth_it else _cut_all)(tensors, sizes)
+    return cut
+
+
+def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
+    """Copy some bytes one behind the other, and say what `table` is on their device.
+
+    Examples
+    --------
+    >>> to = torch.zeros(4, dtype=torch.uint8)
+    >>> parts = [torch.tensor([5, 6], dtype=torch.uint8), torch.tensor([7], dtype=torch.uint8)]
+    >>> copy_all(to, parts, torch.tensor([1, 2])), to
+    (tensor([1, 2]), tensor([5, 6, 7, 0], dtype=torch.uint8))
+    """
+    found: Tensor = _as_one(_copy_all)(to, parts, table)
+    return found
+
+
+def fill_table(
+    table: Tensor,
+    known: list[list[Tensor]],
+    places: list[Tensor],
+    starts: list[list[int]],
+) -> None:
+    """Fill a table with what is known of the pages of some row groups, now that they have a place.
+
+    Parameters
+    ----------
+    table
+        One row for each of `tabfeed.loader.gpu.parquet.encoded_pages.ROWS`, and a column for each
+        page.
+    known
+        For each row group its `Pages`: their table, of which column and whether coded each is.
+    places
+        The addresses at which its columns begin.
+    starts
+        The addresses of its bytes, and of what they become.
+
+    Examples
+    --------
+    >>> pages = torch.tensor([[5], [0], [7], [0], [0], [0], [1], [2]], dtype=torch.int32)
+    >>> table = torch.zeros((8, 1), dtype=torch.int64)
+    >>> column, coded = torch.tensor([1], dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
+    >>> fill_table(table, [[pages, column, coded]], [torch.tensor([300, 400])], [[10, 20]])
+    >>> table[:, 0].tolist()
+    [15, 0, 27, 0, 0, 0, 401, 22]
+    """
+    _as_one(_fill_table)(table, known, places, starts)
+
+
+def lay_strips(
+    places: Tensor, orders: list[Tensor], firsts: list[list[int]], strips: list[list[int]]
+) -> None:
+    """Write where the rows of some strips lie to their places of a chunk.
+
+    Parameters
+    ----------
+    places
+        For each plane, one for each place of the chunk.
+    orders
+        The permutation of each strip's lot: row ``i`` is row ``order[i]`` in file order.
+    firsts
+        For each plane, where the first row of each strip's lot lies in it.
+    strips
+        Which rows go where: the fields of `tabfeed.loader.plan.order.Strip`.
+
+    Examples
+    --------
+    Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
+
+    >>> from tabfeed.loader.plan.order import Strip
+    >>> places = torch.zeros((1, 6), dtype=torch.int32)
+    >>> strip = Strip(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
+    >>> lay_strips(places, [order], [[100]], [list(strip)])
+    >>> places.tolist()
+    [[0, 100, 103, 0, 101, 102]]
+    """
+    _as_one(_lay_strips)(places, orders, firsts, strips, _ALONE)
+
+
+def prepare() -> None:
+    """Have torch ready to run all of them: on the thread that makes a loader, before any other.
+
+    It warns meanwhile, and warnings are silenced for all threads or for none.
+    """
+    for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_strips):
+        _as_one(function)
+
+
+@cache
+def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, run without Python if that can be had."""
+    try:
+        # That there may be none some day; a filter for a while would be that of all threads.
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        scripted: Callable[..., Any] = torch.jit.script(function)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return function
+    return scripted
+
+
+def _gather_all(
+    wholes: list[Tensor],
+    planes: list[int],
+    casts: list[Tensor],
+    counts: list[list[int]],
+    places: Tensor,
+) -> list[Tensor]:
+    found = places.to(wholes[0].device, non_blocking=True)
+    out: list[Tensor] = []
+    for i in range(len(wholes)):
+        part = wholes[i].index_select(1, found[planes[i]])
+        part = part.to(casts[i].dtype)
+        if len(counts[i]) == 1:
+            out.append(part)
+        else:
+            out.extend(list(torch.unsafe_split_with_sizes(part, counts[i])))
+    return out
+
+
+def _cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
+    out: list[list[Tensor]] = []
+    for tensor in tensors:
+        out.append(list(torch.unsafe_split_with_sizes(tensor, sizes)))
+    return out
+
+
+def _copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
+    at = 0
+    for part in parts:
+        to.narrow(0, at, part.numel()).copy_(part, non_blocking=True)
+        at += part.numel()
+    return table.to(to.device, non_blocking=True)
+
+
+def _fill_table(
+    table: Tensor,
+    known: list[list[Tensor]],
+    places: list[Tensor],
+    starts: list[list[int]],
+) -> None:
+    done = 0
+    for i in range(len(known)):
+        pages, column, coded = known[i]
+        at, to = starts[i]
+        part = table.narrow(1, done, pages.size(1))
+        for row in range(pages.size(0)):  # all at once would be work for more than this thread
+            part.select(0, row).copy_(pages.select(0, row))
+        part.select(0, 0).add_(at)
+        part.select(0, 2).add_(to)
+        part.select(0, 6).add_(places[i].index_select(0, column))
+        part.select(0, 7).add_(coded.to(part.dtype).mul_(to))
+        done += pages.size(1)
+
+
+def _lay_strips(
+    places: Tensor,
+    orders: list[Tensor],
+    firsts: list[list[int]],
+    strips: list[list[int]],
+    most: int,
+) -> None:
+    for plane in range(len(firsts)):
+        out = places[plane]
+        for i in range(len(strips)):
+            _, start, pitch, steps, width, place, stride = strips[i]
+            wide, high = min(width, most), max(1, most // max(1, width))
+            for row in range(0, steps, high):
+                rows = min(high, steps - row)
+                for column in range(0, width, wide):
+                    size = [rows, min(wide, width - column)]
+                    source = orders[i][start + row * pitch + column :]
+                    to = out[place + row * stride + column :].as_strided(size, [stride, 1])
+                    to.copy_(source.as_strided(size, [pitch, 1]))
+                    to.add_(firsts[plane][i])

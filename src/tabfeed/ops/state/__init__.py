@@ -1,0 +1,1 @@
+"""What fitting gathers, spills and keeps: counts, vocabularies, group statistics, exact sums."""

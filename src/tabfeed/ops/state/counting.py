@@ -1,0 +1,433 @@
+"""How often does each value occur, for more values than memory holds.
+
+Each partition contributes a short table (value, count). Tables are kept as they come and
+grouped together only when they have grown to twice what is grouped already, so that every
+row is grouped a few times at most. Past the memory limit tables go to disk as Parquet runs,
+and DuckDB, which keeps to a limit of its own, groups and sorts the runs.
+
+Values that fit 64-bit keys (`tabfeed.ops.state.keys`) are counted as keys, in sorted tables that a
+merge sort joins; the first that does not fit turns the counter to counting the values
+themselves. Combinations of several columns
+are always counted as values, nulls included.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tabfeed.errors import OperatorError
+from tabfeed.hashing import hash_columns
+from tabfeed.ops.state.keys import Keys, flatten, normalise, pack, unpack
+from tabfeed.ops.state.memory import Memory, Stored
+
+__all__ = [
+    "COUNT", "KEY", "Counter", "Counts", "count_values", "group_on_disk",
+    "parquet_files", "quoted",
+]  # fmt: skip
+
+Counts = npt.NDArray[np.int64]
+KEY = "__key__"
+COUNT = "__count__"
+
+
+def count_values(
+    array: pa.Array | pa.ChunkedArray, dtype: pa.DataType
+) -> list[tuple[Keys | pa.Array, Counts]]:
+    """Distinct values of each chunk with their counts, nulls left out.
+
+    Examples
+    --------
+    >>> array = pa.array(["a long text", "b", "a long text"])
+    >>> [(values, counts)] = count_values(array, pa.string())
+    >>> dict(zip(values.to_pylist(), counts.tolist()))
+    {'a long text': 2, 'b': 1}
+    """
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    return [_count_chunk(flatten(chunk), dtype) for chunk in chunks if len(chunk)]
+
+
+def _count_chunk(array: pa.Array, dtype: pa.DataType) -> tuple[Keys | pa.Array, Counts]:
+    if not pa.types.is_dictionary(array.type):
+        values = normalise(array, dtype).drop_null()
+        if not (pa.types.is_string(dtype) or pa.types.is_binary(dtype)):
+            keys, counts = np.unique(pack(values)[0], return_counts=True)
+            return keys, counts.astype(np.int64)
+        array = values.dictionary_encode()
+    codes = array.indices.drop_null().to_numpy(zero_copy_only=False)
+    counts = np.bincount(codes, minlength=len(array.dictionary)).astype(np.int64)
+    values = normalise(array.dictionary, dtype)
+    used = (counts > 0) & pc.is_valid(values).to_numpy(zero_copy_only=False)
+    if not used.all():
+        values, counts = values.filter(pa.array(used)), counts[used]
+    keys, good = pack(values)
+    if good is not None:
+        return values, counts
+    order = np.argsort(keys)
+    return keys[order], counts[order]
+
+
+class Counter:
+    """Counts of values, or of combinations of values, joined across partitions.
+
+    Parameters
+    ----------
+    dtypes
+        Base type of each column of a value.
+    memory
+        The limit it shares with others.
+    """
+
+    def __init__(self, dtypes: list[pa.DataType], memory: Memory) -> None:
+        self.dtypes = dtypes
+        self.memory = memory
+        self.packed = len(dtypes) == 1
+        self._parts: list[pl.DataFrame] = []
+        self._grouped = 0
+        self._runs: list[Path] = []
+        self._collapsed: Path | None = None
+        memory.hold(self)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the value columns inside."""
+        return [KEY] if len(self.dtypes) == 1 else [f"{KEY}{i}" for i in range(len(self.dtypes))]
+
+    @property
+    def spilled(self) -> bool:
+        """Whether some of it lies on disk."""
+        return bool(self._runs)
+
+    @property
+    def runs(self) -> list[Path]:
+        """The files on disk."""
+        return list(self._runs)
+
+    def add(self, values: Keys | pa.Array, counts: Counts) -> None:
+        """Add counts of single values."""
+        if isinstance(values, np.ndarray) and self.packed:
+            self.add_frame(pl.DataFrame({KEY: values, COUNT: counts}))
+        elif isinstance(values, np.ndarray):
+            self.add_frame(self._as_values(pl.DataFrame({KEY: values, COUNT: counts})))
+        else:
+            self.unpack()
+            self.add_frame(pl.DataFrame({KEY: pl.Series(values), COUNT: counts}))
+
+    def add_frame(self, frame: pl.DataFrame) -> None:
+        """Add a table of this counter's columns and counts."""
+        self._parts.append(frame)
+        rows = sum(len(p) for p in self._parts)
+        if rows > 2 * max(self._grouped, 500_000):
+            if self.memory.allows_grouping(self.nbytes()):
+                self._group()
+            else:
+                self.spill()
+
+    def join(self, other: Counter) -> Counter:
+        """Take over what another counter holds."""
+        if other.packed != self.packed:
+            self.unpack()
+            other.unpack()
+        self._runs += other._runs
+        for part in other._parts:
+            self.add_frame(part)
+        self.memory.settle()
+        return self
+
+    def held_by(self, memory: Memory) -> Counter:
+        """The same counts, against another limit from now on: those that came from elsewhere."""
+        self.memory = memory
+        memory.hold(self)
+        memory.settle()
+        return self
+
+    def shares(self, count: int) -> list[Counter]:
+        """The counts dealt by hash of the value: equal values meet in equal shares."""
+        frame = self.frame()
+        values = self._as_values(frame) if self.packed else frame
+        table = values.select(self.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
+        out = []
+        for part in deal_rows(frame, hash_columns(table, self.columns), count):
+            share = Counter(self.dtypes, self.memory)
+            share.packed, share._parts = self.packed, [part]
+            out.append(share)
+        return out
+
+    def unpack(self) -> None:
+        """Turn keys into the values they stand for."""
+        if not self.packed:
+            return
+        self.packed = False
+        self._parts = [self._as_values(p) for p in self._parts]
+        for run in self._runs:
+            self._as_values(pl.read_parquet(run)).write_parquet(run)
+
+    def _as_values(self, frame: pl.DataFrame) -> pl.DataFrame:
+        values = unpack(frame[KEY].to_numpy(), self.dtypes[0])
+        return frame.with_columns(pl.Series(values).alias(KEY))
+
+    def _group(self) -> None:
+        if len(self._parts) > 1 and self.packed:
+            self._parts = [_merge_sorted(self._parts)]
+        elif len(self._parts) > 1:
+            whole = pl.concat(self._parts, how="vertical_relaxed")
+            self._parts = [whole.group_by(self.columns).agg(pl.col(COUNT).sum())]
+        self._grouped = sum(len(p) for p in self._parts)
+
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        return int(sum(p.estimated_size() for p in self._parts))
+
+    def spill(self) -> None:
+        """Write what is held to a run on disk."""
+        while self._parts:
+            path = self.memory.new_file()
+            self._parts.pop().write_parquet(path, compression="lz4")
+            self._runs.append(path)
+        self._grouped = 0
+
+    def frame(self) -> pl.DataFrame:
+        """All counts in memory, in no particular order."""
+        if self._runs:  # runs are not grouped; an empty part makes sure that they will be
+            self._parts = [*(pl.read_parquet(r) for r in self._runs), *self._parts]
+            self._parts.append(self._parts[0].clear())
+            self._runs = []
+        self._group()
+        if not self._parts:
+            columns = {n: pl.Series(n, [], dtype=pl.UInt64) for n in self.columns}
+            return pl.DataFrame({**columns, COUNT: pl.Series([], dtype=pl.Int64)})
+        return self._parts[0]
+
+    def to_table(self) -> pa.Table:
+        """All counts as an Arrow table of values (``v0``, ``v1``, ...) and ``count``."""
+        return self.as_table(self.frame())
+
+    def as_table(self, frame: pl.DataFrame) -> pa.Table:
+        """A table of this counter's columns as one of values and ``count``."""
+        if self.packed:
+            values = [unpack(frame[KEY].to_numpy(), self.dtypes[0])]
+        else:
+            values = [_arrow(frame[c], t) for c, t in zip(self.columns, self.dtypes, strict=True)]
+        names = [*(f"v{i}" for i in range(len(values))), "count"]
+        return pa.table([*values, pa.array(frame[COUNT].to_numpy())], names=names)
+
+    def as_frame(self, table: pa.Table) -> pl.DataFrame:
+        """The way back; values that have no key turn the counter to counting values."""
+        counts = pl.Series(COUNT, table.column("count").to_numpy(), dtype=pl.Int64)
+        values = [c.combine_chunks() for c in table.columns[:-1]]
+        if self.packed:
+            keys, good = pack(values[0])
+            if good is None:
+                return pl.DataFrame({KEY: keys, COUNT: counts})
+            self.unpack()
+        series = {c: pl.Series(v) for c, v in zip(self.columns, values, strict=True)}
+        return pl.DataFrame({**series, COUNT: counts})
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add what `to_table` gave."""
+        if table.num_rows:
+            frame = self.as_frame(table)
+            self.add_frame(frame.sort(KEY) if self.packed else frame)
+
+    def with_types(self, dtypes: list[pa.DataType]) -> Counter:
+        """The same counts of values of other types: whole floats as integers, say."""
+        if self.dtypes == dtypes:
+            return self
+        new = Counter(dtypes, self.memory)
+        for piece in self.stored().pieces():
+            columns = [c.combine_chunks() for c in piece.columns]
+            cast = [normalise(c, t) for c, t in zip(columns[:-1], dtypes, strict=True)]
+            new.add_table(pa.table([*cast, columns[-1]], names=piece.column_names))
+        return new
+
+    def with_stored(self, kept: Stored | None, what: str) -> Counter:
+        """With counts that were kept before; `what` was counted, for the message."""
+        if kept is None:
+            raise OperatorError(
+                f"{what}: the counts that an update needs were not saved; save with "
+                "updatable=True, or fit again on all data"
+            )
+        if not kept.num_rows:
+            return self
+        new = self.with_types(_wider(kept.schema.types[:-1], self))
+        for piece in kept.pieces():
+            columns = [
+                normalise(_one(c), t) for c, t in zip(piece.columns, new.dtypes, strict=False)
+            ]
+            new.add_table(pa.table([*columns, piece.column("count")], names=piece.column_names))
+            new.memory.settle()
+        return new
+
+    def distinct(self) -> int:
+        """How many different values there are."""
+        return int(self.collapse().metadata.num_rows) if self._runs else len(self.frame())
+
+    def collapse(self, *, ordered: bool = False) -> pq.ParquetFile:
+        """All counts as one run on disk, each value once; by value if `ordered`."""
+        if self._collapsed is not None and self._runs == [self._collapsed] and not self._parts:
+            return pq.ParquetFile(self._collapsed, pre_buffer=False)  # which would keep all it read
+        self.spill()
+        names = ", ".join(f'"{c}"' for c in self.columns)
+        out = group_on_disk(self, parquet_files(self._runs), names if ordered else "")
+        self.drop_runs()
+        self._runs, self._collapsed = [out], out
+        return pq.ParquetFile(out, pre_buffer=False)
+
+    def drop_runs(self) -> None:
+        """Remove the files."""
+        for run in self._runs:
+            run.unlink()
+        self._runs = []
+
+    def stored(self) -> Stored:
+        """All counts as `to_table` gives them, on disk if they are many; the counter is done."""
+        if not self._runs:
+            return Stored.within(self.to_table(), self.memory)
+        run = self.collapse()
+        batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
+        tables = chain([run.schema_arrow.empty_table()], batches)
+        frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
+        stored = Stored.write((self.as_table(f) for f in frames), self.memory)
+        self.drop_runs()
+        return stored
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dtypes": self.dtypes, "packed": self.packed, "frame": self.frame()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["dtypes"], Memory())  # type: ignore[misc]
+        self.packed, self._parts = state["packed"], [state["frame"]]
+
+
+def deal_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
+    """The rows of each share, in the order they had."""
+    shares = hashes % np.uint64(count)
+    order = np.argsort(shares, kind="stable")
+    ends = np.cumsum(np.bincount(shares.astype(np.int64), minlength=count)).tolist()
+    dealt = frame[order]
+    starts = [0, *ends[:-1]]
+    return [dealt.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
+
+
+def _merge_sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Sorted tables joined into one: a stable sort of sorted runs is a merge."""
+    keys = np.concatenate([p[KEY].to_numpy() for p in parts])
+    counts = np.concatenate([p[COUNT].to_numpy() for p in parts])
+    order = np.argsort(keys, kind="stable")
+    keys = np.take(keys, order)
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
+    totals = np.add.reduceat(np.take(counts, order), first) if len(keys) else counts
+    return pl.DataFrame({KEY: np.take(keys, first), COUNT: totals})
+
+
+def _wider(kept: list[pa.DataType], counter: Counter) -> list[pa.DataType]:
+    """Types that hold the kept values and the new ones: numbers that differ become floats."""
+    if counter.dtypes == kept or not (counter.spilled or counter.nbytes()):
+        return kept
+    numbers = {pa.int64(), pa.uint64(), pa.float64()}
+    pairs = zip(kept, counter.dtypes, strict=True)
+    return [pa.float64() if a != b and {a, b} <= numbers else a for a, b in pairs]
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _arrow(series: pl.Series, dtype: pa.DataType) -> pa.Array:
+    return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(dtype)
+
+
+def quoted(path: Path) -> str:
+    """A path as SQL text."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def parquet_files(paths: list[Path]) -> str:
+    """The rows of Parquet files, in SQL."""
+    return f"read_parquet([{', '.join(quoted(p) for p in paths)}])"
+
+
+def group_on_disk(counter: Counter, rows: str, order: str, *, first: str | None = None) -> Path:
+    """Counts of equal values added up and sorted with DuckDB, into one Parquet file.
+
+    DuckDB sorts in little memory, but its groups must fit. Where they do not, the values are
+    grouped share by share, by their hashes, which reads all of them for each share.
+
+    Parameters
+    ----------
+    counter
+        Whose columns the rows have, beside their counts.
+    rows
+        The rows, in SQL.
+    order
+        What to sort by, in SQL; nothing if it is empty.
+    first
+        A column of which the order wants the least value of each group.
+    """
+    import duckdb
+
+    pa.default_memory_pool().release_unused()
+    memory, out = counter.memory, counter.memory.new_file()
+    names = ", ".join(f'"{c}"' for c in counter.columns)
+    least = f", min({first}) AS {first}" if first else ""
+    sums = f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT}{least} FROM {rows}"
+    tail = f"ORDER BY {order}" if order else ""
+    shares = 1
+
+    def copy(query: str, path: Path) -> None:
+        with database(memory) as connection:
+            if shares > 1:
+                connection.execute("SET threads = 1")  # each takes memory of its own
+            connection.execute(
+                f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
+            )
+
+    for shares in _SHARES:
+        parts = [memory.new_file() for _ in range(shares)] if shares > 1 else []
+        source = f"({sums} GROUP BY {names})"
+        try:
+            for i, part in enumerate(parts):
+                copy(f"{sums} WHERE hash({names}) % {shares} = {i} GROUP BY {names}", part)
+            source = parquet_files(parts) if parts else source
+            copy(f"SELECT {names}, {COUNT} FROM {source} {tail}", out)
+            return out
+        except duckdb.OutOfMemoryException as e:
+            error = e
+        finally:
+            for part in parts:
+                part.unlink(missing_ok=True)
+    limit = memory.limit or 0
+    raise OperatorError(
+        f"values that were counted cannot be sorted within memory_limit ({limit:,} bytes): DuckDB "
+        f"found no room in the {database_memory(memory) // 2**20} MiB it may take of it; give "
+        f"memory_limit {2 * max(limit, _LEAST_DATABASE):,} bytes or more"
+    ) from error
+
+
+_SHARES = (1, 8, 64)  # in how many parts values are grouped, one after the other
+_LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
+
+
+def database_memory(memory: Memory) -> int:
+    """Bytes that DuckDB may take of a limit."""
+    return max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
+
+
+def database(memory: Memory) -> Any:
+    """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
+    import duckdb
+
+    config: dict[str, Any] = {"preserve_insertion_order": "false"}
+    if memory.limit is not None:
+        config["memory_limit"] = f"{database_memory(memory) // 2**20}MiB"
+    connection = duckdb.connect(config=config)
+    connection.execute(f"SET temp_directory = {quoted(memory.new_file('.duckdb'))}")
+    return connection

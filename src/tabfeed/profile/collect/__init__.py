@@ -1,0 +1,1 @@
+"""What a profiler records while a loop runs."""

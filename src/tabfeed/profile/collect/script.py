@@ -1,0 +1,184 @@
+"""Watching a script that knows nothing of a profiler.
+
+The iterators of tabfeed, torch and tf.data are watched by wrapping their ``__next__`` when, and
+only when, the script imports them; and the ``__iter__`` before it, so that starting worker
+processes counts. Only the main thread is watched, and inside one loader's ``__next__`` no other
+is: a DataLoader around a tabfeed loader is one loader. When the script has ended, everything is
+put back.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from tabfeed.profile.collect.batches import Pass
+from tabfeed.profile.profiler import Profiler
+
+__all__ = ["watching"]
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A class in a module, the class of its iterators, and what begins a pass."""
+
+    module: str
+    iterable: str
+    begin: str
+    iterator: str
+    iterator_module: str | None = None
+
+
+_TARGETS = (
+    _Target("tabfeed.loader.pipeline", "Feed", "iterate", "EpochIterator"),
+    _Target("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
+    _Target(
+        "tensorflow.python.data.ops.dataset_ops",
+        "DatasetV2",
+        "__iter__",
+        "OwnedIterator",
+        "tensorflow.python.data.ops.iterator_ops",
+    ),
+)
+
+
+@contextmanager
+def watching(profiler: Profiler) -> Iterator[None]:
+    """Watch every pass the main thread makes over a loader of a kind we know."""
+    watcher = _Watcher(profiler)
+    finder = _AfterImport(watcher)
+    sys.meta_path.insert(0, finder)
+    try:
+        for target in _TARGETS:
+            if target.module in sys.modules:
+                watcher.wrap(target)
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        watcher.undo()
+
+
+class _Watcher:
+    """Knows which iterator belongs to which pass."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._undo: list[Callable[[], None]] = []
+        self._begun: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
+        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._inside = False
+
+    def wrap(self, target: _Target) -> None:
+        """Wrap both methods of a target whose module is there."""
+        module = sys.modules[target.module]
+        other = sys.modules[target.iterator_module or target.module]
+        self._replace(getattr(module, target.iterable), target.begin, self._begin)
+        self._replace(getattr(other, target.iterator), "__next__", self._next)
+
+    def _replace(self, owner: type, name: str, how: Callable[..., Any]) -> None:
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def wrapped(this: Any, *args: Any, **options: Any) -> Any:
+            return how(real, this, *args, **options)
+
+        setattr(owner, name, wrapped)
+        self._undo.append(lambda: setattr(owner, name, real))
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _elsewhere(self) -> bool:
+        return self._inside or threading.current_thread() is not threading.main_thread()
+
+    def _begin(self, real: Callable[..., Any], source: Any, *args: Any, **options: Any) -> Any:
+        if self._elsewhere():
+            return real(source, *args, **options)
+        start = time.perf_counter_ns()
+        iterator = self._alone(real, source, *args, **options)
+        self._begun[iterator] = (source, start)
+        return iterator
+
+    def _next(self, real: Callable[..., Any], iterator: Any) -> Any:
+        if self._elsewhere() or _tracing():
+            return real(iterator)
+        watched = self._passes.get(iterator)
+        if watched is None:
+            source, start = self._begun.pop(iterator, (iterator, time.perf_counter_ns()))
+            watched = self._passes[iterator] = self._profiler._open_pass(source, start)
+        else:
+            watched.asked()
+        try:
+            batch = self._alone(real, iterator)
+        except BaseException:
+            watched.finish()
+            raise
+        watched.arrived(batch)
+        return batch
+
+    def _alone(self, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self._inside = True
+        try:
+            return real(*args, **options)
+        finally:
+            self._inside = False
+
+
+def _tracing() -> bool:
+    """Whether TensorFlow is only writing down what a compiled function will do."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and not tensorflow.executing_eagerly()
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Tells the watcher when a module it waits for has been imported."""
+
+    def __init__(self, watcher: _Watcher) -> None:
+        self._watcher = watcher
+        self._waiting = {t.module: t for t in _TARGETS if t.module not in sys.modules}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's own spec, with a loader that tells."""
+        wanted = self._waiting.pop(fullname, None)
+        if wanted is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TellingLoader(spec.loader, lambda: self._watcher.wrap(wanted))
+        return spec
+
+
+class _TellingLoader(importlib.abc.Loader):
+    """Another loader, and something to do when it is done."""
+
+    def __init__(self, real: Any, then: Callable[[], None]) -> None:
+        self._real = real
+        self._then = then
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the real loader does."""
+        module: ModuleType | None = self._real.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the real loader does; then tell."""
+        self._real.exec_module(module)
+        self._then()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)

@@ -1,0 +1,165 @@
+"""Batches made in the computer's memory and copied to a GPU: what is left if that has no room."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tabfeed import Dataset
+from tabfeed.errors import LoaderError, TabfeedWarning
+from tabfeed.loader import Padding
+from tabfeed.loader.gpu import build
+from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.delivery import GpuRecipe, StreamRecipe
+from tabfeed.loader.gpu.host_fallback import copied_feed
+from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tests.loader.pretend import Stream, pretend_gpu
+
+CPU = torch.device("cpu")
+ROW = 16  # bytes of a row in a batch
+
+
+@pytest.fixture(autouse=True)
+def pretend(monkeypatch):
+    pretend_gpu(monkeypatch, free=10**9)
+
+
+def loader(**options):
+    n = np.arange(4000)
+    data = Dataset({"c": n, "x": n * 0.5, "y": (n % 2).astype(np.float32)}, npartitions=5)
+    options = {"batch_size": 64, "shuffle": True, "threads": 8, **options}
+    return TorchAsyncItr(data, ["c"], ["x"], ["y"], **options)
+
+
+def same(one, other):
+    pairs = list(zip(one, other, strict=True))
+    return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("memory", [3 * 64 * ROW, 5_000, 20_000, 300_000, 10**8])
+def test_it_keeps_within_memory(memory):
+    plain = loader()
+    made = copied_feed(plain.feed, CPU, memory, ROW)
+    chunk = made.plan.chunk * 64 * ROW
+    # Those ahead, that of which the model has a batch, and the one before it.
+    assert (made.options.ahead + 2) * chunk <= memory
+    assert made.plan.chunk <= plain.feed.plan.chunk
+    assert same(plain, made)
+
+
+def test_the_model_waits_for_the_copy_and_for_nothing_else(monkeypatch):
+    waited = []
+    monkeypatch.setattr(Stream, "wait_event", lambda stream, event: waited.append(event))
+    made = copied_feed(loader().feed, CPU, 20_000, ROW)
+    assert isinstance(made.recipe, StreamRecipe) and not isinstance(made.recipe, GpuRecipe)
+    assert len(list(made)) == len(made)
+    assert len(waited) == made.plan.chunks
+
+
+def test_in_another_process_batches_stay_on_the_cpu():
+    made = copied_feed(loader().feed, CPU, 20_000, ROW)
+    again = pickle.loads(pickle.dumps(made))
+    assert not isinstance(again.recipe, StreamRecipe)
+    assert same(loader(), again)
+
+
+def test_no_room_for_some_batches_is_said_before_training_starts():
+    said = "3 batches of 64 rows take about .* MB on the GPU, and the loader may have 0.0 MB of it"
+    with pytest.raises(LoaderError, match=said):
+        on_gpu(loader().feed, CPU, GpuOptions(device_memory=1000))
+    tiny = on_gpu(loader(buffer_size=1).feed, CPU, GpuOptions())  # a chunk has a batch at least
+    assert same(loader(buffer_size=1), tiny)
+
+
+@pytest.mark.parametrize("reader", ["arrow", "auto"])
+def test_less_memory_than_the_driver_says(monkeypatch, reader):
+    """Another process may have taken it meanwhile, or the user limits this one."""
+
+    def none_left(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(build, "Slabs", none_left)
+    made = on_gpu(loader().feed, CPU, GpuOptions(reader))
+    assert not isinstance(made.recipe, GpuRecipe)
+    assert "batches are made in the computer's memory, and copied" in made.reader_choice
+    assert same(loader(), made)
+
+
+@pytest.mark.parametrize("length", [1, 8, 100, 400])
+@pytest.mark.parametrize("in_files", [True, False])
+def test_lists_take_the_memory_that_they_take(tmp_path, length, in_files):
+    """Rows are as long as files say: a guess would be wrong by as much as lists are long."""
+    rows = 20_000
+    values = pa.array(np.arange(rows * length))
+    lists = pa.ListArray.from_arrays(np.arange(rows + 1) * length, values)
+    table = pa.table({"words": lists, "x": np.arange(rows, dtype=np.float32)})
+    if in_files:
+        pq.write_table(table, tmp_path / "0.parquet", row_group_size=2_000)
+    memory = 5 * 10**6 + 300 * length * 64
+    loader = Loader(Dataset(str(tmp_path) if in_files else table), 64, shuffle=True)
+    made = on_gpu(loader.feed, CPU, GpuOptions("arrow", memory))
+    chunk = made.plan.chunk * 64 * (length * 8 + 8)
+    assert (made.options.ahead + 2) * chunk <= memory * 1.01
+    assert sum(len(inputs["words__values"]) for inputs, _ in made) == rows * length
+
+
+def test_lists_of_row_groups_that_are_cut(tmp_path):
+    lists = pa.ListArray.from_arrays(np.arange(2_001) * 300, np.arange(600_000))
+    pq.write_table(pa.table({"words": lists, "x": np.zeros(2_000)}), tmp_path / "0.parquet")
+    loader = Loader(Dataset(str(tmp_path), part_size="1MB"), 10)
+    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
+    assert "lengths" not in repr(loader.feed.recipe.maker.layout), "names in a cache are of it"
+
+
+def test_lists_behind_transforms(tmp_path):
+    lists = pa.ListArray.from_arrays(np.arange(2_001) * 300, np.arange(600_000))
+    text = pa.array([["a", "b"]] * 2_000)
+    table = pa.table({"words": lists, "text": text, "x": np.zeros(2_000)})
+    pq.write_table(table, tmp_path / "0.parquet")
+
+    def ids(table):
+        new = pa.ListArray.from_arrays(np.arange(len(table) + 1) * 2, np.zeros(2 * len(table)))
+        return table.select(["words"]).append_column("text", new)
+
+    loader = Loader(Dataset(str(tmp_path)), 10, transforms=ids)
+    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
+    assert next(iter(loader))[0]["text__values"].shape == (20,)
+
+
+@pytest.mark.parametrize("ops", [[], [Padding(2)]])
+def test_columns_of_lists_alone_are_copied(ops):
+    data = Dataset({"words": [[1], [2, 3]] * 50})
+    loader = Loader(data, 10, transforms=ops)
+    made = on_gpu(loader.feed, CPU, GpuOptions())
+    assert made.reader_choice == "Arrow: columns of lists are put together in the computer's memory"
+    for (one, _), (other, _) in zip(loader, made, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Wider(Padding):
+    """An operator of a user's own."""
+
+
+def test_an_operator_of_the_cpu_is_named(caplog):
+    data = Dataset({"words": [[1], [2, 3]] * 50, "y": np.zeros(100, np.float32)})
+    loader = Loader(data, 10, transforms=[Wider(3)], targets=["y"])
+    with (
+        pytest.warns(TabfeedWarning, match="reading with Arrow: an operator works in the computer"),
+        caplog.at_level(logging.INFO, "tabfeed"),
+    ):
+        made = on_gpu(loader.feed, CPU, GpuOptions("cudf"))
+    assert made.reader_choice.startswith("Arrow: an operator works")
+    assert "reader: Arrow: an operator works" in caplog.text
+    assert len(list(made)) == 10
+
+
+def test_chunks_ahead_are_no_more_than_asked_for():
+    for depth, found in ((1, 1), (2, 2), (9, 3), (None, 3)):
+        assert on_gpu(loader(depth=depth).feed, CPU, GpuOptions("arrow")).options.ahead == found

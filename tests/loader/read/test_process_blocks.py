@@ -1,0 +1,289 @@
+"""Processes that decode: what they give is what a thread would; what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tabfeed import Dataset
+from tabfeed.errors import LoaderError, TabfeedError
+from tabfeed.loader.read import decoder_processes
+from tabfeed.loader.read.arrow_columns import Group
+from tabfeed.loader.read.polars_decode import quick_fill
+from tabfeed.loader.read.process_blocks import Order, Spot, can_decode, decoders, decoding
+from tabfeed.loader.read.staging import Desks
+from tabfeed.loader.torch import Loader, TorchAsyncItr
+from tests.bit_rot import rot
+
+ROWS = 700
+
+
+def make_reader(folder):
+    loader = TorchAsyncItr(
+        Dataset(str(folder)), ["a", "b"], ["x"], batch_size=64, shuffle=True, device="cpu"
+    )
+    return loader.feed.recipe.reader
+
+
+@pytest.fixture
+def folder(tmp_path):
+    n = np.arange(3 * ROWS, dtype=np.int32)
+    table = pa.table({"a": n, "b": n * 2, "x": n.astype(np.float32) / 4})
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def ready(folder):
+    reader = make_reader(folder)
+    desks = Desks(ROWS * 12, 2)
+    helpers = decoders(reader, desks, 1)
+    yield reader, desks, helpers
+    helpers.dismiss()
+
+
+def borrowed(helpers, count=1):
+    """Borrow, once so many have come up."""
+    while True:
+        with helpers.borrow(count) as found:
+            if len(found) == count:
+                break
+        time.sleep(0.01)
+    return helpers.borrow(count)
+
+
+SPOTS = (
+    Spot("cats", 0, 2, np.dtype(np.int32)),
+    Spot("conts", ROWS * 8, 1, np.dtype(np.float32)),
+)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_process_gives_what_a_thread_gives(ready, quick):
+    reader, desks, helpers = ready
+    desk = desks.take()
+    with borrowed(helpers) as found, decoding(found, desk, Order([1], ROWS, SPOTS, quick)):
+        pass
+    lot = reader.fill([1], ROWS, None)
+    for spot in SPOTS:
+        assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("quick", [False, True])
+def test_several_processes_lay_one_lot(folder, count, quick):
+    reader, desks = make_reader(folder), Desks(ROWS * 12, 2)
+    helpers, desk = decoders(reader, desks, count), desks.take()
+    swapped = (
+        Spot("conts", 0, 1, np.dtype(np.float32)),
+        Spot("cats", ROWS * 4, 2, np.dtype(np.int32)),
+    )
+    try:
+        for spots in (SPOTS, swapped):
+            desk.memory[:] = 255
+            order = Order([1], ROWS, spots, quick)
+            with borrowed(helpers, count) as found, decoding(found, desk, order):
+                assert len(found) == count
+            lot = reader.fill([1], ROWS, None)
+            for spot in spots:
+                assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+    finally:
+        helpers.dismiss()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted", "done"),
+    [
+        ("i4", "f4", True),
+        ("u2", "f4", True),
+        ("f8", "f4", True),
+        ("bool", "f4", True),
+        ("i4", "i8", True),
+        ("i8", "i4", False),  # Arrow looks whether they are too large
+    ],
+)
+def test_polars_casts_what_no_cast_can_spoil(tmp_path, dtype, wanted, done):
+    values = np.random.default_rng(0).permutation(ROWS).astype(dtype)
+    pq.write_table(pa.table({"a": values}), tmp_path / "one.parquet")
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
+    group, lot = Group("all", ("a",), np.dtype(wanted)), np.zeros((1, ROWS), wanted)
+    assert quick_fill(reader.parts, [group], 0, {"all": lot}) == done
+    assert np.array_equal(lot[0], values.astype(wanted)) == done
+
+
+def test_polars_leaves_a_file_that_has_changed_to_arrow(tmp_path):
+    path = tmp_path / "one.parquet"
+    pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")}), path)
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
+    group, lot = Group("all", ("a",), np.dtype("f4")), np.zeros((1, ROWS), "f4")
+    assert quick_fill(reader.parts, [group], 0, {"all": lot})
+    pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")[::-1]}), tmp_path / "new")
+    (tmp_path / "new").rename(path)
+    assert not quick_fill(reader.parts, [group], 0, {"all": lot})
+
+
+def test_when_one_of_two_fails_the_other_is_heard_out(folder):
+    desks = Desks(ROWS * 12, 2)
+    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    try:
+        with borrowed(helpers, 2) as (first, second):
+            os.kill(second.pid, signal.SIGKILL)
+            with (
+                pytest.raises(LoaderError, match="ended with status -9"),
+                decoding([second, first], desk, Order([1], ROWS, SPOTS)),
+            ):
+                pass
+            assert first.alive and not first.waiting and not second.alive
+        with borrowed(helpers) as left, decoding(left, desk, Order([1], ROWS, SPOTS)):
+            assert left == [first]
+        assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
+    finally:
+        helpers.dismiss()
+
+
+def test_a_process_that_gives_no_answer_is_an_error_and_is_ended(ready, monkeypatch):
+    _, desks, helpers = ready
+    with borrowed(helpers) as (helper,):
+        os.kill(helper.pid, signal.SIGSTOP)  # as one that waits for a disk for ever
+        monkeypatch.setattr(decoder_processes, "_PATIENCE", 0.2)
+        with (
+            pytest.raises(LoaderError, match="gave no answer for 0 s, and was ended"),
+            decoding([helper], desks.take(), Order([1], ROWS, SPOTS)),
+        ):
+            pass
+        assert not helper.alive
+    assert not helpers.up
+
+
+def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
+    _, desks, helpers = ready
+    desk = desks.take()
+    whole = (folder / "one.parquet").read_bytes()
+    rot(folder / "one.parquet", whole[:2000])
+    with (
+        pytest.raises(TabfeedError, match=r"one\.parquet"),
+        borrowed(helpers) as found,
+        decoding(found, desk, Order([1], ROWS, SPOTS)),
+    ):
+        pass
+    rot(folder / "one.parquet", whole)
+    with borrowed(helpers) as found, decoding(found, desk, Order([0], ROWS, SPOTS)):
+        pass
+    assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10
+
+
+def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
+    _, desks, helpers = ready
+    desk = desks.take()
+    with (
+        pytest.raises(LoaderError, match="ended with status -9, perhaps for want of memory"),
+        borrowed(helpers) as (decoder,),
+    ):
+        os.kill(decoder.pid, signal.SIGKILL)
+        decoder.begin(desk, Order([1], ROWS, SPOTS))
+        decoder.finish()
+    assert not helpers.up
+    with helpers.borrow() as found:
+        assert not found
+
+
+def test_one_that_never_comes_up_is_told_once_and_then_left_alone(ready):
+    _, _, helpers = ready
+    with helpers.borrow() as found:
+        assert not found
+    os.kill(helpers._all[0].pid, signal.SIGKILL)
+    with pytest.raises(LoaderError, match="ended with status -9"):
+        while True:
+            with helpers.borrow():
+                time.sleep(0.01)
+    with helpers.borrow() as found:
+        assert not found and not helpers.up
+
+
+def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
+    _, desks, helpers = ready
+    with pytest.raises(KeyboardInterrupt), borrowed(helpers) as (decoder,):
+        decoder.begin(desks.take(), Order([1], ROWS, SPOTS))
+        raise KeyboardInterrupt
+    assert not decoder.alive
+
+
+_STARTS_AND_DIES = """
+import os, signal, sys, time
+sys.path[:0] = sys.argv[2:]
+from test_decoders import decoders, Desks, ROWS, borrowed, make_reader
+helpers = decoders(make_reader(sys.argv[1]), Desks(ROWS * 12, 2), 1)
+with borrowed(helpers) as (decoder,):
+    print(decoder.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_with_its_parent_however_that_ends(folder):
+    here = os.path.dirname(__file__)
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTS_AND_DIES, str(folder), here],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pid = int(done.stdout)
+    for _ in range(500):
+        if not os.path.exists(f"/proc/{pid}") or _is_zombie(pid):
+            return
+        time.sleep(0.02)
+    pytest.fail("the child outlived its parent")
+
+
+def _is_zombie(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_those_in_use_are_not_dismissed(folder):
+    desks = Desks(ROWS * 12, 2)
+    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    try:
+        with borrowed(helpers, 2):
+            pass
+        with helpers.borrow() as (used,):
+            helpers.dismiss()
+            with decoding([used], desk, Order([1], ROWS, SPOTS)):
+                pass
+            assert helpers._all == [used]
+        helpers.dismiss()
+        assert not helpers._all and not used.alive
+        with borrowed(helpers, 2) as found:  # new ones
+            assert used not in found
+    finally:
+        helpers.dismiss()
+
+
+def test_what_a_user_has_set_stays(folder, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    monkeypatch.setenv("_RJEM_MALLOC_CONF", "narenas:1")
+    helpers = decoders(make_reader(folder), Desks(ROWS * 12, 2), 1)
+    try:
+        with borrowed(helpers) as (helper,):
+            found = Path(f"/proc/{helper.pid}/environ").read_text().replace("\0", ":")
+    finally:
+        helpers.dismiss()
+    assert "GLIBC_TUNABLES=glibc.malloc.check=0:glibc.cpu." in found  # taken apart by glibc
+    assert "_RJEM_MALLOC_CONF=narenas:1,dirty_decay_ms:" in found
+
+
+def test_what_another_process_cannot_have_is_left_to_threads(folder):
+    dataset = Dataset(str(folder))
+    plain = make_reader(folder)
+    changed = TorchAsyncItr(
+        dataset, ["a"], [], batch_size=8, device="cpu", transforms=lambda table: table
+    ).feed.recipe.reader
+    assert can_decode(plain) and not can_decode(changed)

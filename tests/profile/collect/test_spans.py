@@ -1,0 +1,90 @@
+import threading
+import time
+
+import pytest
+
+from tabfeed.profile.analyse.stages import StageSums, describe
+from tabfeed.profile.collect.spans import Entry, SpanLog
+from tabfeed.trace import recording, span
+
+
+def test_own_time_leaves_out_what_is_inside() -> None:
+    log = SpanLog()
+    with recording(log), span("outer", rows=3):
+        time.sleep(0.01)
+        with span("inner"):
+            time.sleep(0.02)
+    inner, outer = log.entries
+    assert (inner.name, outer.name, outer.data) == ("inner", "outer", {"rows": 3})
+    assert inner.own == inner.end - inner.start
+    assert outer.own == (outer.end - outer.start) - inner.own
+    assert inner.own >= 20_000_000
+
+
+def test_an_error_ends_the_span() -> None:
+    log = SpanLog()
+    with recording(log):
+        with pytest.raises(KeyError), span("a"), span("b"):
+            raise KeyError
+        with span("c"):
+            pass
+    assert [e.name for e in log.entries] == ["b", "a", "c"]
+    assert log.unfinished() == []
+
+
+def test_spans_still_open_count_to_now() -> None:
+    log, inside, go = SpanLog(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with span("chunk"), span("full"):
+            inside.set()
+            go.wait(10)
+
+    with recording(log):
+        thread = threading.Thread(target=work, name="tabfeed-loader-7")
+        thread.start()
+        inside.wait(10)
+        time.sleep(0.02)
+        found = {e.name: e for e in log.unfinished()}
+        go.set()
+        thread.join()
+    assert found["full"].own >= 20_000_000
+    assert found["chunk"].own < 10_000_000
+    assert found["full"].thread == "tabfeed-loader-7"
+
+
+def test_sums_by_stage_and_thread() -> None:
+    sums = StageSums(origin=0)
+    sums.add(
+        [
+            Entry("read", 0, 10, 10, 4, "tabfeed-loader-0", {"rows": 5}),
+            Entry("read", 10, 30, 20, 25, "tabfeed-loader-0", {"rows": 6}),
+            Entry(
+                "transform",
+                30,
+                40,
+                10,
+                10,
+                "tabfeed-loader-1",
+                {"what": sorted},
+            ),
+            Entry("read", 90, 95, 5, 5, "tabfeed-loader-1", {}),
+        ],
+        until=80,
+    )
+    read = sums.sums["tabfeed-loader-0", "read"]
+    assert (read.own, read.cpu, read.count, read.rows) == (30, 24, 2, 11)
+    assert ("tabfeed-loader-1", "read") not in sums.sums
+    assert dict(sums.what) == {"sorted": 10}
+    assert (sums.first, sums.last["tabfeed-loader-0"]) == (
+        {"tabfeed-loader-0": 0, "tabfeed-loader-1": 30},
+        30,
+    )
+
+
+def test_names_of_what_was_applied() -> None:
+    def local() -> None: ...
+
+    assert describe(local) == "local"
+    assert describe(SpanLog().span) == "SpanLog.span"
+    assert describe(SpanLog()) == "SpanLog"
