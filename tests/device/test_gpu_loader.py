@@ -14,8 +14,8 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedError
 from tabfeed.loader.gpu import auto_choice
-from tabfeed.loader.gpu.buffers import Slabs
-from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
+from tabfeed.loader.gpu.buffers import DeviceBuffers
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
 
@@ -84,7 +84,7 @@ def test_a_state_goes_from_the_gpu_to_the_cpu(dataset, reader):
 def test_memory_that_is_given_back_is_never_seen_by_the_model(dataset, reader, monkeypatch):
     """Each batch is dropped at once, and read only much later by a slow stream."""
     needs_cudf(reader)
-    give = Slabs.give
+    give = DeviceBuffers.give
 
     def poison(slabs, number, event):
         side = torch.cuda.Stream()
@@ -94,7 +94,7 @@ def test_memory_that_is_given_back_is_never_seen_by_the_model(dataset, reader, m
                 whole[number].fill_(-1)
         give(slabs, number, side.record_event())
 
-    monkeypatch.setattr(Slabs, "give", poison)
+    monkeypatch.setattr(DeviceBuffers, "give", poison)
     got = []
     for batch in batches(dataset, "cuda", reader=reader, batch_size=2048):
         torch.cuda._sleep(20_000_000)
@@ -215,7 +215,7 @@ def test_files_are_unpacked_within_their_memory(long_dataset):
         batches(long_dataset, device, reader="cudf", device_memory=f"{megabytes}MB")
         for device in ("cuda", "cpu")
     )
-    assert isinstance(gpu.feed.recipe.reader, PackedLotReader)
+    assert isinstance(gpu.feed.recipe.reader, EncodedBlockReader)
     assert gpu.reader_choice == "the GPU: as asked for"
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -244,7 +244,7 @@ def test_columns_of_every_width(tmp_path):
         Loader(ds, 512, True, targets=["one"], device=device, reader="cudf")
         for device in ("cpu", "cuda")
     )
-    assert isinstance(other.feed.recipe.reader, PackedLotReader)
+    assert isinstance(other.feed.recipe.reader, EncodedBlockReader)
     for _ in range(2):
         for (a, y), (b, z) in zip(one, other, strict=True):
             assert a.keys() == b.keys() and torch.equal(y, z.cpu())

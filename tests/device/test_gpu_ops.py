@@ -16,7 +16,7 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import free_bytes
 from tabfeed.loader.torch import Loader
 from tabfeed.testing.loader import check_loader
@@ -53,7 +53,7 @@ def pairs(dataset, ops, **options):
         Loader(dataset, 512, True, targets=["y"], transforms=ops, device=device, **options)
         for device in ("cpu", "cuda")
     ]
-    assert isinstance(loaders[1].feed.recipe, GpuRecipe) and loaders[1].feed.recipe.ops
+    assert isinstance(loaders[1].feed.recipe, GpuStages) and loaders[1].feed.recipe.ops
     return zip(*loaders, strict=True)
 
 
@@ -78,7 +78,7 @@ def test_a_table_that_does_not_fit_stays_in_the_computers_memory(dataset):
     loader = Loader(
         dataset, 512, targets=["y"], transforms=[op], device="cuda", device_memory="4MB"
     )
-    assert not isinstance(loader.feed.recipe, GpuRecipe)
+    assert not isinstance(loader.feed.recipe, GpuStages)
     inputs, _ = next(iter(loader))
     assert inputs["embeddings"].is_cuda and inputs["embeddings"].shape == (512, 100)
 

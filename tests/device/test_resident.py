@@ -13,7 +13,7 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.gpu.devices import free_bytes
 from tabfeed.loader.gpu.resident.permute import permutation
-from tabfeed.loader.gpu.resident.pipeline import ResidentRecipe
+from tabfeed.loader.gpu.resident.pipeline import ResidentStages
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader, words_of
 
@@ -61,7 +61,7 @@ def test_the_gpu_draws_the_permutation_of_the_cpu():
 
 def test_each_epoch_is_a_permutation_of_all_rows(dataset):
     loader = load(dataset)
-    assert isinstance(loader.feed.recipe, ResidentRecipe)
+    assert isinstance(loader.feed.recipe, ResidentStages)
     epochs = [[key for batch in loader for key in whole(batch)] for _ in range(3)]
     assert all(sorted(keys) == list(range(ROWS)) for keys in epochs)
     assert epochs[0] != epochs[1] != epochs[2]

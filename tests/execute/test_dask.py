@@ -126,7 +126,7 @@ def test_a_vocabulary_too_large_for_a_worker_is_merged_in_shares(
     cut: list[list[int]] = []
     shares = Tree._shares
     monkeypatch.setattr(Tree, "_shares", lambda *args: cut.append(shares(*args)) or cut[-1])
-    monkeypatch.setattr("tabfeed.execute.preflight.Surroundings.task_memory", lambda _: 16_000)
+    monkeypatch.setattr("tabfeed.execute.preflight.Preflight.task_memory", lambda _: 16_000)
     there = Workflow([column] >> ops.Categorify(freq_threshold=3), executor=executor)
     there.fit(Dataset(files, part_size=1 << 30))
     assert max(cut[0]) > 5
@@ -140,7 +140,7 @@ def test_groups_too_many_for_a_worker_are_merged_in_shares(
         return ["C1", ["C1", "C2"]] >> ops.JoinGroupby("x", stats=["sum", "std", "max"])
 
     Workflow(graph(), executor=LocalExecutor(1)).fit(Dataset(files)).save(tmp_path / "here")
-    monkeypatch.setattr("tabfeed.execute.preflight.Surroundings.task_memory", lambda _: 16_000)
+    monkeypatch.setattr("tabfeed.execute.preflight.Preflight.task_memory", lambda _: 16_000)
     Workflow(graph(), executor=executor).fit(Dataset(files)).save(tmp_path / "there")
     for path in (tmp_path / "here" / "tables").iterdir():
         assert path.read_bytes() == (tmp_path / "there" / "tables" / path.name).read_bytes()

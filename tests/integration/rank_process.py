@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tabfeed import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.build import Steps, build_feed, dict_layout
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 
 
 def keys(chunk: Chunk) -> list[list[int]]:
@@ -31,12 +31,12 @@ def keys(chunk: Chunk) -> list[list[int]]:
     return [column[a:b] for a, b in pairwise(chunk.bounds.tolist())]
 
 
-def feed_of(source: str, batch: int, storage_options: dict[str, object]) -> Feed[list[int]]:
+def pipeline_of(source: str, batch: int, storage_options: dict[str, object]) -> Pipeline[list[int]]:
     """Batches of keys, beside all the other columns."""
     dataset = Dataset(source, storage_options=storage_options)
     layout = dict_layout(dataset.schema, dataset.column_names)
     options = LoaderOptions(batch_size=batch, shuffle=True, threads=1)
-    return build_feed(dataset, layout, options, keys, Steps())
+    return build_pipeline(dataset, layout, options, keys, Steps())
 
 
 def train(source: str, log: str, batch: str, steps: str, options: str = "{}") -> None:
@@ -44,7 +44,9 @@ def train(source: str, log: str, batch: str, steps: str, options: str = "{}") ->
     left, rank = int(steps), os.environ["RANK"]
     Path(f"{log}.pid.{rank}").write_text(str(os.getpid()))
     storage = json.loads(options)  # for all ranks, or a list of one for each
-    feed = feed_of(source, int(batch), storage[int(rank)] if isinstance(storage, list) else storage)
+    feed = pipeline_of(
+        source, int(batch), storage[int(rank)] if isinstance(storage, list) else storage
+    )
     if os.path.exists(f"{log}.state"):
         feed.load_state_dict(json.loads(Path(f"{log}.state").read_text()))
     with open(f"{log}.{rank}", "a") as out:

@@ -76,13 +76,13 @@ SERVER = """
             count += 1
             if count == step:
                 os.kill(os.getpid(), signal.SIGKILL)
-        place_of, force = commit.place_of, commit._force_to_disk
+        path_of, force = commit.path_of, commit._force_to_disk
         def watched(*args):
-            place = place_of(*args)
+            place = path_of(*args)
             system = kind()
             system.inner, system.here = place.filesystem, here
-            return commit.Place(place.path, system, place.prefix)
-        commit.place_of = watched
+            return commit.RemotePath(place.path, system, place.prefix)
+        commit.path_of = watched
         commit._force_to_disk = lambda path: (force(path), here())
         return lambda: count
 

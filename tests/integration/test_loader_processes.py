@@ -26,7 +26,7 @@ SIZES = (90, 31, 0, 64, 77, 12, 50, 40)  # 364 rows in unequal files
 TRAIN = """
 import json, os, sys, time
 from tabfeed import Dataset
-from tabfeed.loader.build import Steps, build_feed, dict_layout
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
 from tests.integration.rank_process import keys
 folder, log, world, per_rank, steps = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -36,7 +36,7 @@ ranks = [
     LoaderOptions(batch_size=per_rank, shuffle=True, global_size=world, global_rank=rank)
     for rank in range(world)
 ]
-feeds = [build_feed(data, layout, options, keys, Steps()) for options in ranks]
+feeds = [build_pipeline(data, layout, options, keys, Steps()) for options in ranks]
 if os.path.exists(log + ".state"):
     for feed in feeds:
         feed.load_state_dict(json.load(open(log + ".state")))

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.testing.loader import write_rows
 from tests.faulty_server import FaultyServer
-from tests.integration.rank_process import feed_of
+from tests.integration.rank_process import pipeline_of
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 SIZES = (90, 31, 0, 64, 77, 12, 50, 44)  # 368 rows in unequal files
@@ -80,18 +80,18 @@ def test_killed_on_8_ranks_goes_on_with_4_and_with_6(tmp_path: Path) -> None:
 
 def uninterrupted(folder: Path, count: int) -> list[list[int]]:
     """The global batches of one process that reads as 8 ranks would."""
-    feeds = [feed_as(folder, Place(rank, 8)) for rank in range(8)]
+    feeds = [feed_as(folder, Shard(rank, 8)) for rank in range(8)]
     out: list[list[int]] = []
     while len(out) < count:
         out += [list(chain(*parts)) for parts in zip(*feeds, strict=True)]
     return out[:count]
 
 
-def feed_as(folder: Path, place: Place):
+def feed_as(folder: Path, place: Shard):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", str(place.rank))
         patch.setenv("WORLD_SIZE", str(place.world))
-        return feed_of(str(folder), GLOBAL // place.world, {})
+        return pipeline_of(str(folder), GLOBAL // place.world, {})
 
 
 @pytest.mark.timeout(150)

@@ -20,7 +20,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError, WriteError
 from tabfeed.io.commit import commit, conditional, other_writers
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.paths import RemotePath
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -84,22 +84,22 @@ class Writers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._wire = Wire()
-        place_of = commit.place_of
+        path_of = commit.path_of
 
-        def wired_place(*args: Any) -> Place:
-            place = place_of(*args)
+        def wired_place(*args: Any) -> RemotePath:
+            place = path_of(*args)
             plain = conditional._unwrapped(
                 place.filesystem
             )  # nothing fails here that passes by itself
             return replace(place, filesystem=Wired(plain, self._wire, CHANGES + LOOKS))
 
-        def wired_objects(folder: Place, writer: str) -> Any:
+        def wired_objects(folder: RemotePath, writer: str) -> Any:
             folder.filesystem.wire.writer = writer
             plain = Conditional(replace(folder, filesystem=folder.filesystem.inner), writer)
             names = ("read", "put", "swap", "copy", "delete", "clear")
             return Wired(plain, folder.filesystem.wire, names)
 
-        monkeypatch.setattr(commit, "place_of", wired_place)
+        monkeypatch.setattr(commit, "path_of", wired_place)
         monkeypatch.setattr(commit, "objects_of", wired_objects)
         monkeypatch.setenv("TABFEED_THREADS", "1")
 

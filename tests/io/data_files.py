@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tabfeed.io.storage.file_ref import DataFile, Location
+from tabfeed.io.storage.file_ref import DataFile, FileRef
 
 
-def locate(path: str | Path) -> Location:
-    return Location(str(path), str(path), pafs.LocalFileSystem(), os.path.getsize(path))
+def locate(path: str | Path) -> FileRef:
+    return FileRef(str(path), str(path), pafs.LocalFileSystem(), os.path.getsize(path))
 
 
-def write(path: Path, data: bytes) -> Location:
+def write(path: Path, data: bytes) -> FileRef:
     path.write_bytes(data)
     return locate(path)
 

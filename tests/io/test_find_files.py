@@ -23,7 +23,7 @@ from tabfeed.errors import (
 )
 from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, Manifest, marked, read_manifest
 from tabfeed.io.find_files import find_files, infer_engine, natural_key, outermost_key
-from tabfeed.io.storage.paths import Place, place_of
+from tabfeed.io.storage.paths import RemotePath, path_of
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -252,7 +252,7 @@ def test_a_manifest_with_another_writers_file_is_damaged(tmp_path: Path) -> None
     files = [{"name": marked("a.parquet", c * 16), "bytes": 1} for c in "01"]
     (tmp_path / MANIFEST).write_text(json.dumps({"files": files, "writer": "0" * 16}))
     with pytest.raises(UnfinishedDatasetError, match=r"files\[1\].*writer 0{16} did not write"):
-        read_manifest(place_of(tmp_path))
+        read_manifest(path_of(tmp_path))
 
 
 def test_a_dataset_that_is_replaced_while_it_is_opened_is_looked_at_again(
@@ -272,7 +272,7 @@ def test_a_dataset_that_is_replaced_while_it_is_opened_is_looked_at_again(
     times = iter(range(1, 100))
     last = 3
 
-    def read(folder: Place) -> Manifest | None:
+    def read(folder: RemotePath) -> Manifest | None:
         manifest = read_manifest(folder)
         if (number := next(times)) <= last:
             publish(f"{number}.parquet")
@@ -310,25 +310,25 @@ def test_urls(memory: fsspec.AbstractFileSystem) -> None:
 def test_file_urls_are_local_paths(tmp_path: Path) -> None:
     touch(tmp_path, "a b.parquet")
     assert found(f"file://{tmp_path}/a b.parquet", tmp_path) == ["a b.parquet"]
-    assert place_of(f"file://{tmp_path}").local
+    assert path_of(f"file://{tmp_path}").local
 
 
 def test_an_unknown_protocol_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="nonsense"):
-        place_of("nonsense://bucket/a")
+        path_of("nonsense://bucket/a")
     for name in ("s3", "gs"):  # which fsspec keeps once they were found
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, name, raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(MissingExtraError, match=r"tabfeed\[s3\]"):
-        place_of("s3://bucket/a", {"requester_pays": True})  # which Arrow's own S3 cannot
+        path_of("s3://bucket/a", {"requester_pays": True})  # which Arrow's own S3 cannot
     with pytest.raises(ArgumentError, match="install"):
-        place_of("gs://bucket/a")
+        path_of("gs://bucket/a")
 
 
 def test_an_http_path_is_a_whole_url_already() -> None:
     pytest.importorskip("aiohttp")
-    assert place_of("https://example.org/a.parquet").name == "https://example.org/a.parquet"
+    assert path_of("https://example.org/a.parquet").name == "https://example.org/a.parquet"
 
 
 # -- formats and unfinished writing -----------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.loader.gpu import buffers, build
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.parquet.cudf_blocks import CudfLotReader
+from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader
 from tabfeed.loader.gpu.staging import bring
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
@@ -28,7 +28,7 @@ ROWS, GROUPS = 33_000, 40  # fewer rows would be read together
 LITTLE = 20_000_000
 
 
-class StandIn(CudfLotReader):
+class StandIn(CudfBlockReader):
     """Reads as pylibcudf does, of which there is none here."""
 
     slow = 0.0
@@ -46,7 +46,7 @@ def pretend(monkeypatch):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(build, "why_not_unpacked", lambda *of: "this is no GPU")
     monkeypatch.setattr(build, "why_not_cudf", lambda *of: None)
-    monkeypatch.setattr(build, "CudfLotReader", StandIn)
+    monkeypatch.setattr(build, "CudfBlockReader", StandIn)
     monkeypatch.setattr(buffers, "_PATIENCE", 20)
 
 
@@ -135,8 +135,8 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
         bring(lots, self.slabs, Stream())
         return lots
 
-    monkeypatch.setattr(CudfLotReader, "_read", decode)
-    monkeypatch.setattr(build, "CudfLotReader", CudfLotReader)
+    monkeypatch.setattr(CudfBlockReader, "_read", decode)
+    monkeypatch.setattr(build, "CudfBlockReader", CudfBlockReader)
     host, other = (
         TorchAsyncItr(dataset, [], ["x"], ["y"], batch_size=2048, shuffle=True, device="cpu")
         for _ in range(2)

@@ -10,7 +10,7 @@ import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
@@ -84,7 +84,7 @@ def test_a_worker_of_a_loader_that_makes_batches_on_the_gpu(dataset, monkeypatch
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset)
     loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
-    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuStages)
     assert keys(DLDataLoader(loader, num_workers=1)) == keys(plain(dataset))
 
 

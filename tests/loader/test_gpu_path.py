@@ -18,9 +18,9 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.gpu import buffers, staging_plan
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe
-from tabfeed.loader.gpu.memory_plan import Need, Share, divide
-from tabfeed.loader.gpu.staging_plan import DeskPlan
+from tabfeed.loader.gpu.delivery import GpuStages
+from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, divide
+from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
@@ -64,7 +64,7 @@ def tuples(dataset, **options):
 def test_the_same_batches(dataset, shuffle, options):
     plain = tuples(dataset, shuffle=shuffle, **options)
     gpu_way = walked(tuples(dataset, shuffle=shuffle, **options))
-    assert isinstance(gpu_way.feed.recipe, GpuRecipe)
+    assert isinstance(gpu_way.feed.recipe, GpuStages)
     for _ in range(2):
         pairs = list(zip(plain, gpu_way, strict=True))
         assert all(
@@ -114,14 +114,14 @@ def test_a_program_far_ahead_of_its_gpu_waits(dataset, monkeypatch):
         def synchronize(self):
             waited.append(marks.index(self))
 
-    queue, come_to = GpuRecipe.queue, []
+    queue, come_to = GpuStages.queue, []
 
     def queue_when(self, made):
         come_to.append(waited[-1] if waited else None)
         return queue(self, made)
 
     monkeypatch.setattr(torch.cuda, "Event", Mark)
-    monkeypatch.setattr(GpuRecipe, "queue", queue_when)
+    monkeypatch.setattr(GpuStages, "queue", queue_when)
     loader = walked(tuples(dataset, batch_size=16), memory=500_000)
     for _ in range(2):  # a second pass waits for the model to come to the end of the first
         for _ in loader:
@@ -135,7 +135,9 @@ def eight_columns():
     """What eight columns of ids need memory for."""
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    return replace(Need.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0)
+    return replace(
+        MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0
+    )
 
 
 def used(share):
@@ -174,7 +176,7 @@ def test_there_is_room_for_the_copy_of_a_batch(memory):
 def test_too_little_memory_for_anything_is_none():
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)
-    assert divide(Need.of(plan, layout, {"c": np.dtype(np.int32)}), 1000) is None
+    assert divide(MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), 1000) is None
 
 
 @pytest.mark.parametrize(
@@ -187,10 +189,10 @@ def test_few_large_lots_are_decoded_by_several_processes_each(
     monkeypatch.setattr(staging_plan, "cpu_count", lambda: 16)
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
     group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
-    need = Need.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
+    need = MemoryRequest.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
     options = LoaderOptions(host_memory=lots * need.lot_rows * need.lot)
     reader = replace(tuples(dataset).feed.recipe.reader, layout=Layout(groups=(group,)))
-    found = DeskPlan.of(need, Share(2, 2, need.lot_rows, 8), options, reader)
+    found = StagingPlan.of(need, MemoryPlan(2, 2, need.lot_rows, 8), options, reader)
     assert (found.threads, found.processes, found.hands) == (threads, processes, hands)
     assert found.count == 8 + found.early <= max(lots, 9)
 
@@ -225,7 +227,7 @@ def test_processes_that_decode(dataset, monkeypatch, hands):
 
 def test_with_too_little_memory_batches_are_copied(dataset):
     loader = walked(tuples(dataset), memory=10_000)
-    assert not isinstance(loader.feed.recipe, GpuRecipe)
+    assert not isinstance(loader.feed.recipe, GpuStages)
     assert len(list(loader)) == len(loader)
     said = re.fullmatch(
         "Arrow: batches are made in the computer's memory, and copied; to make them on the GPU, "
@@ -233,14 +235,14 @@ def test_with_too_little_memory_batches_are_copied(dataset):
         loader.reader_choice,
     )
     enough = walked(tuples(dataset), memory=int(said[1]) * 10**6)
-    assert isinstance(enough.feed.recipe, GpuRecipe)
+    assert isinstance(enough.feed.recipe, GpuStages)
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     import pickle
 
     copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
-    assert not isinstance(copied.recipe, GpuRecipe)
+    assert not isinstance(copied.recipe, GpuStages)
     assert len(list(copied)) == len(copied)
 
 

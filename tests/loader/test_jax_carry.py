@@ -103,24 +103,24 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle: bool) -> None:
-    from tabfeed.loader.gpu.delivery import GpuRecipe
+    from tabfeed.loader.gpu.delivery import GpuStages
 
     files = narrow()
     plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     loader = Loader(files, 64, shuffle, targets=["x"])
-    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuStages)
     for _ in range(2):
         for (left, _), (right, x) in zip(plain, loader, strict=True):
             assert isinstance(right["d"], jax.Array) and right["d"].dtype == np.int32
             np.testing.assert_array_equal(left["d"], right["d"])
             np.testing.assert_array_equal(left["x"], x)
     again = pickle.loads(pickle.dumps(loader.feed))
-    assert not isinstance(again.recipe, GpuRecipe)
+    assert not isinstance(again.recipe, GpuStages)
     assert len(list(again)) == len(loader)
 
 
 def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
-    from tabfeed.loader.gpu.delivery import GpuRecipe
+    from tabfeed.loader.gpu.delivery import GpuStages
 
     files = narrow()
     plain = Loader(files, 64, True, device_memory=3200)
@@ -130,7 +130,7 @@ def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
     assert auto.reader_choice.startswith("Arrow: how long steps wait")
     with pytest.warns(TabfeedWarning, match="reading with Arrow: "):
         asked = Loader(files, 64, True, reader="cudf")
-    assert isinstance(asked.feed.recipe, GpuRecipe) and same(plain, asked)
+    assert isinstance(asked.feed.recipe, GpuStages) and same(plain, asked)
     with pytest.raises(ArgumentError, match="reader is 'duck'"):
         Loader(files, 64, reader="duck")
 

@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu import memory_plan
-from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.jax import Loader
 from tests.loader.pretend import pretend_unpacking
 from tests.loader.test_interpreted import APART, ROOT
@@ -50,7 +50,7 @@ def unpacked(folder: Path, columns: dict[str, Any], **options: Any) -> Loader:
     pq.write_table(table.cast(required), folder / "0.parquet", row_group_size=80, **options)
     loader = Loader(Dataset(str(folder)), 40, reader="cudf", buffer_size=1)
     assert loader.reader_choice == "the GPU: as asked for"
-    assert isinstance(loader.feed.recipe.reader, PackedLotReader)
+    assert isinstance(loader.feed.recipe.reader, EncodedBlockReader)
     return loader
 
 

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.errors import LoaderError  # noqa: E402
 from tabfeed.loader.gpu import build, memory_plan  # noqa: E402
-from tabfeed.loader.gpu.delivery import GpuRecipe  # noqa: E402
+from tabfeed.loader.gpu.delivery import GpuStages  # noqa: E402
 from tabfeed.loader.jax import Loader, device_chunks  # noqa: E402
 from tabfeed.loader.jax.transfer import Carrier, WholeChunks  # noqa: E402
 from tests.loader.test_cudf_path import StandIn  # noqa: E402
@@ -49,13 +49,13 @@ def make(way: str, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 32)
         monkeypatch.setattr(build, "why_not_unpacked", lambda *of: "this is no GPU")
         monkeypatch.setattr(build, "why_not_cudf", lambda *of: None)
-        monkeypatch.setattr(build, "CudfLotReader", StandIn)
+        monkeypatch.setattr(build, "CudfBlockReader", StandIn)
     reader = "cudf" if way == "torch, decoded there" else "auto"
 
     def loader(dataset: Dataset, **options: Any) -> Loader:
         made = Loader(dataset, 32, buffer_size=1, reader=reader, **options)
         recipe = made.feed.recipe
-        assert isinstance(recipe, GpuRecipe) == way.startswith("torch")
+        assert isinstance(recipe, GpuStages) == way.startswith("torch")
         assert isinstance(recipe.reader, StandIn) == (reader == "cudf")
         assert isinstance(recipe.maker, WholeChunks) == (way == "whole buffers")
         return made

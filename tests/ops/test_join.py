@@ -12,7 +12,7 @@ import pytest
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import OperatorError
 from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 
 NAN, INF = math.nan, math.inf
 STATS = ["count", "sum", "mean", "std", "var", "min", "max"]
@@ -115,7 +115,7 @@ def test_statistics_of_infinite_values() -> None:
 
 
 def test_sums_of_squares_of_floats_in_a_table_of_groups() -> None:
-    stats = GroupStats(1, 2, Memory())
+    stats = GroupStats(1, 2, MemoryManager())
     keys = pl.Series([2, 1, 2])
     stats.add([keys], [pl.Series([0.5, 1.5, 2.5]), pl.Series([0.25, None, 0.75])])
     rows = stats.stored().read().to_pylist()

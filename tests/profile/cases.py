@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tabfeed.io import Dataset
 from tabfeed.io.fileset import FileSet
-from tabfeed.loader.build import Steps, build_feed, dict_layout
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
 from tabfeed.profile.collect.baseline import _cut
@@ -114,7 +114,7 @@ def ours(
     ds = Dataset(table, npartitions=parts)
     options = LoaderOptions(batch_size=batch, threads=1, depth=1, buffer_size=12_000)
     steps = Steps(() if transform is None else (transform,))
-    return build_feed(ds, dict_layout(ds.schema, ["x", "y"]), options, finish, steps)
+    return build_pipeline(ds, dict_layout(ds.schema, ["x", "y"]), options, finish, steps)
 
 
 @contextmanager

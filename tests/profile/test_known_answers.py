@@ -14,7 +14,7 @@ import pytest
 from tabfeed.io import Dataset
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
-from tabfeed.profile.collect.baseline import array_feed
+from tabfeed.profile.collect.baseline import array_pipeline
 from tests.profile import cases as c
 
 
@@ -81,7 +81,9 @@ def test_ours_slow_decoding_of_real_files(tmp_path: Path) -> None:
     for i in range(1, 8):
         shutil.copy(tmp_path / "0.parquet", tmp_path / f"{i}.parquet")
     dataset = Dataset(tmp_path)
-    feed = array_feed(dataset, LoaderOptions(batch_size=10_000, threads=1), dataset.column_names)
+    feed = array_pipeline(
+        dataset, LoaderOptions(batch_size=10_000, threads=1), dataset.column_names
+    )
     prof = c.profile(feed, lambda batch: None)
     check(prof, "decode", "decoding files")
     read = next(s for s in prof.run.stages if s.name == "read")

@@ -93,12 +93,12 @@ class WorksInTheForeground(Good):
     def __iter__(self):
         feed = self.loader.feed
         epoch = feed.plan.epoch(0)
-        from tabfeed.loader.plan.shard import Place
-        from tabfeed.loader.read.block_window import SharedLots
+        from tabfeed.loader.plan.shard import Shard
+        from tabfeed.loader.read.block_window import BlockWindow
 
-        lots = SharedLots(lambda n: feed.recipe.reader.read(epoch, n), {})
+        lots = BlockWindow(lambda n: feed.recipe.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):
-            yield from feed.recipe.make(epoch, Place(0, 1), lots, number)
+            yield from feed.recipe.make(epoch, Shard(0, 1), lots, number)
 
 
 class OverwritesBatches(Good):

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tabfeed import ops
 from tabfeed.ops.base import Inputs
 from tabfeed.ops.state.counting import Counter
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
 from tabfeed.workflow.merge_groups import Slots
 
@@ -15,7 +15,7 @@ from tabfeed.workflow.merge_groups import Slots
 def test_slots_that_come_in_any_order_make_the_same_pass() -> None:
     names = ("a", "b", "c")
     table = pa.table({n: [n, n, "x"] for n in names})
-    memory = Memory()
+    memory = MemoryManager()
     groups = tuple((n,) for n in names)
     inputs = Inputs(Schema.from_arrow(table.schema), names, groups, memory=memory)
     node = list(names) >> ops.Categorify()

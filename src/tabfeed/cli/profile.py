@@ -172,7 +172,7 @@ def _dataset(
     from tabfeed.io import Dataset
     from tabfeed.loader.options import LoaderOptions
     from tabfeed.profile import Profiler
-    from tabfeed.profile.collect.baseline import array_feed
+    from tabfeed.profile.collect.baseline import array_pipeline
 
     if model != "none":
         given = "" if model is None else f", not {model!r},"
@@ -182,7 +182,7 @@ def _dataset(
         )
     dataset = Dataset(path)
     options = LoaderOptions(batch_size=min(batch_size, dataset.num_rows or 1), shuffle=shuffle)
-    feed = array_feed(dataset, options, _numbers(dataset))
+    feed = array_pipeline(dataset, options, _numbers(dataset))
     prof = Profiler(os.path.basename(path.rstrip("/")) or path, model=False)
     with prof:
         _drain(prof, feed, seconds)

@@ -16,8 +16,8 @@ import numpy as np
 
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.pipeline import Feed
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.buffers import BufferPool
 
 __all__ = ["Cost", "Times", "measure"]
@@ -83,7 +83,7 @@ class Times:
 
 def measure(
     ways: Mapping[str, Dataset],
-    loader: Callable[[Dataset], Feed[Any]],
+    loader: Callable[[Dataset], Pipeline[Any]],
     seconds: float,
     *,
     short: Sequence[str] = (),
@@ -111,16 +111,18 @@ def measure(
     return Times({name: tuple(times) for name, times in found.items()})
 
 
-def _sharing(feed: Feed[Any], pool: BufferPool) -> Feed[Any]:
+def _sharing(feed: Pipeline[Any], pool: BufferPool) -> Pipeline[Any]:
     """The loader with the buffers of the others: one runs at a time, so one set is enough."""
     reader, maker = feed.recipe.reader, feed.recipe.maker
-    if isinstance(reader, LotReader) and isinstance(maker, ChunkMaker):
+    if isinstance(reader, BlockReader) and isinstance(maker, ChunkMaker):
         sharing = replace(reader, pool=pool), replace(maker, pool=pool)
         feed.recipe = replace(feed.recipe, reader=sharing[0], maker=sharing[1])
     return feed
 
 
-def _long_enough(way: Dataset, loader: Callable[[Dataset], Feed[Any]], shortest: float) -> Dataset:
+def _long_enough(
+    way: Dataset, loader: Callable[[Dataset], Pipeline[Any]], shortest: float
+) -> Dataset:
     feed = loader(way)
     _time(feed)
     by_time = round(shortest / max(_time(feed), 1e-6))
@@ -128,7 +130,7 @@ def _long_enough(way: Dataset, loader: Callable[[Dataset], Feed[Any]], shortest:
     return way._derive(partitions=way.partitions * min(max(by_time, by_threads), _MOST_REPEATS))
 
 
-def _time(feed: Feed[Any]) -> float:
+def _time(feed: Pipeline[Any]) -> float:
     """Seconds of a pass."""
     start = time.perf_counter()
     for _ in feed:

@@ -19,10 +19,10 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.io.formats.parquet.file import known_nulls
 from tabfeed.io.partition import Partition
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.arrow_columns import numpy_dtype
 from tabfeed.loader.read.partition_reader import PartReader
-from tabfeed.profile.collect.baseline import array_feed
+from tabfeed.profile.collect.baseline import array_pipeline
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.schema.dtypes import is_list_type
 
@@ -84,7 +84,7 @@ def loader_of(
     batch_size: int = BATCH,
     ranks: int = 1,
     shuffle: bool = True,
-) -> Feed[Batch]:
+) -> Pipeline[Batch]:
     """The loader of a dataset, with the options a user gets by default."""
     rows = dataset.num_rows
     size = max(1, min(batch_size, rows // ranks))
@@ -97,7 +97,7 @@ def loader_of(
     known = dataset.select(columns).schema
     schema = Schema(ColumnSchema(c.name, pa.int32()) if c.name in text else c for c in known)
     steps = (AsNumbers(text, fill),) if text or fill else ()
-    return array_feed(dataset.select(columns), options, columns, steps, schema=schema)
+    return array_pipeline(dataset.select(columns), options, columns, steps, schema=schema)
 
 
 def _may_lack(dataset: Dataset, name: str) -> bool:
@@ -118,7 +118,7 @@ def _has_nulls(dataset: Dataset, name: str) -> bool:
     return False
 
 
-def parts_of(feed: Feed[Any]) -> tuple[list[Partition], list[int]]:
+def parts_of(feed: Pipeline[Any]) -> tuple[list[Partition], list[int]]:
     """What a loader reads at once, and the rows of each."""
     reader = feed.recipe.reader.parts
     if not isinstance(reader, PartReader):  # a cache around one; never asked for here

@@ -23,7 +23,7 @@ from tabfeed.doctor.trial import Subject, read_in_turn, try_out
 from tabfeed.errors import ArgumentError, BadFileError, WriteError
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.storage.paths import Place, place_of
+from tabfeed.io.storage.paths import RemotePath, path_of
 from tabfeed.profile.format import count, megabytes, rate
 
 __all__ = ["RewriteOptions", "Rewritten", "rewrite"]
@@ -168,7 +168,7 @@ def rewrite(
         old, seconds, layouts=[chosen.layout], group_rows=chosen.row_group_rows, ask=False
     )
     forecast = before.forecasts[0]
-    _refuse_full_disk(place_of(out, storage_options), int(forecast.size * old.facts.stored))
+    _refuse_full_disk(path_of(out, storage_options), int(forecast.size * old.facts.stored))
     written = _write(old, out, chosen, overwrite=overwrite, storage_options=storage_options)
     new = Subject.of(written)
     return Rewritten(
@@ -229,7 +229,7 @@ def _refuse_bad(bad: list[str], *, skip: bool) -> None:
         )
 
 
-def _refuse_full_disk(out: Place, needed: int) -> None:
+def _refuse_full_disk(out: RemotePath, needed: int) -> None:
     if not out.local:
         return
     folder = Path(out.path)

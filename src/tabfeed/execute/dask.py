@@ -46,7 +46,7 @@ from tabfeed.execute.dask_run import Killed, Lost, Run
 from tabfeed.execute.dask_tasks import Reduction, task_name
 from tabfeed.execute.local import LocalExecutor
 from tabfeed.execute.payload import pack, unpack
-from tabfeed.execute.preflight import Surroundings
+from tabfeed.execute.preflight import Preflight
 
 __all__ = [
     "KEEP_MEMORY",
@@ -157,7 +157,7 @@ class DaskExecutor:
     ) -> None:
         self.client = connected(client)
         self.shared, self.tries, self.patience = shared, tries, patience
-        self.surroundings = Surroundings(client)
+        self.surroundings = Preflight(client)
 
     # -- the two verbs ------------------------------------------------------------
 

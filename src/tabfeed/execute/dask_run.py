@@ -1,6 +1,6 @@
 """One map or reduce on a Dask cluster: what is sent, submitted, waited for, begun again.
 
-What a run holds is sent once, as a `tabfeed.execute.payload.Parcel` that every task takes as an
+What a run holds is sent once, as a `tabfeed.execute.payload.Payload` that every task takes as an
 argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a GB
 it is itself the result of a task, so that the scheduler can have it made again when every worker
 that held it has died; a larger one is scattered to all workers, and if all die it is sent again.
@@ -30,7 +30,7 @@ from distributed.scheduler import KilledWorker
 
 from tabfeed.errors import ClusterError, TabfeedError
 from tabfeed.execute import dask_tasks
-from tabfeed.execute.payload import Parcel
+from tabfeed.execute.payload import Payload
 
 if TYPE_CHECKING:
     from tabfeed.execute.dask import DaskExecutor
@@ -69,7 +69,7 @@ class Run:
 
     def __init__(self, executor: DaskExecutor, work: Any) -> None:
         self.executor, self.client = executor, executor.client
-        self.parcel = Parcel.of(work)
+        self.parcel = Payload.of(work)
         executor.check()
         self._again = 0
         self._in_vain = 0

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ClusterError, TabfeedError
-from tabfeed.execute.payload import Parcel, pack, unpack
+from tabfeed.execute.payload import Payload, pack, unpack
 
 __all__ = [
     "Reduction",
@@ -130,24 +130,24 @@ def task_name(fn: Any, item: Any, number: int) -> str:
 # -- on a worker ------------------------------------------------------------------------
 
 
-def receive(parcel: Parcel) -> Parcel:
+def receive(parcel: Payload) -> Payload:
     """What all other tasks of a run take, once for each worker."""
     return parcel
 
 
-def call(parcel: Parcel, name: str, item: bytes) -> bytes:
+def call(parcel: Payload, name: str, item: bytes) -> bytes:
     """``fn(item)``."""
     with _named(name):
         return pack(parcel.open()(unpack(item)))
 
 
-def summarise(parcel: Parcel, name: str, item: bytes) -> bytes:
+def summarise(parcel: Payload, name: str, item: bytes) -> bytes:
     """``partial(item)``."""
     with _named(name):
         return pack(parcel.open().partial(unpack(item)))
 
 
-def merge_run(parcel: Parcel, name: str, *summaries: bytes) -> list[bytes]:
+def merge_run(parcel: Payload, name: str, *summaries: bytes) -> list[bytes]:
     """Neighbouring summaries merged, left to right, and cut into slots."""
     with _named(name):
         work = parcel.open()
@@ -164,20 +164,20 @@ def pick(name: str, parts: list[bytes], number: int) -> bytes:
     return parts[number]
 
 
-def cut_slot(parcel: Parcel, name: str, slot: int, shares: int, part: bytes) -> list[bytes]:
+def cut_slot(parcel: Payload, name: str, slot: int, shares: int, part: bytes) -> list[bytes]:
     """A part in shares."""
     with _named(name):
         return [pack(p) for p in parcel.open().cut(slot, unpack(part), shares)]
 
 
-def merge_slot(parcel: Parcel, name: str, slot: int, *parts: bytes) -> bytes:
+def merge_slot(parcel: Payload, name: str, slot: int, *parts: bytes) -> bytes:
     """Neighbouring parts of a slot merged, left to right."""
     with _named(name):
         merge = functools.partial(parcel.open().merge_slot, slot)
         return pack(functools.reduce(merge, map(unpack, parts)))
 
 
-def merge_picked(parcel: Parcel, name: str, slot: int, *runs: list[bytes]) -> bytes:
+def merge_picked(parcel: Payload, name: str, slot: int, *runs: list[bytes]) -> bytes:
     """The same, of all parts that some runs have."""
     return merge_slot(parcel, name, slot, *(parts[slot] for parts in runs))
 

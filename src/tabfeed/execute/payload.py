@@ -1,6 +1,6 @@
 """Work and results on their way to another process: bytes, made once, opened once.
 
-A function is sent as a `Parcel`. A worker keeps the parcel for as long as the run lasts and opens
+A function is sent as a `Payload`. A worker keeps the parcel for as long as the run lasts and opens
 it at the first task, so that a vocabulary inside is moved and unpacked once for each worker, not
 once for each task. Its large arrays lie beside the pickle (protocol 5), so that they are copied
 neither into it nor out of it, on any of the machines they pass. Results travel as plain bytes: a
@@ -20,7 +20,7 @@ from typing import Any
 
 from tabfeed.errors import ClusterError
 
-__all__ = ["Parcel", "pack", "unpack"]
+__all__ = ["Payload", "pack", "unpack"]
 
 _DEEPEST = 12
 
@@ -41,14 +41,14 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-class Parcel:
+class Payload:
     """A function and what it holds, sent once.
 
     Examples
     --------
-    >>> Parcel.of(len).open()([1, 2])
+    >>> Payload.of(len).open()([1, 2])
     2
-    >>> Parcel.of(threading.Lock())
+    >>> Payload.of(threading.Lock())
     Traceback (most recent call last):
         ...
     tabfeed.errors.ClusterError: the work cannot be sent to other processes: cannot pickle \
@@ -61,7 +61,7 @@ class Parcel:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, what: Any) -> Parcel:
+    def of(cls, what: Any) -> Payload:
         """Pack something, or say what in it cannot be sent."""
         arrays: list[pickle.PickleBuffer] = []
         try:
@@ -85,9 +85,9 @@ class Parcel:
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + len(self)
 
-    def __reduce__(self) -> tuple[type[Parcel], tuple[Any, list[Any]]]:
+    def __reduce__(self) -> tuple[type[Payload], tuple[Any, list[Any]]]:
         apart = pickle.PickleBuffer
-        return Parcel, (apart(self.data), [apart(array) for array in self.arrays])
+        return Payload, (apart(self.data), [apart(array) for array in self.arrays])
 
 
 def _way_to_culprit(what: Any) -> Iterator[str]:

@@ -14,13 +14,13 @@ from typing import Any
 from tabfeed.errors import ClusterError
 from tabfeed.execute import dask_tasks
 
-__all__ = ["Surroundings"]
+__all__ = ["Preflight"]
 
 _SAMPLE = 16  # files looked for on each worker
 _OWN_VERSION = "__import__('tabfeed').__version__"
 
 
-class Surroundings:
+class Preflight:
     """The scheduler and the workers of a client, and what is known of them."""
 
     def __init__(self, client: Any) -> None:

@@ -32,7 +32,7 @@ from tabfeed.errors import (
     SourceNotFoundError,
     UnreadableFileError,
 )
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.storage.paths import path_of
 from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.graph.node import iter_nodes
 from tabfeed.workflow import Workflow
@@ -186,7 +186,7 @@ def _read(path: str, wanted: dict[bytes, int], rows: int) -> tuple[Floats, npt.N
 def _opened(path: str) -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked; what goes wrong with it as our own errors."""
     try:
-        place = place_of(path)
+        place = path_of(path)
         with open(place.path, "rb") if place.local else fsspec.open(path, "rb").open() as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)

@@ -42,7 +42,7 @@ from tabfeed.io.formats.parquet.file import HELD_BYTES, STREAM_BYTES, ParquetFil
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.storage.fetch import Fetch
-from tabfeed.io.storage.file_ref import DataFile, Location, OpenFormat, ReadOptions
+from tabfeed.io.storage.file_ref import DataFile, FileRef, OpenFormat, ReadOptions
 from tabfeed.io.storage.read_errors import reading
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
@@ -57,11 +57,11 @@ _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decod
 
 
 def open_files(
-    locations: Sequence[Location], open_format: OpenFormat, options: ReadOptions, skips: SkipList
+    locations: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
 ) -> FileSet:
     """Open every file, in parallel."""
 
-    def try_open(location: Location) -> DataFile | CannotRead:
+    def try_open(location: FileRef) -> DataFile | CannotRead:
         try:
             with reading(location):
                 pinned = _as_written(location.pinned())
@@ -79,7 +79,7 @@ def open_files(
     groups = [locations[i : i + some] for i in range(0, len(locations), some)]
     executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
     opened = executor.map(groups, lambda group: [try_open(location) for location in group])
-    good: list[tuple[Location, DataFile]] = []
+    good: list[tuple[FileRef, DataFile]] = []
     bad: list[tuple[Skipped, CannotRead]] = []
     for location, result in zip(locations, chain.from_iterable(opened), strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
@@ -99,7 +99,7 @@ def open_files(
     )
 
 
-def _as_written(location: Location) -> Location:
+def _as_written(location: FileRef) -> FileRef:
     """Refuse an object that is another than the one the manifest names."""
     found = re.search(r'ETag="?([^" ]+)', location.tag, re.IGNORECASE)
     if location.etag and found and found[1] != location.etag:

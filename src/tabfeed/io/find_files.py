@@ -43,9 +43,9 @@ from tabfeed.io.commit.manifest import (
     writer_of,
 )
 from tabfeed.io.commit.other_writers import signs, staged_files
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.local_files import local_info, refuse_special, walk
-from tabfeed.io.storage.paths import HIVE_NULL, Place, natural_key, place_of
+from tabfeed.io.storage.paths import HIVE_NULL, RemotePath, natural_key, path_of
 from tabfeed.io.storage.remote import Listed, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
 
@@ -70,9 +70,9 @@ _SHARD = re.compile(r"-\d+-of-\d+$")  # train.tfrecord-00001-of-00010
 class Found:
     """The files of a dataset, and what a manifest said of them."""
 
-    files: tuple[Location, ...]
+    files: tuple[FileRef, ...]
     manifest: Manifest | None
-    folder: Place | None
+    folder: RemotePath | None
 
 
 def find_files(
@@ -85,14 +85,14 @@ def find_files(
     if not isinstance(source, str | os.PathLike):
         if not source:
             raise SourceNotFoundError("the list of paths is empty; there is nothing to open")
-        return _from_list([place_of(p, storage_options) for p in source], engine)
+        return _from_list([path_of(p, storage_options) for p in source], engine)
     unchecked = _Unchecked()
-    found = _find(place_of(source, storage_options), engine, unchecked)
+    found = _find(path_of(source, storage_options), engine, unchecked)
     unchecked.check()
     return found
 
 
-def _from_list(places: Sequence[Place], engine: str | None) -> Found:
+def _from_list(places: Sequence[RemotePath], engine: str | None) -> Found:
     """Files of several paths, those on servers looked at side by side."""
     unchecked = _Unchecked()
     threads = max((p.remote.connections for p in places if p.remote is not None), default=1)
@@ -103,7 +103,7 @@ def _from_list(places: Sequence[Place], engine: str | None) -> Found:
     return Found(tuple(_with_keys(files, _common_folder(files))), None, None)
 
 
-def _find(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+def _find(place: RemotePath, engine: str | None, unchecked: _Unchecked) -> Found:
     try:
         if _GLOB.isdisjoint(place.path) or (place.local and os.path.lexists(place.path)):
             return _from_path(place, engine, unchecked)  # or a name that happens to hold a bracket
@@ -125,9 +125,9 @@ class _Unchecked:
     """Folders of which it is not known yet whether they are being written."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, Place] = {}
+        self._folders: dict[str, RemotePath] = {}
 
-    def add(self, place: Place, folder: str) -> None:
+    def add(self, place: RemotePath, folder: str) -> None:
         """A folder with files, and the dataset that it is a part of."""
         for path in (folder, outermost_key(folder)):
             above = replace(place, path=path)
@@ -141,7 +141,7 @@ class _Unchecked:
         list(executor.map(folders, _refuse_unfinished))
 
 
-def _refuse_unfinished(folder: Place) -> None:
+def _refuse_unfinished(folder: RemotePath) -> None:
     try:
         check_finished(folder)
     except (PermissionError, NotADirectoryError):
@@ -154,7 +154,7 @@ def _refuse_unfinished(folder: Place) -> None:
         ) from e
 
 
-def _from_path(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+def _from_path(place: RemotePath, engine: str | None, unchecked: _Unchecked) -> Found:
     there = _look(place)
     if there.info.type == pafs.FileType.File:
         folder = posixpath.dirname(place.path)
@@ -169,7 +169,7 @@ def _from_path(place: Place, engine: str | None, unchecked: _Unchecked) -> Found
     raise SourceNotFoundError(_say_missing(place))
 
 
-def _look(place: Place) -> Listed:
+def _look(place: RemotePath) -> Listed:
     """What a path is; a name that looks like a file's is looked at as one, ETag and all."""
     if place.remote is None:
         return Listed(local_info(place.path), "")
@@ -189,13 +189,13 @@ def _look(place: Place) -> Listed:
     return Listed(place.info(), "")
 
 
-def _location(place: Place, found: Listed) -> Location:
+def _location(place: RemotePath, found: Listed) -> FileRef:
     size = int(found.info.size or 0)
     path = found.info.path if place.local else place.path
-    return Location(place.name, path, place.filesystem, size, remote=place.remote, tag=found.tag)
+    return FileRef(place.name, path, place.filesystem, size, remote=place.remote, tag=found.tag)
 
 
-def _say_missing(place: Place) -> str:
+def _say_missing(place: RemotePath) -> str:
     parent, name = posixpath.split(place.path.rstrip("/"))
     siblings: list[str] = []
     with suppress(OSError):  # a server may forbid to list what is beside
@@ -210,7 +210,7 @@ def _say_missing(place: Place) -> str:
 # -- folders ----------------------------------------------------------------------------
 
 
-def _from_folder(folder: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+def _from_folder(folder: RemotePath, engine: str | None, unchecked: _Unchecked) -> Found:
     for look in range(_LOOKS):
         _refuse_unfinished(folder)
         if outermost_key(folder.path) != folder.path:
@@ -226,7 +226,7 @@ def _from_folder(folder: Place, engine: str | None, unchecked: _Unchecked) -> Fo
     )
 
 
-def _look_into(folder: Place, manifest: Manifest | None, engine: str | None) -> Found:
+def _look_into(folder: RemotePath, manifest: Manifest | None, engine: str | None) -> Found:
     """The files of a folder, if a writer does not replace them meanwhile."""
     listed = {e.info.path: e for e in _list(folder)}
     infos = [e.info for e in listed.values()]
@@ -250,7 +250,7 @@ def _look_into(folder: Place, manifest: Manifest | None, engine: str | None) -> 
 
 
 def _part_of(
-    folder: Place, manifest: Manifest | None, infos: Sequence[pafs.FileInfo]
+    folder: RemotePath, manifest: Manifest | None, infos: Sequence[pafs.FileInfo]
 ) -> list[pafs.FileInfo]:
     """The files that may be data: neither hidden, nor a writer's, nor another thing's."""
     root = folder.path.rstrip("/") + "/"
@@ -275,7 +275,7 @@ def _part_of(
     return [i for n, i in names.items() if n in known or n in added]
 
 
-def _refuse_several_writers(folder: Place, names: Iterable[str]) -> None:
+def _refuse_several_writers(folder: RemotePath, names: Iterable[str]) -> None:
     """Without a manifest, nothing says which writer's files are the dataset."""
     marked = {w: n for n in names if in_plain_reading(n) and (w := writer_of(n)) is not None}
     if len(marked) > 1 and outermost_key(folder.path) == folder.path:
@@ -287,7 +287,7 @@ def _refuse_several_writers(folder: Place, names: Iterable[str]) -> None:
         )
 
 
-def _published(place: Place, infos: Sequence[pafs.FileInfo]) -> list[pafs.FileInfo]:
+def _published(place: RemotePath, infos: Sequence[pafs.FileInfo]) -> list[pafs.FileInfo]:
     """The files but those that a writer has not published, or a killed one never will."""
     known: dict[str, Callable[[str], bool]] = {}
 
@@ -303,7 +303,7 @@ def _published(place: Place, infos: Sequence[pafs.FileInfo]) -> list[pafs.FileIn
     return [i for i in infos if is_out(i.path)]
 
 
-def _published_in(folder: Place) -> Callable[[str], bool]:
+def _published_in(folder: RemotePath) -> Callable[[str], bool]:
     manifest = read_manifest(folder)
     if manifest is not None:
         names = {folder.child(n).path for n in manifest.names}
@@ -313,7 +313,7 @@ def _published_in(folder: Place) -> Callable[[str], bool]:
 
 
 def _list(
-    folder: Place, *, deep: bool = True, matches: re.Pattern[str] | None = None
+    folder: RemotePath, *, deep: bool = True, matches: re.Pattern[str] | None = None
 ) -> list[Listed]:
     """The files below a folder; where only some match, the folders, too."""
     kinds = {pafs.FileType.File}
@@ -341,7 +341,9 @@ def _hidden(path: str, root: str) -> bool:
     return any(p.startswith((".", "_")) and "=" not in p for p in parts)
 
 
-def _choose(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> list[pafs.FileInfo]:
+def _choose(
+    folder: RemotePath, infos: list[pafs.FileInfo], engine: str | None
+) -> list[pafs.FileInfo]:
     """The data files of a folder: those of one format."""
     if engine is not None:
         named = [i for i in infos if engine_of(i.path) == engine]
@@ -360,7 +362,7 @@ def _is_remark(path: str) -> bool:
     return posixpath.basename(path) == "schema.pbtxt"
 
 
-def _refuse_beginnings(folder: Place) -> None:
+def _refuse_beginnings(folder: RemotePath) -> None:
     if folder.child(STAGING).exists:
         raise UnfinishedDatasetError(
             f"{folder.name} holds only the beginnings of a dataset: the process that writes it is "
@@ -368,13 +370,13 @@ def _refuse_beginnings(folder: Place) -> None:
         )
 
 
-def _refuse_empty(folder: Place, infos: list[pafs.FileInfo], engine: str | None) -> None:
+def _refuse_empty(folder: RemotePath, infos: list[pafs.FileInfo], engine: str | None) -> None:
     kind = f" {engine}" if engine else ""
     what = f"none of its {len(infos)} files is{kind} data" if infos else "it is empty"
     raise SourceNotFoundError(f"the folder {folder.name} has no{kind} data files: {what}")
 
 
-def _check_manifest(folder: Place, manifest: Manifest, infos: Iterable[pafs.FileInfo]) -> None:
+def _check_manifest(folder: RemotePath, manifest: Manifest, infos: Iterable[pafs.FileInfo]) -> None:
     """Every file the writer listed must be there, whole; files added since are read too."""
     root = folder.path.rstrip("/") + "/"
     sizes = {i.path.removeprefix(root): i.size for i in infos}
@@ -406,7 +408,7 @@ def _check_manifest(folder: Place, manifest: Manifest, infos: Iterable[pafs.File
 # -- globs ------------------------------------------------------------------------------
 
 
-def _from_glob(place: Place, engine: str | None, unchecked: _Unchecked) -> Found:
+def _from_glob(place: RemotePath, engine: str | None, unchecked: _Unchecked) -> Found:
     pattern = place.path.rstrip("/")
     root = posixpath.dirname(pattern[: min(pattern.index(c) for c in _GLOB if c in pattern)])
     listed = {e.info.path: e for e in _matching(place, root or "/", pattern)}
@@ -424,7 +426,7 @@ def _from_glob(place: Place, engine: str | None, unchecked: _Unchecked) -> Found
     return Found(tuple(_with_keys(files, root)), None, None)
 
 
-def _matching(place: Place, root: str, pattern: str) -> list[Listed]:
+def _matching(place: RemotePath, root: str, pattern: str) -> list[Listed]:
     """The files that match, and those in folders that do; hidden ones only if named as such."""
     matches = re.compile(_glob_to_regex(pattern))
     beyond = pattern[len(root) :].strip("/")
@@ -452,7 +454,7 @@ def _holds_workflow(folder: str, infos: Sequence[pafs.FileInfo]) -> bool:
     return base in saved_workflows(i.path.removeprefix(above) for i in infos)
 
 
-def _exists(place: Place, path: str) -> bool:
+def _exists(place: RemotePath, path: str) -> bool:
     return replace(place, path=path).exists
 
 
@@ -487,7 +489,7 @@ def outermost_key(folder: str) -> str:
     return folder
 
 
-def _common_folder(files: Sequence[Location]) -> str:
+def _common_folder(files: Sequence[FileRef]) -> str:
     folders = [posixpath.dirname(f.path) for f in files]
     try:
         return posixpath.commonpath(folders)
@@ -495,7 +497,7 @@ def _common_folder(files: Sequence[Location]) -> str:
         return ""
 
 
-def _with_keys(files: Sequence[Location], folder: str) -> list[Location]:
+def _with_keys(files: Sequence[FileRef], folder: str) -> list[FileRef]:
     """Read the ``key=value`` folders; integers where every value is one."""
     root = outermost_key(folder)
     texts = [_key_texts(f.path, root) for f in files]
@@ -534,7 +536,7 @@ def engine_of(path: str) -> str | None:
     return next((e for e, ends in _SUFFIXES.items() if name.endswith(ends)), None)
 
 
-def infer_engine(file: Location, *, text_options: bool) -> str:
+def infer_engine(file: FileRef, *, text_options: bool) -> str:
     """The format of a file, by its name, else by its first bytes.
 
     Parameters

@@ -33,8 +33,8 @@ from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.find_files import Found, find_files, infer_engine, outermost_key
 from tabfeed.io.formats.memory import as_data_file
 from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
-from tabfeed.io.storage.file_ref import Location, OpenFormat, ReadOptions
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.file_ref import FileRef, OpenFormat, ReadOptions
+from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.io.unreadable import SkipList
 from tabfeed.schema import ColumnSchema, Schema
@@ -118,9 +118,9 @@ def open_arrow_dataset(source: Any, skips: SkipList) -> FileSet | None:
     return files.with_types({n: t for n, t in types.items() if files.schema.field(n).type != t})
 
 
-def _location(info: pafs.FileInfo, filesystem: pafs.FileSystem, keys: dict[str, Any]) -> Location:
+def _location(info: pafs.FileInfo, filesystem: pafs.FileSystem, keys: dict[str, Any]) -> FileRef:
     size = int(info.size or 0)
-    return Location(info.path, info.path, filesystem, size, tuple(keys.items()))
+    return FileRef(info.path, info.path, filesystem, size, tuple(keys.items()))
 
 
 def _whole(files: FileSet, fragments: list[Any]) -> bool:
@@ -195,7 +195,7 @@ def _is_path(source: Any) -> bool:
     return isinstance(source, Sequence) and all(isinstance(s, str | os.PathLike) for s in source)
 
 
-def _one_engine(files: Sequence[Location], options: ReadOptions) -> str:
+def _one_engine(files: Sequence[FileRef], options: ReadOptions) -> str:
     text = options.sep is not None or options.names is not None or options.header != "infer"
     engines = {infer_engine(f, text_options=text): f.name for f in files}
     if len(engines) > 1:
@@ -217,7 +217,7 @@ def _remarks(found: Found) -> Schema | None:
     folder = outermost_key(folder)
     above = posixpath.dirname(folder)  # which above a bucket or a host is nothing
     for path in (folder, above) if above and not above.endswith(":") else (folder,):
-        schema = _schema_in(Place(path, first.filesystem, prefix, first.remote))
+        schema = _schema_in(RemotePath(path, first.filesystem, prefix, first.remote))
         if schema is not None:
             return schema
     return None
@@ -253,7 +253,7 @@ def _is_value(keys: Mapping[str, Any], name: str, dtype: pa.DataType) -> bool:
     return True
 
 
-def _schema_in(folder: Place) -> Schema | None:
+def _schema_in(folder: RemotePath) -> Schema | None:
     from tabfeed.schema.merlin import read_merlin_json, read_pbtxt
 
     manifest = read_manifest(folder)

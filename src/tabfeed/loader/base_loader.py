@@ -1,7 +1,8 @@
 """What every door has: length, epochs, state, an end. Knows no framework.
 
-A door is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a `Feed`. Its
-constructor says, argument by argument, what a user may say; what comes after that is here, once.
+A door is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a `Pipeline`.
+Its constructor says, argument by argument, what a user may say; what comes after that is here,
+once.
 
 What a loader says of itself: a line for a terminal, a small table for a notebook.
 
@@ -16,31 +17,31 @@ from typing import Any, TypeVar
 
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.shuffle_quality import ShuffleQuality, shuffle_quality
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.notebook import box, facts
 from tabfeed.schema.column import counted
 
-__all__ = ["Door", "line", "page"]
+__all__ = ["BaseLoader", "line", "page"]
 
 _SHOWN = 4
 
 
-def line(kind: str, feed: Feed[Any], roles: Mapping[str, Sequence[str]] | None = None) -> str:
+def line(kind: str, feed: Pipeline[Any], roles: Mapping[str, Sequence[str]] | None = None) -> str:
     """For a terminal; with `roles`, columns by what they come as."""
     columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
     return f"<{kind}: {', '.join([*_summary(feed), *_where(feed)])}{columns}>"
 
 
-def page(kind: str, feed: Feed[Any]) -> str:
+def page(kind: str, feed: Pipeline[Any]) -> str:
     """For a notebook."""
     rows = [("order", _order(feed)), *_columns(feed), *_reader(feed)]
     rows.append(("stands at", ", ".join(_where(feed))))
     return box(kind, _summary(feed), facts(rows))
 
 
-def _summary(feed: Feed[Any]) -> list[str]:
+def _summary(feed: Pipeline[Any]) -> list[str]:
     plan, options = feed.plan, feed.options
     told = [
         f"{sum(plan.sizes):,} rows",
@@ -51,11 +52,11 @@ def _summary(feed: Feed[Any]) -> list[str]:
     return told if place.world == 1 else [*told, f"rank {place.rank} of {place.world}"]
 
 
-def _where(feed: Feed[Any]) -> list[str]:
+def _where(feed: Pipeline[Any]) -> list[str]:
     return [f"epoch {feed.epoch}", f"{feed.rows_given:,} rows given"]
 
 
-def _order(feed: Feed[Any]) -> str:
+def _order(feed: Pipeline[Any]) -> str:
     plan = feed.plan
     if not plan.shuffle:
         return f"as in the data, from {counted(len(plan.sizes), 'partition')}"
@@ -67,11 +68,11 @@ def _order(feed: Feed[Any]) -> str:
     )
 
 
-def _reader(feed: Feed[Any]) -> list[tuple[str, str]]:
+def _reader(feed: Pipeline[Any]) -> list[tuple[str, str]]:
     return [("read by", feed.reader_choice)] if feed.reader_choice else []
 
 
-def _columns(feed: Feed[Any]) -> list[tuple[str, str]]:
+def _columns(feed: Pipeline[Any]) -> list[tuple[str, str]]:
     """Which columns come, by what they come as."""
     layout = getattr(feed.recipe.reader, "layout", None)
     if not isinstance(layout, Layout):
@@ -93,7 +94,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}, ... {names[-1]} ({len(names):,})"
 
 
-D = TypeVar("D", bound="Door")
+D = TypeVar("D", bound="BaseLoader")
 # What a loader is made with, or has read from that.
 _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
     "cats",
@@ -116,10 +117,10 @@ _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
 }
 
 
-class Door:
+class BaseLoader:
     """The methods of a loader, whatever its framework."""
 
-    feed: Feed[Any]
+    feed: Pipeline[Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _CHOSEN and "feed" in vars(self):

@@ -1,4 +1,4 @@
-"""From a dataset and options to a `Feed`: which columns, which buffers, which plan."""
+"""From a dataset and options to a `Pipeline`: which columns, which buffers, which plan."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.assemble.in_order import can_lay
 from tabfeed.loader.cache.partitions import with_cache
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan, most_bytes
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.sizing import RowWeights
 from tabfeed.loader.read.arrow_columns import Group, Layout, numpy_dtype
 from tabfeed.loader.read.block_window import Ahead
-from tabfeed.loader.read.blocks import LotReader, lot_dtypes
+from tabfeed.loader.read.blocks import BlockReader, lot_dtypes
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.partition_reader import (
     FineCut,
@@ -36,13 +36,13 @@ from tabfeed.loader.read.partition_reader import (
     cut_fine,
     place_of,
 )
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.stages import Stages
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.user_functions import explain
 
 __all__ = [
     "Steps",
-    "build_feed",
+    "build_pipeline",
     "dict_layout",
     "input_names",
     "matrix_layout",
@@ -219,13 +219,13 @@ def _refuse_text(column: ColumnSchema) -> np.dtype[Any]:
         raise LoaderError(str(e)) from None
 
 
-def build_feed(
+def build_pipeline(
     dataset: Dataset,
     layout: Layout,
     options: LoaderOptions,
     finish: Callable[[Chunk], list[B]],
     steps: Steps,
-) -> Feed[B]:
+) -> Pipeline[B]:
     """Put the parts together."""
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
@@ -267,15 +267,15 @@ def build_feed(
         largest = partial(_largest_column, dataset, pieces.values(), read)
         options = _few_chunks(plan, row, weights, options, given, largest)
     in_order = can_lay(plan, layout, row, options)
-    recipe = Recipe(
-        LotReader(cached, layout, dtypes, pool, gives_back=bool(uneven and cut.slices)),
+    recipe = Stages(
+        BlockReader(cached, layout, dtypes, pool, gives_back=bool(uneven and cut.slices)),
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
         ahead=Ahead(lots_ahead(plan, row.wide if in_order else row, options)),
         in_order=in_order,
     )
-    return Feed(recipe, plan, options)
+    return Pipeline(recipe, plan, options)
 
 
 def _most(row: RowBytes, options: LoaderOptions, uneven: Sequence[str]) -> tuple[int, int]:

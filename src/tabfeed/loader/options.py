@@ -17,7 +17,7 @@ from typing import Any
 from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.plan.order import LAST, Plan
-from tabfeed.loader.plan.shard import Place, find_place
+from tabfeed.loader.plan.shard import Shard, find_shard
 from tabfeed.loader.plan.sizing import RowWeights
 
 __all__ = [
@@ -185,7 +185,7 @@ class LoaderOptions:
             raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
         if self.drop_last and self.last not in (None, "drop"):
             raise ArgumentError(f"drop_last=True and last={self.last!r} contradict each other")
-        place = find_place(self.global_rank, self.global_size)
+        place = find_shard(self.global_rank, self.global_size)
         object.__setattr__(self, "global_rank", place.rank)  # a copy in another process keeps it
         object.__setattr__(self, "global_size", place.world)
 
@@ -210,9 +210,9 @@ class LoaderOptions:
         return cls(**{name: arguments[name] for name in known & arguments.keys()} | others)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Shard:
         """Rank and world size."""
-        return find_place(self.global_rank, self.global_size)
+        return find_shard(self.global_rank, self.global_size)
 
     @property
     def budget(self) -> int:

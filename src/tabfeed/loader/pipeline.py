@@ -1,10 +1,10 @@
 """The core of every loader: epochs, position, state. Knows no framework.
 
-A `Feed` turns a dataset into finished batches, made by threads with a function the framework's
+A `Pipeline` turns a dataset into finished batches, made by threads with a function the framework's
 adapter gives (`finish`: a chunk to a list of batches). The training thread takes a finished
 batch from a list; once in a chunk it takes the next list.
 
-`Feed` keeps no reference to the iterators it hands out: dropping one ends its threads.
+`Pipeline` keeps no reference to the iterators it hands out: dropping one ends its threads.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tabfeed.errors import ArgumentError
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions, check_plan
 from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.prefetch import Prefetch
-from tabfeed.loader.read.block_window import SharedLots
+from tabfeed.loader.read.block_window import BlockWindow
 from tabfeed.loader.read.remote_prefetch import reading_ahead
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.state import Position, restore, save, split_plan
 from tabfeed.user_functions import Guarded
 
-__all__ = ["EpochIterator", "Feed", "Mark"]
+__all__ = ["EpochIterator", "Mark", "Pipeline"]
 
 B = TypeVar("B")
-F = TypeVar("F", bound="Feed[Any]")
+F = TypeVar("F", bound="Pipeline[Any]")
 _NONE: Any = object()
 
 
@@ -53,9 +53,9 @@ class EpochIterator(Generic[B]):
 
     def __init__(
         self,
-        recipe: Recipe[B],
+        recipe: Stages[B],
         position: Position,
-        place: Place,
+        place: Shard,
         options: LoaderOptions,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
@@ -71,7 +71,7 @@ class EpochIterator(Generic[B]):
         self._epoch, workers = position.epoch, position.workers
         self._step, lane = divmod(position.step + position.worker, workers)
         self._shift = lane - position.worker
-        self._place = Place(rank.rank * workers + lane, rank.world * workers)
+        self._place = Shard(rank.rank * workers + lane, rank.world * workers)
         self._plan = split_plan(position.plan, workers)
         self._odd_from = self._plan.steps - len(self._plan.tail)
         self._regular = self._plan.rank_rows(0, *self._place) if self._odd_from else 0
@@ -88,7 +88,7 @@ class EpochIterator(Generic[B]):
             (part for lot in coming for part in epoch.partitions(lot)),
             self._options.fetched,
         )
-        lots = SharedLots(
+        lots = BlockWindow(
             recipe.reading(epoch, place, parts, first),
             last_use,
             first,
@@ -180,7 +180,7 @@ class Mark(NamedTuple):
     rows: int
 
 
-class Feed(Generic[B]):
+class Pipeline(Generic[B]):
     """Batches of a dataset, epoch after epoch, with a position that can be saved.
 
     Parameters
@@ -200,7 +200,7 @@ class Feed(Generic[B]):
 
     reader_choice = ""
 
-    def __init__(self, recipe: Recipe[B], plan: Plan, options: LoaderOptions) -> None:
+    def __init__(self, recipe: Stages[B], plan: Plan, options: LoaderOptions) -> None:
         self.recipe = recipe
         self.plan = plan
         self.options = options
@@ -221,7 +221,7 @@ class Feed(Generic[B]):
         worker: int = 0,
         workers: int = 1,
         *,
-        recipe: Recipe[Any] | None = None,
+        recipe: Stages[Any] | None = None,
     ) -> EpochIterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands.
 
@@ -242,18 +242,18 @@ class Feed(Generic[B]):
         return iterator
 
     def _iterator(
-        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
+        self, recipe: Stages[Any], begin: Position, options: LoaderOptions
     ) -> EpochIterator[Any]:
         return EpochIterator(recipe, begin, options.place, options, self._on_batch)
 
-    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """A feed of the same chunks at the same position, cut into batches by another function."""
-        new: Feed[Any] = type(self)(self.recipe.finishing(finish), self.plan, self.options)
+        new: Pipeline[Any] = type(self)(self.recipe.finishing(finish), self.plan, self.options)
         if self.reader_choice:
             new.reader_choice = self.reader_choice
         return new._standing_as(self)
 
-    def _standing_as(self: F, other: Feed[Any]) -> F:
+    def _standing_as(self: F, other: Pipeline[Any]) -> F:
         """Stand where another feed of the same rows stands."""
         self._next, self._now = other._next, other._now
         return self

@@ -13,21 +13,21 @@ from typing import Any, Generic, TypeVar
 
 from tabfeed.loader.assemble.batch_ops import BatchOp
 from tabfeed.loader.assemble.chunk import Chunk, MakesChunks
-from tabfeed.loader.assemble.in_order import InOrderLots, rows_follow
+from tabfeed.loader.assemble.in_order import InOrderBlocks, rows_follow
 from tabfeed.loader.plan.order import Epoch
-from tabfeed.loader.plan.shard import Place
-from tabfeed.loader.read.block_window import Ahead, SharedLots
-from tabfeed.loader.read.blocks import LotReader, ReadsLots
+from tabfeed.loader.plan.shard import Shard
+from tabfeed.loader.read.block_window import Ahead, BlockWindow
+from tabfeed.loader.read.blocks import BlockReader, ReadsBlocks
 from tabfeed.trace import span
 
-__all__ = ["Recipe"]
+__all__ = ["Stages"]
 
 B = TypeVar("B")
-ReadLots = Callable[[Sequence[int]], Sequence[Any]]
+ReadBlocks = Callable[[Sequence[int]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Recipe(Generic[B]):
+class Stages(Generic[B]):
     """How a chunk of batches is made.
 
     Attributes
@@ -46,7 +46,7 @@ class Recipe(Generic[B]):
         Whether lots that are not shuffled may be read straight into chunks.
     """
 
-    reader: ReadsLots
+    reader: ReadsBlocks
     maker: MakesChunks
     finish: Callable[[Chunk], list[B]]
     ops: tuple[BatchOp, ...] = ()
@@ -54,14 +54,18 @@ class Recipe(Generic[B]):
     in_order: bool = False
     queue_ahead = 0  # chunks for which `queue` is called before the training thread needs them
 
-    def reading(self, epoch: Epoch, place: Place, parts: Any, first: int) -> ReadLots:
+    def reading(self, epoch: Epoch, place: Shard, parts: Any, first: int) -> ReadBlocks:
         """What reads lots of an epoch, of the partitions that `parts` reads, from a chunk on."""
-        if self.in_order and isinstance(self.reader, LotReader) and rows_follow(epoch.plan, place):
-            return InOrderLots(self.reader, parts, epoch, place, first).read
+        if (
+            self.in_order
+            and isinstance(self.reader, BlockReader)
+            and rows_follow(epoch.plan, place)
+        ):
+            return InOrderBlocks(self.reader, parts, epoch, place, first).read
         reader = self.reader.reading(parts)
         return lambda numbers: reader.read(epoch, numbers)
 
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
@@ -92,6 +96,6 @@ class Recipe(Generic[B]):
         batches: list[B] = made
         return batches
 
-    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Recipe[Any]:
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Stages[Any]:
         """The same chunks, cut into batches by another function."""
         return replace(self, finish=finish)

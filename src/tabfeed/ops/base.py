@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tabfeed.arguments import refuse_unknown
 from tabfeed.errors import NotFittedError, OperatorError
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Inputs:
     groups: tuple[tuple[str, ...], ...]
     training: bool = False
     offset: int = 0
-    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
+    memory: MemoryManager = field(default_factory=MemoryManager, compare=False, repr=False)
 
     @classmethod
     def of(cls, schema: Schema, groups: Iterable[Sequence[str]] | None = None) -> Inputs:

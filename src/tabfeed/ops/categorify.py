@@ -24,7 +24,7 @@ from tabfeed.ops.embedding import embedding_size
 from tabfeed.ops.state.counting import COUNT, Counter, count_values
 from tabfeed.ops.state.encoder import OOV, Encoder, Layout, plain_array, read_vocab, write_vocab
 from tabfeed.ops.state.keys import base_type
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.state.ranking import Cut, Ranked, grow, rank
 from tabfeed.ops.state.vocabulary import Vocabulary
 from tabfeed.ops.types import like
@@ -234,7 +234,7 @@ class Categorify(StatOperator):
         groups = self._groups(inputs)
         found = list(LocalExecutor().map(groups, lambda g: self._rank(g, summary, inputs)))
         self.groups_ = groups
-        self.rest_: dict[str, Stored | None] | None = {}
+        self.rest_: dict[str, SpilledTable | None] | None = {}
         self.vocabularies_ = {
             self._name(g): self._vocabulary(g, r, inputs)
             for g, r in zip(groups, found, strict=True)
@@ -312,7 +312,7 @@ class Categorify(StatOperator):
                 end += grown.size - old.size
         self._check_sizes()
 
-    def _rest(self, group: tuple[str, ...]) -> Stored | None:
+    def _rest(self, group: tuple[str, ...]) -> SpilledTable | None:
         """What was left out of a vocabulary before."""
         if self.rest_ is None and self._cut(group) != Cut():
             raise OperatorError(
@@ -326,7 +326,7 @@ class Categorify(StatOperator):
         for group in self.groups_:
             name, vocabulary = self._name(group), self.vocabularies_[self._name(group)]
             names = [name] if len(vocabulary.dtypes) == 1 else list(group)
-            stored = Stored(vocabulary.path or vocabulary.table)
+            stored = SpilledTable(vocabulary.path or vocabulary.table)
             write_vocab(folder / f"unique.{name}.parquet", stored, [*names, f"{name}_size"])
 
     # -- transforming -------------------------------------------------------------

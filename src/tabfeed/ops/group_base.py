@@ -16,7 +16,7 @@ from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.graph.node import to_polars
 from tabfeed.ops.state.group_stats import GroupStats
 from tabfeed.ops.state.keys import base_type, normalise
-from tabfeed.ops.state.memory import Stored, require_room
+from tabfeed.ops.state.memory import SpilledTable, require_room
 from tabfeed.ops.state.vocabulary import Finder, _CombinationFinder
 
 __all__ = ["GroupLookup", "KeyedOperator"]
@@ -94,7 +94,9 @@ class KeyedOperator(StatOperator):
             old[name] = new.refilled(self.summary_[name], inputs.memory)
         self.learn(self.merge(old, summary), inputs)
 
-    def ready(self, name: str, make: Callable[[Stored], T], inputs: Inputs, kind: str = "") -> T:
+    def ready(
+        self, name: str, make: Callable[[SpilledTable], T], inputs: Inputs, kind: str = ""
+    ) -> T:
         """What look-ups in the table of a group need, made of it at first use and held since."""
         if (name, kind) not in self._ready:
             with _MAKING:

@@ -20,7 +20,7 @@ from tabfeed.ops.group_base import GroupLookup, KeyedOperator
 from tabfeed.ops.rows import as_list
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
 from tabfeed.ops.state.group_stats import ROWS, SUMS, key_names
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["JoinExternal", "JoinGroupby"]
@@ -147,7 +147,7 @@ class _Statistics:
 
     def __init__(
         self,
-        stored: Stored,
+        stored: SpilledTable,
         *,
         keys: list[str],
         made: list[tuple[str, str, int]],
@@ -193,7 +193,7 @@ def _stat_type(stat: str, source: pa.DataType) -> pa.DataType:
 
 
 def _statistic(
-    table: pa.Table, stored: Stored, made: str, stat: str, i: int, dtypes: list[pa.DataType]
+    table: pa.Table, stored: SpilledTable, made: str, stat: str, i: int, dtypes: list[pa.DataType]
 ) -> pa.Array:
     """One statistic of every group, null where the group had no values."""
     if stat == "count":
@@ -221,7 +221,7 @@ def _statistic(
 
 
 def _floats(
-    values: Any, known: Any, made: str, stat: str, target: pa.DataType, stored: Stored, i: int
+    values: Any, known: Any, made: str, stat: str, target: pa.DataType, stored: SpilledTable, i: int
 ) -> pa.Array:
     """Statistics as floats; it is an error if finite values have one that is not finite."""
     with np.errstate(over="ignore"):

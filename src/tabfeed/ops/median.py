@@ -19,7 +19,7 @@ from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
 from tabfeed.ops.numeric import _each, _is_missing, _marks, _with_marks, missing_to_null
 from tabfeed.ops.state.counting import COUNT, KEY, Counter, count_values
 from tabfeed.ops.state.keys import unpack
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Schema
 
@@ -78,7 +78,7 @@ class FillMedian(StatOperator):
     def learn(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Finish, and keep the counts: a median alone cannot be updated."""
         self.finish(summary, inputs)
-        self.counts_: dict[str, Stored] | None = {
+        self.counts_: dict[str, SpilledTable] | None = {
             n: counter.stored() for n, counter in summary.items()
         }
         self.summary_ = True

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.state.counting import Counter, count_values
 from tabfeed.ops.state.keys import base_type, flatten
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.state.moments import collect_moments, merge_moments, spread
 from tabfeed.schema import ColumnSchema
 from tabfeed.schema.dtypes import format_type
@@ -80,7 +80,7 @@ class DataStats(StatOperator):
     def learn(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Finish, and keep the counts."""
         self.finish(summary, inputs)
-        self.counts_: dict[str, Stored] | None = {
+        self.counts_: dict[str, SpilledTable] | None = {
             n: s["values"].stored() for n, s in summary.items()
         }
         self.summary_ = {n: {**s, "values": None} for n, s in summary.items()}

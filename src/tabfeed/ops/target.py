@@ -19,7 +19,7 @@ from tabfeed.ops.graph.node import to_polars
 from tabfeed.ops.group_base import GroupLookup, KeyedOperator
 from tabfeed.ops.rows import as_list
 from tabfeed.ops.state.group_stats import key_names
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.types import float_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
@@ -154,14 +154,14 @@ class TargetEncoding(KeyedOperator):
 
     # -- fitting ------------------------------------------------------------------
 
-    def finish(self, summary: dict[str, Stored], inputs: Inputs) -> None:
+    def finish(self, summary: dict[str, SpilledTable], inputs: Inputs) -> None:
         """The mean of everything; the tables of groups hold the rest."""
         if not self.is_fitted:
             self.targets_ = self.value_columns(inputs)
         self.groups_ = {self.group_name(g): g for g in inputs.groups}
         self.means_ = self._find_means(next(iter(summary.values())))
 
-    def _find_means(self, stored: Stored) -> dict[str, float]:
+    def _find_means(self, stored: SpilledTable) -> dict[str, float]:
         given = self.target_mean
         totals = np.zeros((2, len(self.targets_)))
         for piece in stored.pieces() if stored.num_rows else ():
@@ -232,7 +232,7 @@ class _Sums:
     does not have count nothing.
     """
 
-    def __init__(self, stored: Stored, *, keys: list[str], targets: int, folds: int) -> None:
+    def __init__(self, stored: SpilledTable, *, keys: list[str], targets: int, folds: int) -> None:
         names = [f"{kind}{i}" for i in range(targets) for kind in ("sum", "n")]
         fold = f"k{len(keys)}"
         table = stored.read([n for n in stored.schema.names if n in {*keys, fold, *names}])

@@ -24,7 +24,7 @@ from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.graph.node import Node
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import as_lazy, open_frame
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.workflow import Workflow
 
 __all__ = ["assert_tables_match", "check_op"]
@@ -145,7 +145,7 @@ def _fit_by_hand(case: _Case, *, from_left: bool) -> pa.Table:
     plan = Plan(node, Dataset(case.table).schema)
     op = node.op
     assert isinstance(op, StatOperator)
-    inputs = replace(plan.inputs[node], memory=Memory())
+    inputs = replace(plan.inputs[node], memory=MemoryManager())
     whole = case.table.select(inputs.schema.column_names)
     third = whole.num_rows // 3
     pieces = [whole.slice(0, third), whole.slice(third, third), whole.slice(2 * third)]

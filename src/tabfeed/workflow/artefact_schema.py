@@ -22,7 +22,7 @@ import pyarrow as pa
 from tabfeed import ops
 from tabfeed.errors import ArtefactError
 from tabfeed.ops.base import Operator
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 
 __all__ = [
     "check_body",
@@ -44,7 +44,7 @@ def wrong(at: str, expected: str, got: Any) -> ArtefactError:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, pa.Table | Stored):
+    if isinstance(value, pa.Table | SpilledTable):
         return f"a table of {', '.join(f'{f.name}: {f.type}' for f in value.schema) or 'nothing'}"
     if isinstance(value, dict | list | tuple) and len(value) > 5:
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value):,} entries"
@@ -333,7 +333,7 @@ def _table(columns: Callable[[pa.Schema, str], None], *, on_disk: bool) -> Check
     """A table whose columns fit; one that is looked up whole, or one that may lie on disk."""
 
     def check(value: Any, at: str) -> None:
-        if not isinstance(value, Stored if on_disk else pa.Table):
+        if not isinstance(value, SpilledTable if on_disk else pa.Table):
             raise wrong(at, "a table", value)
         names = value.schema.names
         if len(set(names)) != len(names):

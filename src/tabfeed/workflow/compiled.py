@@ -28,12 +28,12 @@ from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.graph.node import Node, Selection, Structural
 from tabfeed.ops.graph.plan import Plan, kind_of
 from tabfeed.ops.graph.run import Value, as_lazy, as_table, conform, run
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.user_functions import add_note, is_users
 from tabfeed.workflow.casts import cast_numbers, is_number, value_converter
 
-__all__ = ["Inner", "Program"]
+__all__ = ["CompiledGraph", "Inner"]
 
 Row = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Inner(NamedTuple):
     rows: int
 
 
-class Program:
+class CompiledGraph:
     """The part of a plan that computes some nodes.
 
     Parameters
@@ -108,7 +108,7 @@ class Program:
         *,
         offset: int = 0,
         training: bool = False,
-        memory: Memory | None = None,
+        memory: MemoryManager | None = None,
         whole: bool = False,
         inner: Inner | None = None,
     ) -> list[Value]:

@@ -25,12 +25,12 @@ from tabfeed.ops.base import StatOperator
 from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
 from tabfeed.ops.graph.plan import Phase, Plan
 from tabfeed.ops.graph.run import as_lazy, as_table
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.progress import Bar, progress
 from tabfeed.schema.selector import ColumnSelector
 from tabfeed.user_functions import add_note
-from tabfeed.workflow.compiled import Inner, Program
-from tabfeed.workflow.halo import Neighbours, need_neighbours
+from tabfeed.workflow.compiled import CompiledGraph, Inner
+from tabfeed.workflow.halo import Halo, need_halo
 from tabfeed.workflow.merge_groups import Slots
 
 __all__ = [
@@ -43,7 +43,12 @@ _NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM,
 
 
 def fit_graph(
-    output: Node, dataset: Dataset, executor: Executor, memory: Memory, *, update: bool = False
+    output: Node,
+    dataset: Dataset,
+    executor: Executor,
+    memory: MemoryManager,
+    *,
+    update: bool = False,
 ) -> None:
     """Fit every learning operator of a graph."""
     require_files(executor, dataset)
@@ -57,7 +62,13 @@ def fit_graph(
 
 
 def _fit_phase(
-    plan: Plan, phase: Phase, dataset: Dataset, executor: Executor, memory: Memory, *, update: bool
+    plan: Plan,
+    phase: Phase,
+    dataset: Dataset,
+    executor: Executor,
+    memory: MemoryManager,
+    *,
+    update: bool,
 ) -> None:
     partial = _Partial(plan, phase, dataset._on(executor), memory)
     partial.task_memory = task_memory(executor)
@@ -83,17 +94,17 @@ def _fit_phase(
 class _Partial:
     """Summarises a partition for all operators of a phase. Travels to other processes."""
 
-    def __init__(self, plan: Plan, phase: Phase, dataset: Dataset, memory: Memory) -> None:
+    def __init__(self, plan: Plan, phase: Phase, dataset: Dataset, memory: MemoryManager) -> None:
         self.nodes = phase.nodes
         self.plan, self.dataset, self.memory = plan, dataset, memory
         sources = list(dict.fromkeys(s for n in phase.nodes for s in n.sources))
-        self.program = Program(plan, sources)
+        self.program = CompiledGraph(plan, sources)
         self.roomy = memory.limit is None or memory.limit >= _ROOMY
         # Where a file has no dictionary, the reader makes one, and that takes much memory.
         self.dictionary = self.program.dictionary if self.roomy else []
-        self.neighbours: Neighbours | None = None
-        if need_neighbours(self.program, dataset):
-            self.neighbours = Neighbours(dataset, self.program.columns, self.program.reach)
+        self.neighbours: Halo | None = None
+        if need_halo(self.program, dataset):
+            self.neighbours = Halo(dataset, self.program.columns, self.program.reach)
         numbered = any(n.op.uses_row_numbers for n in phase.nodes) or self.program.numbered
         numbered = numbered or self.neighbours is not None
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
@@ -190,7 +201,7 @@ class _Partial:
 
     def __getstate__(self) -> dict[str, Any]:
         """Elsewhere there is no bar, and another amount of memory."""
-        memory = self.memory if self.task_memory is None else Memory(self.task_memory)
+        memory = self.memory if self.task_memory is None else MemoryManager(self.task_memory)
         return {**vars(self), "bar": None, "memory": memory}
 
 
@@ -225,7 +236,7 @@ class _Named:
 
 
 @contextmanager
-def unchanged_on_failure(output: Node, memory: Memory) -> Iterator[None]:
+def unchanged_on_failure(output: Node, memory: MemoryManager) -> Iterator[None]:
     """A fit that fails, or is interrupted, leaves no files, and operators as they were."""
     learners = [
         (n.op, dict(vars(n.op))) for n in iter_nodes(output) if isinstance(n.op, StatOperator)
@@ -240,7 +251,7 @@ def unchanged_on_failure(output: Node, memory: Memory) -> Iterator[None]:
         raise
 
 
-def small_partitions(dataset: Dataset, memory: Memory, executor: Executor) -> Dataset:
+def small_partitions(dataset: Dataset, memory: MemoryManager, executor: Executor) -> Dataset:
     """The data in partitions small enough that those being worked on fit the limit.
 
     A few are in flight at a time, each many times its size while it is counted.
@@ -265,11 +276,11 @@ class _Regrouped(Selection):
 
 
 def shuffled(
-    output: Node, node: Node, dataset: Dataset, memory: Memory, executor: Executor
+    output: Node, node: Node, dataset: Dataset, memory: MemoryManager, executor: Executor
 ) -> tuple[Node, Dataset]:
     """The graph from `node` on, and the data it starts from: regrouped by the node's keys."""
     plan = Plan(Node(Concat(), node.parents), dataset.schema)
-    program = Program(plan)
+    program = CompiledGraph(plan)
     before = dataset.map(
         program,
         schema=plan.output_schema,

@@ -20,14 +20,14 @@ import pyarrow as pa
 from tabfeed.errors import OperatorError
 from tabfeed.io import Dataset
 from tabfeed.io.align import conform
-from tabfeed.workflow.compiled import Inner, Program
+from tabfeed.workflow.compiled import CompiledGraph, Inner
 
-__all__ = ["Neighbours", "WithNeighbours", "need_neighbours"]
+__all__ = ["Halo", "WithHalo", "need_halo"]
 
 _REMEMBERED = 8
 
 
-def need_neighbours(program: Program, dataset: Dataset) -> bool:
+def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:
     """Whether partitions of the dataset cannot be computed each on its own."""
     if program.reach == (0, 0) or dataset.npartitions <= 1:
         return False
@@ -46,7 +46,7 @@ def need_neighbours(program: Program, dataset: Dataset) -> bool:
     return True
 
 
-class Neighbours:
+class Halo:
     """Puts the rows around a partition to it.
 
     Parameters
@@ -111,12 +111,12 @@ class Neighbours:
         return {**vars(self), "_known": OrderedDict()}
 
 
-class WithNeighbours:
+class WithHalo:
     """A program as a numbered function of a partition, which looks beyond it."""
 
-    def __init__(self, program: Program, dataset: Dataset, *, training: bool) -> None:
+    def __init__(self, program: CompiledGraph, dataset: Dataset, *, training: bool) -> None:
         self.program, self.training = program, training
-        self.neighbours = Neighbours(dataset, program.columns, program.reach)
+        self.neighbours = Halo(dataset, program.columns, program.reach)
 
     def __call__(self, table: pa.Table, first: int) -> pa.Table:
         """The result for the partition that starts with row number `first`."""

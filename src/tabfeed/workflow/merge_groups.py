@@ -17,7 +17,7 @@ from tabfeed.ops.group_base import KeyedOperator
 from tabfeed.ops.median import FillMedian
 from tabfeed.ops.state.counting import Counter
 from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 
 __all__ = ["Slots"]
 
@@ -79,7 +79,7 @@ class Slots:
             return list(part.shares(shares))
         return [part, *[None] * (shares - 1)]
 
-    def assemble(self, parts: Iterable[tuple[int, Any]], memory: Memory) -> Pass:
+    def assemble(self, parts: Iterable[tuple[int, Any]], memory: MemoryManager) -> Pass:
         """A pass again, within a limit of memory; what is large is joined as it comes."""
         rows = 0
         found: list[Any] = [None] * len(self._nodes)

@@ -24,7 +24,7 @@ import numpy as np
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, ArtefactError
 from tabfeed.ops.base import Operator
-from tabfeed.ops.graph.node import Asked, Concat, Exclude, Selection, Subset
+from tabfeed.ops.graph.node import Concat, Dependencies, Exclude, Selection, Subset
 from tabfeed.ops.graph.registry import class_name, registered
 from tabfeed.ops.graph.subgraph import Entrance, Loop
 
@@ -37,7 +37,7 @@ _ADVICE = (
 
 # Part of the format: the names stay when the classes move.
 _STRUCTURAL: dict[str, type[Operator]] = {
-    "tabfeed.ops.node:Asked": Asked,
+    "tabfeed.ops.node:Asked": Dependencies,
     "tabfeed.ops.node:Concat": Concat,
     "tabfeed.ops.node:Exclude": Exclude,
     "tabfeed.ops.node:Selection": Selection,

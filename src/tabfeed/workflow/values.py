@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tabfeed.budget import free_memory
 from tabfeed.errors import ArtefactError, SchemaError
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema.dtypes import as_arrow_type, format_type, parse_type
 from tabfeed.schema.selector import ColumnSelector
 from tabfeed.workflow.trust import Trust, import_path
@@ -73,7 +73,7 @@ class Writer:
         (self.folder / name).parent.mkdir(exist_ok=True)
         return name
 
-    def stored(self, value: Stored) -> str:
+    def stored(self, value: SpilledTable) -> str:
         """A table that may lie on disk, as a file of the artefact."""
         name = self._new()
         value.copy_to(self.folder / name)
@@ -108,7 +108,7 @@ _WRITERS: list[tuple[Any, Callable[[Writer, Any, str], Any]]] = [
     (list, lambda w, v, at: [w(x, at) for x in v]),
     (Mapping, lambda w, v, at: w.mapping(v, at)),
     ((pa.Table, Path), lambda w, v, at: {"$table": w.table(v)}),
-    (Stored, lambda w, v, at: {"$stored": w.stored(v)}),
+    (SpilledTable, lambda w, v, at: {"$stored": w.stored(v)}),
     ((pa.Array, pa.ChunkedArray, np.ndarray), lambda w, v, at: {"$array": w.array(v)}),
     (pa.DataType, lambda w, v, at: {"$type": format_type(v)}),
     (ColumnSelector, lambda w, v, at: {"$selector": _selector_to_json(v)}),
@@ -134,16 +134,16 @@ class Reader:
         """A table of the artefact, in memory; its text and offsets are checked as well."""
         path = self.find(name, where)
         with self._opening(path, where):
-            _require_room(Stored(path), path, where)
+            _require_room(SpilledTable(path), path, where)
             table = pq.ParquetFile(path).read()
             table.validate(full=True)
         return table
 
-    def open_stored(self, name: Any, where: str) -> Stored:
+    def open_stored(self, name: Any, where: str) -> SpilledTable:
         """A table of the artefact that stays on disk until it is used."""
         path = self.find(name, where)
         with self._opening(path, where):
-            stored = Stored.untrusted(path)
+            stored = SpilledTable.untrusted(path)
             _ = stored.nbytes
         return stored
 
@@ -170,7 +170,7 @@ class Reader:
         return {k: self(v, f"{where}.{k}") for k, v in value.items()}
 
 
-def _require_room(stored: Stored, path: Path, where: str) -> None:
+def _require_room(stored: SpilledTable, path: Path, where: str) -> None:
     needed, free = stored.nbytes, free_memory()
     if needed > free:
         raise ArtefactError(

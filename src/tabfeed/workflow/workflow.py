@@ -29,10 +29,10 @@ from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import open_frame
 from tabfeed.ops.graph.subgraph import Loop
 from tabfeed.ops.metadata import Subgraph
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
-from tabfeed.workflow.compiled import Program
+from tabfeed.workflow.compiled import CompiledGraph
 from tabfeed.workflow.fit import (
     first_shuffle,
     fit_graph,
@@ -40,7 +40,7 @@ from tabfeed.workflow.fit import (
     small_partitions,
     unchanged_on_failure,
 )
-from tabfeed.workflow.halo import WithNeighbours, need_neighbours
+from tabfeed.workflow.halo import WithHalo, need_halo
 
 __all__ = ["Workflow"]
 
@@ -78,7 +78,7 @@ class Workflow:
             raise ArgumentError("give client= or executor=, not both: a client is one")
         self._chosen = executor if client is None else as_executor(client)
         self._source: Schema | None = None
-        self._program: Program | None = None
+        self._program: CompiledGraph | None = None
         _refuse_shared_operators(self.output_node)
 
     @property
@@ -117,7 +117,7 @@ class Workflow:
         data = _as_dataset(dataset)
         if not update:
             _check_taken(self.output_node, data.schema)
-        memory = Memory(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
+        memory = MemoryManager(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
         who = executor or self.executor
         pieces = small_partitions(data, memory, who)
         with unchanged_on_failure(self.output_node, memory):
@@ -136,7 +136,7 @@ class Workflow:
         self._source = schema.select(n for n in schema.column_names if n in chosen)
         plan = Plan(self.output_node, self._source)
         plan.remember()
-        self._program = Program(plan)
+        self._program = CompiledGraph(plan)
 
     def fit_schema(self, schema: Schema) -> Workflow:
         """Resolve the graph against a schema; enough where no operator learns."""
@@ -198,7 +198,7 @@ class Workflow:
     # -- transforming -------------------------------------------------------------
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledGraph:
         """The runnable form of the fitted graph."""
         if self._program is None:
             self._require_nothing_to_learn()
@@ -264,18 +264,18 @@ class Workflow:
 
     def _transform_dataset(self, dataset: Dataset, *, training: bool) -> Dataset:
         output, data = self.output_node, dataset
-        memory = Memory(parse_bytes(0.5))
+        memory = MemoryManager(parse_bytes(0.5))
         while (node := first_shuffle(output, data)) is not None:
             output, data = shuffled(output, node, data, memory, self.executor)
         if output is self.output_node:
             program = self.program
             program.plan.check_data(data.schema.select(program.columns), program.columns)
         else:
-            program = Program(Plan(output, data.schema))
+            program = CompiledGraph(Plan(output, data.schema))
         fn: Any = partial(program, training=True) if training else program
-        around = need_neighbours(program, data)
+        around = need_halo(program, data)
         if around:
-            fn = WithNeighbours(program, data, training=training)
+            fn = WithHalo(program, data, training=training)
         return data._on(_unless_local(self.executor)).map(
             fn, schema=program.plan.output_schema, columns=program.columns,
             keeps_rows=output.rows is None, dictionary=program.dictionary,

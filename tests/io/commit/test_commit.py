@@ -33,7 +33,7 @@ from tabfeed.io.commit.manifest import (
     read_manifest,
 )
 from tabfeed.io.commit.other_writers import Sign
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.storage.paths import path_of
 
 
 def write(folder: Path | str, files: dict[str, bytes], **options: object) -> None:
@@ -70,7 +70,7 @@ def test_files_appear_at_the_end_with_a_manifest(tmp_path: Path) -> None:
         own = f"{STAGING}/{commit.writer}"
         assert tree(folder).keys() == {f"{own}/a.parquet", f"{own}/k=1/b.parquet"}
     assert tree(folder) == {"a.parquet": b"123", "k=1/b.parquet": b"12"}
-    manifest = read_manifest(place_of(folder))
+    manifest = read_manifest(path_of(folder))
     assert manifest is not None
     assert manifest.files == (
         Entry("a.parquet", 3, 7, "884863d2"),
@@ -84,7 +84,7 @@ def test_the_manifest_lists_files_in_reading_order(tmp_path: Path) -> None:
             with commit.create(name):
                 pass
         commit.order = ["z", "b"]
-    manifest = read_manifest(place_of(tmp_path))
+    manifest = read_manifest(path_of(tmp_path))
     assert manifest is not None
     assert manifest.names == ["z", "b", "a"]
 
@@ -251,7 +251,7 @@ def test_something_in_the_way_is_found_before_the_old_data_go(
     with pytest.raises(WriteError, match=r"in the way of .*Nothing was changed"):
         write(tmp_path, {name: b"new"}, overwrite=True)
     assert tree(tmp_path) == before
-    check_finished(place_of(tmp_path))
+    check_finished(path_of(tmp_path))
 
 
 def test_a_folder_of_old_files_makes_way_for_a_file_of_its_name(tmp_path: Path) -> None:
@@ -264,10 +264,10 @@ def test_a_damaged_manifest_is_refused_and_can_be_replaced(tmp_path: Path) -> No
     write(tmp_path, {"a.parquet": b"old"})
     (tmp_path / MANIFEST).write_text('{"files": 3')
     with pytest.raises(UnfinishedDatasetError, match=f"{MANIFEST} is damaged"):
-        read_manifest(place_of(tmp_path))
+        read_manifest(path_of(tmp_path))
     write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
     assert tree(tmp_path) == {"b.parquet": b"new"}
-    assert read_manifest(place_of(tmp_path)) is not None
+    assert read_manifest(path_of(tmp_path)) is not None
 
 
 # -- when it fails ----------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_the_disk_fills_up_while_a_file_is_written(tmp_path: Path) -> None:
     assert "too large" in out
     assert f"what was in {tmp_path} before is untouched" in out
     assert tree(tmp_path) == {"a.parquet": b"old"}
-    check_finished(place_of(tmp_path))
+    check_finished(path_of(tmp_path))
 
 
 def test_the_disk_fills_up_while_the_journal_is_written(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_the_disk_fills_up_while_the_journal_is_written(tmp_path: Path) -> None:
     assert out.startswith(f"WriteError could not write {tmp_path}: ")
     assert "before is untouched" in out
     assert tree(tmp_path) == {"a.parquet": b"old"}
-    check_finished(place_of(tmp_path))
+    check_finished(path_of(tmp_path))
 
 
 def run_limited(folder: Path, limit: int, body: str) -> str:
@@ -353,9 +353,9 @@ def test_an_error_after_the_journal_tells_the_truth(
             write(tmp_path, {"a.parquet": b"new"}, overwrite=True)
     assert "untouched" not in str(e.value)
     with pytest.raises(UnfinishedDatasetError, match="run the same to_parquet again"):
-        check_finished(place_of(tmp_path))
+        check_finished(path_of(tmp_path))
     write(tmp_path, {"a.parquet": b"new"})  # completes it, without being told to overwrite
-    check_finished(place_of(tmp_path))
+    check_finished(path_of(tmp_path))
     assert tree(tmp_path) == {"a.parquet": b"new"}
 
 
@@ -375,7 +375,7 @@ def test_failing_to_complete_leaves_it_unfinished(tmp_path: Path) -> None:
     with pytest.raises(Boom), Commit(tmp_path):
         raise Boom
     with pytest.raises(UnfinishedDatasetError):
-        check_finished(place_of(tmp_path))
+        check_finished(path_of(tmp_path))
 
 
 def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ def test_a_filesystem_in_memory() -> None:
             raise Boom
         write(url, {"b.parquet": b"new"}, overwrite=True)
         found = {p.removeprefix("/test_commit/x/") for p in memory.find("/test_commit/x")}
-        manifest = read_manifest(place_of(url))
+        manifest = read_manifest(path_of(url))
         assert manifest is not None
         (new,) = manifest.names
         assert new == marked("b.parquet", manifest.writer)
@@ -491,7 +491,7 @@ def below(url: str) -> set[str]:
 
 def names(url: str) -> list[str]:
     """The files that the manifest names."""
-    manifest = read_manifest(place_of(url))
+    manifest = read_manifest(path_of(url))
     assert manifest is not None
     return list(manifest.names)
 

@@ -23,7 +23,7 @@ from tabfeed.io import Dataset
 from tabfeed.io.formats import ipc
 from tabfeed.io.formats.ipc import IpcFile, IpcStream, open_ipc
 from tabfeed.io.inspect import inspect
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tests.io.data_files import check_data_file, locate, rows_of, write
 
 OPTIONS = ReadOptions()
@@ -37,7 +37,7 @@ def save(
     kind: str = "file",
     rows: int = 4,
     compression: str | None = None,
-) -> Location:
+) -> FileRef:
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with KINDS[kind](str(path), table.schema, options=options) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -133,7 +133,7 @@ def test_other_filesystems(tmp_path: Path) -> None:
     save(tmp_path / "a.arrows", TABLE, kind="stream")
     root = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     for name in ("a.arrow", "a.arrows"):
-        location = Location(name, name, root, (tmp_path / name).stat().st_size)
+        location = FileRef(name, name, root, (tmp_path / name).stat().st_size)
         assert open_ipc(location, OPTIONS).read([0, 1, 2], TABLE.column_names).equals(TABLE)
 
 
@@ -197,7 +197,7 @@ def _has_legacy() -> bool:
     return True
 
 
-def _without_markers(location: Location) -> bytes:
+def _without_markers(location: FileRef) -> bytes:
     """The stream as Arrow 0.14 wrote it: each message without its first four bytes."""
     data = Path(location.path).read_bytes()
     with pa.OSFile(location.path) as f:

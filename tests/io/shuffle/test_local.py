@@ -14,7 +14,14 @@ import pytest
 
 from tabfeed.errors import WriteError
 from tabfeed.io.shuffle import local as module
-from tabfeed.io.shuffle.local import Room, draw_keys, read_bucket, scatter, shuffled, sort_rows
+from tabfeed.io.shuffle.local import (
+    SpillBudget,
+    draw_keys,
+    read_bucket,
+    scatter,
+    shuffled,
+    sort_rows,
+)
 
 
 def pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
@@ -41,7 +48,7 @@ def permutation(
         seed=seed,
         stream=stream,
         nbytes=nbytes,
-        room=Room(memory, folder),
+        room=SpillBudget(memory, folder),
     )
     return np.concatenate([t["i"].to_numpy() for t in tables])
 
@@ -116,7 +123,7 @@ def test_every_permutation_is_as_likely(tmp_path: Path) -> None:
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     assert list(shuffled([], seed=0, stream=0, nbytes=0, room=room)) == []
     empty = numbers(0)
     assert (
@@ -132,7 +139,7 @@ def test_all_is_read_before_the_first_row_comes_out(tmp_path: Path) -> None:
             read.append(table.num_rows)
             yield table
 
-    tables = shuffled(watched(), seed=0, stream=0, nbytes=0, room=Room(1 << 20, tmp_path))
+    tables = shuffled(watched(), seed=0, stream=0, nbytes=0, room=SpillBudget(1 << 20, tmp_path))
     next(tables)
     assert sum(read) == 50_000
 
@@ -150,7 +157,7 @@ def test_columns_of_all_kinds_stay_together(tmp_path: Path) -> None:
             ),
         }
     )
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     mixed = pa.concat_tables(
         shuffled(pieces(table, 5000), seed=1, stream=0, nbytes=0, room=room), promote_options="none"
     )
@@ -177,7 +184,7 @@ def test_no_table_held_is_larger_than_the_room_allows(
         return prepare(table)
 
     monkeypatch.setattr(module, "prepare", watched)
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     table = pa.table({"i": np.arange(500_000)})  # 8 MB with its keys
     out = list(shuffled(pieces(table, 20_000), seed=0, stream=0, nbytes=nbytes, room=room))
     assert sum(t.num_rows for t in out) == 500_000
@@ -189,7 +196,7 @@ def test_rows_of_very_different_width(tmp_path: Path) -> None:
     """A few long texts among many short ones: a bucket that holds them is split again."""
     texts = ["x" * (100_000 if i % 1000 == 0 else 4) for i in range(20_000)]
     table = pa.table({"i": np.arange(20_000), "text": texts})
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     out = list(shuffled(pieces(table, 1000), seed=0, stream=0, nbytes=200_000, room=room))
     order = np.concatenate([t["i"].to_numpy() for t in out])
     assert sorted(order.tolist()) == list(range(20_000))
@@ -198,7 +205,7 @@ def test_rows_of_very_different_width(tmp_path: Path) -> None:
 
 
 def test_one_table_larger_than_the_memory_is_dealt_in_slices(tmp_path: Path) -> None:
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     out = list(shuffled([numbers(100_000)], seed=1, stream=0, nbytes=0, room=room))
     order = np.concatenate([t["i"].to_numpy() for t in out])
     assert (order == permutation(100_000, tmp_path, memory=1 << 30)).all()
@@ -210,12 +217,12 @@ def test_peak_memory_of_a_process_stays_near_the_limit(tmp_path: Path) -> None:
         import resource, sys
         from pathlib import Path
         import numpy as np, pyarrow as pa
-        from tabfeed.io.shuffle.local import Room, shuffled
+        from tabfeed.io.shuffle.local import SpillBudget, shuffled
         def tables(count):
             for i in range(count):
                 text = pa.array(np.arange(20_000) + 10**9).cast(pa.string())
                 yield pa.table({"i": np.arange(20_000), "a": text, "b": text, "c": text})
-        room = Room(16 << 20, Path(sys.argv[1]))
+        room = SpillBudget(16 << 20, Path(sys.argv[1]))
         def peak(count):
             mixed = shuffled(tables(count), seed=0, stream=0, nbytes=0, room=room)
             assert sum(t.num_rows for t in mixed) == 20_000 * count
@@ -239,7 +246,7 @@ def test_peak_memory_of_a_process_stays_near_the_limit(tmp_path: Path) -> None:
 
 def test_rows_of_a_bucket_keep_their_order(tmp_path: Path) -> None:
     table = pa.table({"i": np.arange(1000), "k": np.arange(1000) % 7})
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     buckets = scatter(pieces(table, 90), lambda t: t["k"].to_numpy(), 9, room)
     assert [b.rows for b in buckets] == [143] * 6 + [142, 0, 0]
     for number, bucket in enumerate(buckets[:7]):
@@ -251,7 +258,7 @@ def test_a_large_dictionary_is_not_copied_into_every_bucket(tmp_path: Path) -> N
     words = pa.array([f"word number {i}" for i in range(5000)])
     codes = pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000) % 5000), words)
     table = pa.table({"d": codes, "k": np.arange(20_000) % 100})
-    room = Room(1 << 20, tmp_path)
+    room = SpillBudget(1 << 20, tmp_path)
     buckets = scatter(pieces(table, 1000), lambda t: t["k"].to_numpy(), 100, room)
     on_disk = sum(b.path.stat().st_size for b in buckets)
     assert on_disk < 3_000_000  # 700 kB of rows and what batches cost; 200 MB if copied
@@ -263,11 +270,11 @@ def test_a_full_disk_names_the_temporary_file(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         import numpy as np, pyarrow as pa
-        from tabfeed.io.shuffle.local import Room, shuffled
+        from tabfeed.io.shuffle.local import SpillBudget, shuffled
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         tables = [pa.table({"i": np.arange(10_000)})] * 10
-        room = Room(1 << 20, Path(sys.argv[1]))
+        room = SpillBudget(1 << 20, Path(sys.argv[1]))
         try:
             list(shuffled(tables, seed=0, stream=0, nbytes=0, room=room))
         except OSError as e:
@@ -292,5 +299,5 @@ def test_an_error_in_the_source_passes_through(tmp_path: Path) -> None:
         raise FileNotFoundError("the source went away")
 
     with pytest.raises(FileNotFoundError, match="went away") as e:
-        list(shuffled(failing(), seed=0, stream=0, nbytes=0, room=Room(1 << 20, tmp_path)))
+        list(shuffled(failing(), seed=0, stream=0, nbytes=0, room=SpillBudget(1 << 20, tmp_path)))
     assert not isinstance(e.value, WriteError)

@@ -21,8 +21,8 @@ from tabfeed.io.storage import fetch as fetching
 from tabfeed.io.storage import remote
 from tabfeed.io.storage import retry as retrying
 from tabfeed.io.storage.fetch import begin
-from tabfeed.io.storage.file_ref import Location
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.paths import path_of
 from tabfeed.io.storage.ranges import Range
 from tests.faulty_server import FaultyServer
 
@@ -191,9 +191,9 @@ def test_an_object_replaced_after_opening_is_noticed(
 def test_an_object_replaced_after_listing_is_noticed(
     kind: str, server: FaultyServer, folder: Path
 ) -> None:
-    place = place_of(paths_of(kind, server)[1], options_of(kind, server))
+    place = path_of(paths_of(kind, server)[1], options_of(kind, server))
     size = int(place.info().size)
-    listed = Location(place.name, place.path, place.filesystem, size, remote=place.remote)
+    listed = FileRef(place.name, place.path, place.filesystem, size, remote=place.remote)
     write(folder, 1, TABLE.slice(100))
     pq.write_table(TABLE.slice(0, 10), folder / "bucket/part_1.parquet")
     try:
@@ -243,8 +243,8 @@ def test_connections_are_not_exceeded_and_threads_go(
     monkeypatch.setattr(fetching, "_pools", {})
     others = set(threading.enumerate())
     with FaultyServer(folder=folder, latency=0.05) as slow:
-        place = place_of(paths_of("http", slow)[0], {"connections": 2})
-        location = Location(
+        place = path_of(paths_of("http", slow)[0], {"connections": 2})
+        location = FileRef(
             place.name, place.path, place.filesystem, int(place.info().size), remote=place.remote
         ).pinned()
         slow.calm()
@@ -280,8 +280,8 @@ def test_without_a_version_an_object_is_read_all_the_same() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/test_fetch/x", b"0123456789" * 20_000)
     try:
-        place = place_of("memory://test_fetch/x")
-        location = Location(place.name, place.path, place.filesystem, 200_000, remote=place.remote)
+        place = path_of("memory://test_fetch/x")
+        location = FileRef(place.name, place.path, place.filesystem, 200_000, remote=place.remote)
         with location.open() as file:
             assert file.read(4) == b"0123"
             assert file.size() == 200_000

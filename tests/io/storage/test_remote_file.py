@@ -13,8 +13,8 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnreadableFileError
-from tabfeed.io.storage.file_ref import Location
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.paths import path_of
 from tabfeed.io.storage.ranges import Range
 from tests.faulty_server import FaultyServer
 from tests.io.tfrecords import example, frame, ints
@@ -105,9 +105,9 @@ def test_what_is_not_there(server: FaultyServer) -> None:
 # -- the file ---------------------------------------------------------------------------
 
 
-def located(server: FaultyServer) -> Location:
-    place = place_of(f"{server.url}/digits")
-    return Location(place.name, place.path, place.filesystem, 2**20, remote=place.remote).pinned()
+def located(server: FaultyServer) -> FileRef:
+    place = path_of(f"{server.url}/digits")
+    return FileRef(place.name, place.path, place.filesystem, 2**20, remote=place.remote).pinned()
 
 
 def test_announced_ranges_come_in_one_request(server: FaultyServer) -> None:

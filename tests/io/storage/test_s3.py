@@ -26,7 +26,7 @@ from tabfeed.errors import (
 )
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, marked
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.storage.paths import path_of
 from tabfeed.io.storage.s3 import in_arrows_terms
 from tests.faulty_server import FaultyServer
 
@@ -362,10 +362,10 @@ def test_missing_rights_are_an_error_at_once(store: Store, kind: str) -> None:
 
 def test_options_that_arrow_lacks_go_to_s3fs() -> None:
     names = {"key": "k", "secret": "s", "endpoint_url": "http://localhost:1"}
-    assert place_of("s3://b/a", names).filesystem.type_name == "py::s3"
-    other = place_of("s3://b/a", {**names, "requester_pays": True})
+    assert path_of("s3://b/a", names).filesystem.type_name == "py::s3"
+    other = path_of("s3://b/a", {**names, "requester_pays": True})
     assert other.filesystem.type_name == "py::py::fsspec+('s3', 's3a')"
-    assert other.name == place_of("s3://b/a", names).name == "s3://b/a"
+    assert other.name == path_of("s3://b/a", names).name == "s3://b/a"
     assert in_arrows_terms({"key": "k"}) is None  # half a credential
     assert in_arrows_terms({"anon": True, "use_ssl": False}) == {
         "anonymous": True,
@@ -376,4 +376,4 @@ def test_options_that_arrow_lacks_go_to_s3fs() -> None:
 @pytest.mark.parametrize("bad", [{"connections": 0}, {"deadline": 0}, {"connections": True}])
 def test_our_own_options_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"{next(iter(bad))} is"):
-        place_of("memory://x", bad)
+        path_of("memory://x", bad)

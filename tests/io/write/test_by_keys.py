@@ -94,7 +94,9 @@ def test_the_grouping_does_not_depend_on_memory_or_partitions() -> None:
 def test_more_partitions_than_files_may_be_open(
     monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
-    monkeypatch.setattr(local.Room, "__init__", limited(local.Room.__init__, buckets=5))
+    monkeypatch.setattr(
+        local.SpillBudget, "__init__", limited(local.SpillBudget.__init__, buckets=5)
+    )
     ds = Dataset({"k": range(3000), "i": range(3000)}, npartitions=3)
     grouped = ds.shuffle_by_keys("k", npartitions=60)
     assert grouped.npartitions == 60

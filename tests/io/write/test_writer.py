@@ -30,7 +30,7 @@ from tabfeed.errors import (
 )
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.commit.manifest import STAGING
-from tabfeed.io.shuffle.local import Room
+from tabfeed.io.shuffle.local import SpillBudget
 from tabfeed.io.write.writer import estimate
 
 ROWS = 1000
@@ -440,20 +440,20 @@ def test_row_groups_take_a_sixteenth_of_the_limit(tmp_path: Path, shuffle: str |
 def test_shuffles_at_once_share_memory_and_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rooms: list[Room] = []
+    rooms: list[SpillBudget] = []
 
-    class Seen(Room):
+    class Seen(SpillBudget):
         def __post_init__(self) -> None:
             super().__post_init__()
             rooms.append(self)
 
     ds = Dataset({"i": np.arange(40)}).to_parquet(tmp_path / "in", output_files=4)
-    monkeypatch.setattr("tabfeed.io.write.writer.Room", Seen)
+    monkeypatch.setattr("tabfeed.io.write.writer.SpillBudget", Seen)
     executor = LocalExecutor(threads=4)
     ds.to_parquet(tmp_path / "o", shuffle="PER_WORKER", memory_limit="64MB", executor=executor)
     assert len(rooms) == 4
     assert sum(r.memory for r in rooms) == 64_000_000
-    assert sum(r.buckets for r in rooms) == Room.buckets
+    assert sum(r.buckets for r in rooms) == SpillBudget.buckets
 
 
 @pytest.mark.parametrize("parts", [1, 2, 6])

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.plan.order import ChunkPlan, Strip
+from tabfeed.loader.plan.order import ChunkPlan, CopyRun
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
-from tabfeed.loader.read.blocks import Lot
+from tabfeed.loader.read.blocks import Block
 
 LAYOUT = Layout(
     groups=(
@@ -27,7 +27,7 @@ LAYOUT = Layout(
 def lot(first, last, dtype=np.int32):
     n = np.arange(first, last)
     lengths = n % 3
-    return Lot(
+    return Block(
         len(n),
         {"i": np.stack([n, n * 10]).astype(dtype), "f": n[None].astype(np.float32)},
         {"v": np.stack([n, -n], axis=1).astype(np.int16)},
@@ -38,7 +38,7 @@ def lot(first, last, dtype=np.int32):
 
 def run(number, start, stop, place):
     width = stop - start
-    return Strip(number, start, width, 1, width, place, width)
+    return CopyRun(number, start, width, 1, width, place, width)
 
 
 def check(chunk, order, dtype=np.int64):
@@ -56,7 +56,7 @@ def check(chunk, order, dtype=np.int64):
 
 def test_strips_of_two_streams_are_spaced():
     """Batches of three: two rows of the first lot, then one of the second."""
-    strips = (Strip(0, 0, 2, 2, 2, 0, 3), Strip(1, 1, 1, 2, 1, 2, 3))
+    strips = (CopyRun(0, 0, 2, 2, 2, 0, 3), CopyRun(1, 1, 1, 2, 1, 2, 3))
     plan = ChunkPlan(0, strips, np.array([0, 3, 6]))
     (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 5), 1: lot(5, 9)})
     check(chunk, [0, 1, 6, 2, 3, 7])
@@ -64,7 +64,7 @@ def test_strips_of_two_streams_are_spaced():
 
 def test_a_rank_takes_its_share_of_each_step():
     """Of three rows a step, the second."""
-    plan = ChunkPlan(0, (Strip(0, 1, 3, 3, 1, 0, 1),), np.array([0, 1, 2, 3]))
+    plan = ChunkPlan(0, (CopyRun(0, 1, 3, 3, 1, 0, 1),), np.array([0, 1, 2, 3]))
     (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 9)})
     check(chunk, [1, 4, 7])
     (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 9, np.int64)})
@@ -88,7 +88,7 @@ def test_matrices_are_columns_by_rows():
 
 def test_batches_within_a_lot_of_their_dtypes_are_views():
     lots = {0: lot(0, 5, np.int64), 1: lot(5, 9, np.int64)}
-    strips = (run(0, 1, 5, 0), Strip(1, 0, 2, 2, 2, 4, 2))
+    strips = (run(0, 1, 5, 0), CopyRun(1, 0, 2, 2, 2, 4, 2))
     plan = ChunkPlan(0, strips, np.array([0, 2, 4, 6, 8]))
     first, second = ChunkMaker(LAYOUT).make(plan, lots)
     check(first, range(1, 5))

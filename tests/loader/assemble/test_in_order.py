@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.assemble.in_order import InOrderLots, LaidLot, can_lay, rows_follow
-from tabfeed.loader.build import Steps, build_feed
+from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, can_lay, rows_follow
+from tabfeed.loader.build import Steps, build_pipeline
 from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.blocks import BlockReader
 from tests.bit_rot import rot
 
 LAYOUT = Layout(
@@ -69,9 +69,9 @@ class Numbers:
 def chunks_of_pass(plan, rank, first=0):
     """The chunks of a pass, as a recipe would make them, and the rows of each."""
     parts = Numbers(plan.sizes)
-    reader, place, epoch = LotReader(parts, LAYOUT, {}), Place(rank, plan.ranks), plan.epoch(0)
-    lots, maker = InOrderLots(reader, parts, epoch, place, first), ChunkMaker(LAYOUT)
-    held: dict[int, LaidLot] = {}
+    reader, place, epoch = BlockReader(parts, LAYOUT, {}), Shard(rank, plan.ranks), plan.epoch(0)
+    lots, maker = InOrderBlocks(reader, parts, epoch, place, first), ChunkMaker(LAYOUT)
+    held: dict[int, HostBlock] = {}
     for number in range(first, plan.chunks):
         wanted = epoch.chunk(number, *place)
         for strip in wanted.strips:
@@ -88,7 +88,7 @@ def chunks_of_pass(plan, rank, first=0):
 def test_the_rows_of_every_chunk_are_those_of_the_plan(plan, data):
     first = data.draw(st.integers(0, plan.chunks - 1)) if plan.chunks else 0
     for rank in range(plan.ranks):
-        place = Place(rank, plan.ranks)
+        place = Shard(rank, plan.ranks)
         assert rows_follow(plan, place)
         epoch = plan.epoch(0)
         for number, chunk in chunks_of_pass(plan, rank, first):
@@ -131,8 +131,8 @@ def test_the_chunks_of_a_lot(plan):
 )
 def test_where_rows_do_not_follow_each_other(changes, world):
     plan = Plan((10, 10), batch=6, shuffle=False)
-    assert rows_follow(plan, Place(0, 1))
-    assert not rows_follow(replace(plan, **changes), Place(0, world))
+    assert rows_follow(plan, Shard(0, 1))
+    assert not rows_follow(replace(plan, **changes), Shard(0, world))
 
 
 def test_whether_lots_may_lie_in_trays():
@@ -179,11 +179,11 @@ def cut(chunk):
     ]
 
 
-def feed_of(dataset, layout=LAYOUT, steps=None, plan=None, **options):
+def pipeline_of(dataset, layout=LAYOUT, steps=None, plan=None, **options):
     """A feed that reads in order, with some of its plan changed."""
-    made = build_feed(dataset, layout, LoaderOptions(**options), cut, steps or Steps())
+    made = build_pipeline(dataset, layout, LoaderOptions(**options), cut, steps or Steps())
     assert made.recipe.in_order
-    return Feed(made.recipe, replace(made.plan, **(plan or {})), made.options)
+    return Pipeline(made.recipe, replace(made.plan, **(plan or {})), made.options)
 
 
 def kept(batches):
@@ -203,14 +203,14 @@ def same(one, other):
 @pytest.mark.parametrize("options", [{}, {"cache": "memory"}, {"threads": 1}, {"drop_last": True}])
 def test_the_same_as_by_way_of_lots(dataset, batch, options):
     options = options | {"batch_size": batch, "plan": {"chunk": 3, "lot": 300}}
-    feed, other = feed_of(dataset, **options), feed_of(dataset, **options)
+    feed, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
     other.recipe = replace(other.recipe, in_order=False)
     same(kept(feed), kept(other))
     same(kept(feed), kept(other))  # again, with the memory of the first
 
 
 def test_many_threads_and_small_lots_meet_in_chunks(dataset):
-    feed = feed_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
+    feed = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
     for _ in range(5):
         rows = np.concatenate([batch["cats"][1] for batch in feed])
         np.testing.assert_array_equal(rows, np.arange(3000))
@@ -220,20 +220,20 @@ def test_through_a_transform_that_changes_types(dataset):
     def double(table):
         return table.set_column(0, "a", pa.array(np.asarray(table["a"]) * 2.0))
 
-    feed = feed_of(dataset, batch_size=500, steps=Steps((double,)))
+    feed = pipeline_of(dataset, batch_size=500, steps=Steps((double,)))
     rows = np.concatenate([batch["cats"][1] for batch in feed])
     np.testing.assert_array_equal(rows, np.arange(0, 6000, 2))
 
 
 def test_it_goes_on_at_any_step(dataset):
-    feed = feed_of(dataset, batch_size=256, plan={"chunk": 2})
+    feed = pipeline_of(dataset, batch_size=256, plan={"chunk": 2})
     whole = kept(feed)
     for step in range(len(whole)):
         same(kept(feed.seek(step)), whole[step:])
 
 
 def test_memory_goes_back_when_no_batch_looks_at_it(dataset):
-    feed = feed_of(dataset, batch_size=256, threads=1)
+    feed = pipeline_of(dataset, batch_size=256, threads=1)
     pool = feed.recipe.reader.pool
     batch = next(iter(feed))
     values = batch["cats"].copy()
@@ -256,7 +256,7 @@ def test_a_null_among_integers_is_told_with_its_place(dataset):
         matrices=True,
     )
     with pytest.raises(LoaderError, match=r"row group 1\): column 'gap' has 1 nulls"):
-        list(feed_of(dataset, layout, batch_size=300))
+        list(pipeline_of(dataset, layout, batch_size=300))
 
 
 def test_a_damaged_row_group_is_named(dataset, tmp_path):
@@ -268,10 +268,10 @@ def test_a_damaged_row_group_is_named(dataset, tmp_path):
     damaged[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
     rot(path, damaged)
     with pytest.raises(BadFileError, match="row group 3, column 'x' is damaged"):
-        list(feed_of(dataset, batch_size=300))
+        list(pipeline_of(dataset, batch_size=300))
 
 
 def test_columns_of_several_dtypes_share_a_matrix(dataset):
-    (batch,) = feed_of(dataset, batch_size=3000)
+    (batch,) = pipeline_of(dataset, batch_size=3000)
     assert batch["cats"].dtype == np.int64
     assert batch["cats"][:, -1].tolist() == [29_990, 2_999]

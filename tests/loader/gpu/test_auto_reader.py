@@ -20,10 +20,10 @@ from tabfeed.errors import MissingExtraError
 from tabfeed.loader.gpu import auto_choice, auto_reader, delivery, memory_plan
 from tabfeed.loader.gpu import build as gpu
 from tabfeed.loader.gpu.auto_choice import ARROW, GPU, Choice, Stretch
-from tabfeed.loader.gpu.auto_reader import AutoFeed
+from tabfeed.loader.gpu.auto_reader import AutoPipeline
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.torch import Loader
 from tests.loader.pretend import Event, pretend_gpu
 
@@ -78,7 +78,7 @@ SCRIPT = Script()
 def script(monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     vars(SCRIPT).update(vars(Script()))
-    monkeypatch.setattr(gpu, "CudfLotReader", Disguised)
+    monkeypatch.setattr(gpu, "CudfBlockReader", Disguised)
     monkeypatch.setattr(gpu, "find_spec", lambda name: name)
     monkeypatch.setattr(gpu, "why_not_cudf", lambda *_: None)
     monkeypatch.setattr(auto_choice, "_CHUNKS", 2)
@@ -114,9 +114,9 @@ def auto(dataset):
     """A loader with small chunks, so that there are enough of them."""
     loader = plain(dataset)
     feed = loader.feed
-    small = Feed(feed.recipe, replace(feed.plan, chunk=1), feed.options)
+    small = Pipeline(feed.recipe, replace(feed.plan, chunk=1), feed.options)
     loader.feed = on_gpu(small, torch.device("cpu"), GpuOptions("auto"))
-    assert isinstance(loader.feed, AutoFeed)
+    assert isinstance(loader.feed, AutoPipeline)
     return loader
 
 
@@ -191,7 +191,7 @@ def test_a_trial_that_cannot_begin(script, dataset, monkeypatch):
     def missing(*_):
         raise MissingExtraError("gpu", "reading Parquet on the GPU")
 
-    monkeypatch.setattr(gpu, "CudfLotReader", missing)
+    monkeypatch.setattr(gpu, "CudfBlockReader", missing)
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
     assert same(take(iter(loader), 313), plain(dataset))
@@ -274,7 +274,7 @@ def test_an_early_end_on_trial(script, dataset):
 def test_a_copy_for_another_process_is_of_the_cpu(script, dataset):
     mapped = auto(dataset).map(_twice)
     copied = pickle.loads(pickle.dumps(mapped.feed))
-    assert type(copied) is Feed and type(copied.recipe) is type(plain(dataset).feed.recipe)
+    assert type(copied) is Pipeline and type(copied.recipe) is type(plain(dataset).feed.recipe)
     assert same([(x, y / 2) for x, y in copied], plain(dataset))
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypa
     loader = plain(dataset)
     assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
     loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("auto"))
-    assert not isinstance(loader.feed, AutoFeed)
+    assert not isinstance(loader.feed, AutoPipeline)
     assert loader.reader_choice == (
         "Arrow: what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     )

@@ -15,7 +15,7 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu import batch_ops
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
 from tabfeed.loader.torch import Loader
@@ -206,7 +206,7 @@ def test_a_loader_with_operators_makes_its_batches_there(dataset, form, shuffle,
 
     plain, walked = make(), make()
     walked.feed = on_gpu(walked.feed, CPU, GpuOptions("arrow"))
-    assert isinstance(walked.feed.recipe, GpuRecipe) and walked.feed.recipe.ops
+    assert isinstance(walked.feed.recipe, GpuStages) and walked.feed.recipe.ops
     for (a, ya), (b, yb) in zip(plain, walked, strict=True):
         assert a.keys() == b.keys() and torch.equal(ya, yb)
         for name in a:
@@ -221,4 +221,4 @@ def test_with_a_table_larger_than_the_memory_batches_are_copied(dataset, monkeyp
     op = EmbeddingOperator(np.zeros((10**6, 30), np.float32), "k")
     loader = Loader(dataset, 64, targets=["y"], transforms=[op], device="cpu")
     copied = on_gpu(loader.feed, CPU, GpuOptions("arrow"))
-    assert not isinstance(copied.recipe, GpuRecipe) and copied.recipe.ops == (op,)
+    assert not isinstance(copied.recipe, GpuStages) and copied.recipe.ops == (op,)

@@ -19,7 +19,7 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
 from tabfeed.loader.gpu import build, devices, staging_plan
 from tabfeed.loader.gpu.build import memory_for, on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import (
     check_device,
     choose_device,
@@ -27,10 +27,10 @@ from tabfeed.loader.gpu.devices import (
     on_device,
     why_not_driver,
 )
-from tabfeed.loader.gpu.parquet.cudf_blocks import CudfLotReader, why_not_cudf
-from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
-from tabfeed.loader.gpu.staging import GpuLot, GpuLotReader, bring
-from tabfeed.loader.gpu.staging_plan import DeskPlan
+from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
+from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
+from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tests.loader.pretend import pretend_gpu
@@ -131,7 +131,7 @@ def test_less_free_memory_means_smaller_chunks_and_the_same_batches(loader, monk
     wide = on_gpu(loader.feed, cpu, GpuOptions("arrow"))
     pretend_gpu(monkeypatch, free=10**6)
     tight = on_gpu(loader.feed, cpu, GpuOptions("arrow"))
-    assert isinstance(wide.recipe, GpuRecipe) and isinstance(tight.recipe, GpuRecipe)
+    assert isinstance(wide.recipe, GpuStages) and isinstance(tight.recipe, GpuStages)
     assert tight.plan.chunk < wide.plan.chunk
     for one, other in zip(wide, tight, strict=True):
         assert torch.equal(one[0], other[0])
@@ -191,10 +191,10 @@ def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, packed):
     current, seen = Current(monkeypatch), []
     monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: seen.append(current.number))
     monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: seen.append(-current.number))
-    plan = DeskPlan(1000, 2, 1, 1, packed=packed)
+    plan = StagingPlan(1000, 2, 1, 1, packed=packed)
     reader = plan.reader(None, (), torch.device("cuda:3"))
     arrow = reader.arrow if packed else reader
-    assert type(reader) is (PackedLotReader if packed else GpuLotReader)
+    assert type(reader) is (EncodedBlockReader if packed else GpuBlockReader)
     assert arrow.device == torch.device("cuda:3")
     thread = Thread(target=arrow.desks.take)
     thread.start()
@@ -204,19 +204,19 @@ def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, packed):
     assert seen == [3, -3]
 
 
-@pytest.mark.parametrize("kind", [GpuLotReader, PackedLotReader])
+@pytest.mark.parametrize("kind", [GpuBlockReader, EncodedBlockReader])
 def test_threads_read_with_the_gpu_of_the_loader_as_theirs(monkeypatch, kind):
     current, seen = Current(monkeypatch), []
     monkeypatch.setattr(kind, "_read", lambda self, epoch, n: seen.append((n, current.number)))
-    reader = GpuLotReader(None, (), None, device=torch.device("cuda:1"))
-    reader = reader if kind is GpuLotReader else PackedLotReader(reader)
+    reader = GpuBlockReader(None, (), None, device=torch.device("cuda:1"))
+    reader = reader if kind is GpuBlockReader else EncodedBlockReader(reader)
     reader.read(None, [5, 6])
     assert seen == [(5, 1), (6, 1)] and current.number == 0
 
 
 def test_lots_are_brought_with_it_as_the_current_one(monkeypatch):
     current, seen = Current(monkeypatch), []
-    lot = GpuLot(1, packed="bytes")
+    lot = GpuBlock(1, packed="bytes")
 
     def unpack(lots):
         seen.append(current.number)
@@ -231,7 +231,7 @@ def test_pylibcudf_reads_with_it_as_the_current_one(monkeypatch):
     slabs = SimpleNamespace(device=torch.device("cuda:1"))
     arrow = SimpleNamespace(read=lambda epoch, numbers: seen.append(current.number) or [])
     epoch = SimpleNamespace(partitions=lambda number: [])
-    reader = CudfLotReader(arrow, slabs, 100, 2)
+    reader = CudfBlockReader(arrow, slabs, 100, 2)
     monkeypatch.setattr(reader, "_read", lambda epoch, n: seen.append(current.number) or ["lot"])
     assert reader.read(epoch, [5]) == ["lot"]
     assert seen == [1, 1] and current.number == 0

@@ -16,8 +16,8 @@ from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader import Padding
 from tabfeed.loader.gpu import build
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe, StreamRecipe
-from tabfeed.loader.gpu.host_fallback import copied_feed
+from tabfeed.loader.gpu.delivery import GpuStages, StreamStages
+from tabfeed.loader.gpu.host_fallback import fallback_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.loader.pretend import Stream, pretend_gpu
@@ -46,7 +46,7 @@ def same(one, other):
 @pytest.mark.parametrize("memory", [3 * 64 * ROW, 5_000, 20_000, 300_000, 10**8])
 def test_it_keeps_within_memory(memory):
     plain = loader()
-    made = copied_feed(plain.feed, CPU, memory, ROW)
+    made = fallback_pipeline(plain.feed, CPU, memory, ROW)
     chunk = made.plan.chunk * 64 * ROW
     # Those ahead, that of which the model has a batch, and the one before it.
     assert (made.options.ahead + 2) * chunk <= memory
@@ -57,16 +57,16 @@ def test_it_keeps_within_memory(memory):
 def test_the_model_waits_for_the_copy_and_for_nothing_else(monkeypatch):
     waited = []
     monkeypatch.setattr(Stream, "wait_event", lambda stream, event: waited.append(event))
-    made = copied_feed(loader().feed, CPU, 20_000, ROW)
-    assert isinstance(made.recipe, StreamRecipe) and not isinstance(made.recipe, GpuRecipe)
+    made = fallback_pipeline(loader().feed, CPU, 20_000, ROW)
+    assert isinstance(made.recipe, StreamStages) and not isinstance(made.recipe, GpuStages)
     assert len(list(made)) == len(made)
     assert len(waited) == made.plan.chunks
 
 
 def test_in_another_process_batches_stay_on_the_cpu():
-    made = copied_feed(loader().feed, CPU, 20_000, ROW)
+    made = fallback_pipeline(loader().feed, CPU, 20_000, ROW)
     again = pickle.loads(pickle.dumps(made))
-    assert not isinstance(again.recipe, StreamRecipe)
+    assert not isinstance(again.recipe, StreamStages)
     assert same(loader(), again)
 
 
@@ -85,9 +85,9 @@ def test_less_memory_than_the_driver_says(monkeypatch, reader):
     def none_left(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(build, "Slabs", none_left)
+    monkeypatch.setattr(build, "DeviceBuffers", none_left)
     made = on_gpu(loader().feed, CPU, GpuOptions(reader))
-    assert not isinstance(made.recipe, GpuRecipe)
+    assert not isinstance(made.recipe, GpuStages)
     assert "batches are made in the computer's memory, and copied" in made.reader_choice
     assert same(loader(), made)
 

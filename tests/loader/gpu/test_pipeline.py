@@ -20,12 +20,12 @@ from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.gpu import buffers, build, memory_plan
 from tabfeed.loader.gpu import gather as gpu_chunks
-from tabfeed.loader.gpu.auto_reader import AutoFeed
+from tabfeed.loader.gpu.auto_reader import AutoPipeline
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe, Turn
-from tabfeed.loader.gpu.pipeline import GpuFeed
+from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
+from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read import staging
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.loader.pretend import Event, pretend_gpu
@@ -65,9 +65,9 @@ def tuples(dataset, **options):
 
 def walked(loader, reader="arrow"):
     feed = loader.feed
-    small = Feed(feed.recipe, replace(feed.plan, chunk=1), feed.options)
+    small = Pipeline(feed.recipe, replace(feed.plan, chunk=1), feed.options)
     loader.feed = on_gpu(small, torch.device("cpu"), GpuOptions(reader))
-    assert isinstance(loader.feed, GpuFeed) and isinstance(loader.feed.recipe, GpuRecipe)
+    assert isinstance(loader.feed, GpuPipeline) and isinstance(loader.feed.recipe, GpuStages)
     return loader
 
 
@@ -146,7 +146,7 @@ def test_with_auto_as_well(dataset, monkeypatch):
     monkeypatch.setattr("tabfeed.loader.gpu.auto_reader.timed_event", lambda stream: Never())
     monkeypatch.setattr("tabfeed.loader.gpu.delivery.timed_event", lambda stream: Never())
     plain, loader = tuples(dataset), walked(tuples(dataset), "auto")
-    assert isinstance(loader.feed, AutoFeed)
+    assert isinstance(loader.feed, AutoPipeline)
     fail_in(monkeypatch, TRAINING)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
         assert same(plain, loader)
@@ -203,7 +203,7 @@ def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
     assert same(plain, found[0]) and same(plain, found[1])
     assert other._recipe is loader.feed.recipe
     for batches in (one, other):
-        assert not isinstance(batches._recipe, GpuRecipe)
+        assert not isinstance(batches._recipe, GpuStages)
 
 
 # -- several passes at a time: the memory is enough for one ---------------------------------
@@ -228,8 +228,8 @@ def test_a_pass_that_lies_open_goes_on_in_the_computers_memory(many, begun):
     loader.set_epoch(0)
     assert same(plain, loader), "the new one has the memory"
     assert same(plain, before + list(old)), "and the old one goes on"
-    assert not isinstance(old._recipe, GpuRecipe)
-    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert not isinstance(old._recipe, GpuStages)
+    assert isinstance(loader.feed.recipe, GpuStages)
 
 
 def test_passes_in_turns(many):
@@ -264,7 +264,7 @@ def test_single_batches_do_not_take_memory_from_a_pass(many):
     assert same(plain, found)
     loader.feed.set_epoch(0)
     walk = loader.feed.seek(3)
-    assert isinstance(walk._recipe, GpuRecipe), "without a pass they may have it"
+    assert isinstance(walk._recipe, GpuStages), "without a pass they may have it"
     assert same(plain[3:5], [next(walk), next(walk)])
     loader.feed.set_epoch(0)
     assert same(plain, loader)
@@ -433,7 +433,7 @@ def test_a_state_of_other_ranks_and_streams(tmp_path, monkeypatch, reader, saved
     left = iter(loader)
     loader.load_state_dict(state)
     assert slabs() is None, "there is other memory now"
-    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuStages)
     for _ in range(2):
         assert same(plain, loader)
     left.load_state_dict(state)  # of a pass that had the memory
@@ -480,7 +480,7 @@ def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
     real = finish.__call__
 
     def failing(self, chunk):
-        if not isinstance(loader.feed.recipe, GpuRecipe):
+        if not isinstance(loader.feed.recipe, GpuStages):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, chunk)
 
@@ -494,7 +494,7 @@ def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
-    assert type(copied) is Feed and not isinstance(copied.recipe, GpuRecipe)
+    assert type(copied) is Pipeline and not isinstance(copied.recipe, GpuStages)
     assert same(copied, tuples(dataset))
 
 
@@ -525,7 +525,7 @@ def test_a_pass_that_is_closed_gives_up_nothing(many):
     with pytest.raises(StopIteration):
         for _ in range(len(loader)):
             next(old)
-    assert isinstance(loader.feed.recipe, GpuRecipe)
+    assert isinstance(loader.feed.recipe, GpuStages)
     assert len(list(new)) == len(loader)
 
 
@@ -554,10 +554,10 @@ def test_lots_that_were_being_read_are_not_kept(many, monkeypatch):
 
 
 def test_the_collector_may_end_a_pass_while_another_takes_its_turn():
-    turn, ended = Turn(), []
+    turn, ended = DeviceLease(), []
 
     class Pass:
-        def step_aside(self, turn):
+        def evict(self, turn):
             turn.give_back(self)
             ended.append(self)
 

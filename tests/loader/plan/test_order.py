@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.plan.order import LAST, Plan, Strip
+from tabfeed.loader.plan.order import LAST, CopyRun, Plan
 
 SIZES = st.lists(st.integers(0, 23), min_size=1, max_size=9).filter(lambda s: sum(s) > 0)
 
@@ -154,8 +154,8 @@ def test_in_order_one_process_reads_the_files_as_they_are():
     assert [r for b in batches(plan) for r in b] == everything(plan)
     assert plan.epoch(0).permutation(0) is None
     assert plan.epoch(0).chunk(1).strips == (
-        Strip(lot=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
-        Strip(lot=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
+        CopyRun(lot=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
+        CopyRun(lot=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
     )
 
 

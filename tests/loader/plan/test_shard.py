@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.plan.shard import find_place
+from tabfeed.loader.plan.shard import find_shard
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from tabfeed.loader.plan.shard import find_place
     ],
 )
 def test_from_the_environment(environment, expected):
-    assert find_place(None, None, environment) == expected
+    assert find_shard(None, None, environment) == expected
 
 
 def test_arguments_win():
-    assert find_place(0, 2, {"RANK": "2", "WORLD_SIZE": "3"}) == (0, 2)
+    assert find_shard(0, 2, {"RANK": "2", "WORLD_SIZE": "3"}) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_arguments_win():
 )
 def test_what_does_not_fit_is_refused(rank, world, message):
     with pytest.raises(ArgumentError, match=message):
-        find_place(rank, world)
+        find_shard(rank, world)
 
 
 def test_a_process_group_of_torch_is_asked_where_the_environment_is_silent(monkeypatch):
@@ -47,5 +47,5 @@ def test_a_process_group_of_torch_is_asked_where_the_environment_is_silent(monke
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_rank", lambda: 3)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 5)
-    assert find_place(None, None, {"WORLD_SIZE": "5", "LOCAL_RANK": "3"}) == (3, 5)
-    assert find_place(None, None, {"RANK": "0", "WORLD_SIZE": "2"}) == (0, 2)
+    assert find_shard(None, None, {"WORLD_SIZE": "5", "LOCAL_RANK": "3"}) == (3, 5)
+    assert find_shard(None, None, {"RANK": "0", "WORLD_SIZE": "2"}) == (0, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.read.arrow_columns import Part
-from tabfeed.loader.read.block_window import Ahead, SharedLots
+from tabfeed.loader.read.block_window import Ahead, BlockWindow
 
 
 class Slow:
@@ -31,7 +31,7 @@ class Slow:
 
 def test_threads_that_need_the_same_lots_read_each_once():
     reader = Slow()
-    lots = SharedLots(reader.read_all, dict.fromkeys(range(6), 9))
+    lots = BlockWindow(reader.read_all, dict.fromkeys(range(6), 9))
     got = []
     threads = [
         threading.Thread(target=lambda: got.append(lots.get([0, 1, 2, 3, 4, 5]))) for _ in range(4)
@@ -47,7 +47,7 @@ def test_threads_that_need_the_same_lots_read_each_once():
 
 
 def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
-    lots = SharedLots(Slow().read_all, {0: 0, 1: 1, 2: 5})
+    lots = BlockWindow(Slow().read_all, {0: 0, 1: 1, 2: 5})
     lots.get([0, 1, 2])
     lots.done(1)
     assert set(lots._lots) == {0, 1, 2}  # chunk 0 may still need them
@@ -57,7 +57,7 @@ def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
 
 def test_a_lot_needed_again_is_read_again():
     reader = Slow()
-    lots = SharedLots(reader.read_all, {0: 0})
+    lots = BlockWindow(reader.read_all, {0: 0})
     lots.get([0])
     lots.done(0)
     lots.get([0])
@@ -65,14 +65,14 @@ def test_a_lot_needed_again_is_read_again():
 
 
 def test_an_error_reaches_all_who_ask():
-    lots = SharedLots(Slow(fail=[1]).read_all, {0: 0, 1: 0})
+    lots = BlockWindow(Slow(fail=[1]).read_all, {0: 0, 1: 0})
     for _ in range(2):
         with pytest.raises(OSError, match="part 1"):
             lots.get([0, 1])
 
 
 def test_after_close_nothing_is_read():
-    lots = SharedLots(Slow().read_all, {})
+    lots = BlockWindow(Slow().read_all, {})
     lots.close()
     with pytest.raises(LoaderError, match="closed"):
         lots.get([0])
@@ -89,7 +89,7 @@ def test_a_thread_that_would_wait_reads_what_is_needed_next():
             return super().read(number)
 
     reader = Held()
-    lots = SharedLots(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4})
+    lots = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4})
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lots.get, [0])
         assert begun.wait(10)
@@ -105,7 +105,7 @@ def test_a_thread_that_would_wait_reads_what_is_needed_next():
 
 def test_as_many_lots_are_read_ahead_as_allowed():
     reader = Slow()
-    lots = SharedLots(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4}, ahead=Ahead(2))
+    lots = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4}, ahead=Ahead(2))
     assert [lots.read_ahead() for _ in range(3)] == [True, True, False]
     assert reader.reads == [0, 1]
     lots.get([0])
@@ -122,7 +122,7 @@ def test_lots_that_are_faster_together_are_read_together():
         calls.append(list(numbers))
         return list(numbers)
 
-    lots = SharedLots(read, dict.fromkeys(range(7), 9), ahead=Ahead(4, together=3))
+    lots = BlockWindow(read, dict.fromkeys(range(7), 9), ahead=Ahead(4, together=3))
     assert lots.get([0, 1, 2, 3]) == {n: n for n in range(4)}
     assert calls == [[0, 1, 2], [3]]
     assert lots.read_ahead() and calls[-1] == [4, 5, 6]
@@ -139,7 +139,7 @@ def test_with_many_threads_a_chunk_waits_for_its_lots():
         assert release.wait(10)
         return list(numbers)
 
-    lots = SharedLots(read, {0: 1, 1: 2}, ahead=Ahead(2, by_all=False))
+    lots = BlockWindow(read, {0: 1, 1: 2}, ahead=Ahead(2, by_all=False))
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(lots.get, [0])]
         assert begun.wait(10)

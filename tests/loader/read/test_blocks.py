@@ -14,7 +14,7 @@ from tabfeed.errors import BadFileError, LoaderError
 from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part
-from tabfeed.loader.read.blocks import LotReader, lot_dtypes
+from tabfeed.loader.read.blocks import BlockReader, lot_dtypes
 from tabfeed.loader.read.partition_reader import PartReader
 from tests.bit_rot import rot
 
@@ -49,7 +49,7 @@ def dataset(tmp_path):
 
 def reader(ds, layout=LAYOUT, transforms=(), at_once=2**20):
     parts = PartReader(ds, ds.partitions, ds.partition_lens, layout, transforms, at_once)
-    return LotReader(parts, layout, lot_dtypes(layout, None if transforms else ds.schema))
+    return BlockReader(parts, layout, lot_dtypes(layout, None if transforms else ds.schema))
 
 
 @pytest.mark.parametrize("lot_rows", [1, 15, 1000])
@@ -87,7 +87,7 @@ def test_a_column_that_changed_its_type_is_refused(dataset):
         def pieces(self, number):
             yield Part(10, {"a": np.full(10, 2**40), "b": np.zeros(10, np.int32)})
 
-    made = LotReader(Lying(), LAYOUT, lot_dtypes(LAYOUT, dataset.schema))
+    made = BlockReader(Lying(), LAYOUT, lot_dtypes(LAYOUT, dataset.schema))
     with pytest.raises(LoaderError, match="column 'a' is int64 where the dataset says int32"):
         made.read(Plan((10,), batch=5).epoch(0), [0])
 

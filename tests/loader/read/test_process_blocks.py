@@ -19,8 +19,14 @@ from tabfeed.errors import LoaderError, TabfeedError
 from tabfeed.loader.read import decoder_processes
 from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.loader.read.polars_decode import quick_fill
-from tabfeed.loader.read.process_blocks import Order, Spot, can_decode, decoders, decoding
-from tabfeed.loader.read.staging import Desks
+from tabfeed.loader.read.process_blocks import (
+    DecodeRequest,
+    StagingSlice,
+    can_decode,
+    decoders,
+    decoding,
+)
+from tabfeed.loader.read.staging import StagingBuffers
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
 
@@ -45,7 +51,7 @@ def folder(tmp_path):
 @pytest.fixture
 def ready(folder):
     reader = make_reader(folder)
-    desks = Desks(ROWS * 12, 2)
+    desks = StagingBuffers(ROWS * 12, 2)
     helpers = decoders(reader, desks, 1)
     yield reader, desks, helpers
     helpers.dismiss()
@@ -62,8 +68,8 @@ def borrowed(helpers, count=1):
 
 
 SPOTS = (
-    Spot("cats", 0, 2, np.dtype(np.int32)),
-    Spot("conts", ROWS * 8, 1, np.dtype(np.float32)),
+    StagingSlice("cats", 0, 2, np.dtype(np.int32)),
+    StagingSlice("conts", ROWS * 8, 1, np.dtype(np.float32)),
 )
 
 
@@ -71,7 +77,7 @@ SPOTS = (
 def test_a_process_gives_what_a_thread_gives(ready, quick):
     reader, desks, helpers = ready
     desk = desks.take()
-    with borrowed(helpers) as found, decoding(found, desk, Order([1], ROWS, SPOTS, quick)):
+    with borrowed(helpers) as found, decoding(found, desk, DecodeRequest([1], ROWS, SPOTS, quick)):
         pass
     lot = reader.fill([1], ROWS, None)
     for spot in SPOTS:
@@ -81,16 +87,16 @@ def test_a_process_gives_what_a_thread_gives(ready, quick):
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("quick", [False, True])
 def test_several_processes_lay_one_lot(folder, count, quick):
-    reader, desks = make_reader(folder), Desks(ROWS * 12, 2)
+    reader, desks = make_reader(folder), StagingBuffers(ROWS * 12, 2)
     helpers, desk = decoders(reader, desks, count), desks.take()
     swapped = (
-        Spot("conts", 0, 1, np.dtype(np.float32)),
-        Spot("cats", ROWS * 4, 2, np.dtype(np.int32)),
+        StagingSlice("conts", 0, 1, np.dtype(np.float32)),
+        StagingSlice("cats", ROWS * 4, 2, np.dtype(np.int32)),
     )
     try:
         for spots in (SPOTS, swapped):
             desk.memory[:] = 255
-            order = Order([1], ROWS, spots, quick)
+            order = DecodeRequest([1], ROWS, spots, quick)
             with borrowed(helpers, count) as found, decoding(found, desk, order):
                 assert len(found) == count
             lot = reader.fill([1], ROWS, None)
@@ -132,18 +138,18 @@ def test_polars_leaves_a_file_that_has_changed_to_arrow(tmp_path):
 
 
 def test_when_one_of_two_fails_the_other_is_heard_out(folder):
-    desks = Desks(ROWS * 12, 2)
+    desks = StagingBuffers(ROWS * 12, 2)
     helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
     try:
         with borrowed(helpers, 2) as (first, second):
             os.kill(second.pid, signal.SIGKILL)
             with (
                 pytest.raises(LoaderError, match="ended with status -9"),
-                decoding([second, first], desk, Order([1], ROWS, SPOTS)),
+                decoding([second, first], desk, DecodeRequest([1], ROWS, SPOTS)),
             ):
                 pass
             assert first.alive and not first.waiting and not second.alive
-        with borrowed(helpers) as left, decoding(left, desk, Order([1], ROWS, SPOTS)):
+        with borrowed(helpers) as left, decoding(left, desk, DecodeRequest([1], ROWS, SPOTS)):
             assert left == [first]
         assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
     finally:
@@ -157,7 +163,7 @@ def test_a_process_that_gives_no_answer_is_an_error_and_is_ended(ready, monkeypa
         monkeypatch.setattr(decoder_processes, "_PATIENCE", 0.2)
         with (
             pytest.raises(LoaderError, match="gave no answer for 0 s, and was ended"),
-            decoding([helper], desks.take(), Order([1], ROWS, SPOTS)),
+            decoding([helper], desks.take(), DecodeRequest([1], ROWS, SPOTS)),
         ):
             pass
         assert not helper.alive
@@ -172,11 +178,11 @@ def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
     with (
         pytest.raises(TabfeedError, match=r"one\.parquet"),
         borrowed(helpers) as found,
-        decoding(found, desk, Order([1], ROWS, SPOTS)),
+        decoding(found, desk, DecodeRequest([1], ROWS, SPOTS)),
     ):
         pass
     rot(folder / "one.parquet", whole)
-    with borrowed(helpers) as found, decoding(found, desk, Order([0], ROWS, SPOTS)):
+    with borrowed(helpers) as found, decoding(found, desk, DecodeRequest([0], ROWS, SPOTS)):
         pass
     assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10
 
@@ -189,7 +195,7 @@ def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
         borrowed(helpers) as (decoder,),
     ):
         os.kill(decoder.pid, signal.SIGKILL)
-        decoder.begin(desk, Order([1], ROWS, SPOTS))
+        decoder.begin(desk, DecodeRequest([1], ROWS, SPOTS))
         decoder.finish()
     assert not helpers.up
     with helpers.borrow() as found:
@@ -212,7 +218,7 @@ def test_one_that_never_comes_up_is_told_once_and_then_left_alone(ready):
 def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
     _, desks, helpers = ready
     with pytest.raises(KeyboardInterrupt), borrowed(helpers) as (decoder,):
-        decoder.begin(desks.take(), Order([1], ROWS, SPOTS))
+        decoder.begin(desks.take(), DecodeRequest([1], ROWS, SPOTS))
         raise KeyboardInterrupt
     assert not decoder.alive
 
@@ -221,7 +227,7 @@ _STARTS_AND_DIES = """
 import os, signal, sys, time
 sys.path[:0] = sys.argv[2:]
 from test_decoders import decoders, Desks, ROWS, borrowed, make_reader
-helpers = decoders(make_reader(sys.argv[1]), Desks(ROWS * 12, 2), 1)
+helpers = decoders(make_reader(sys.argv[1]), StagingBuffers(ROWS * 12, 2), 1)
 with borrowed(helpers) as (decoder,):
     print(decoder.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -249,14 +255,14 @@ def _is_zombie(pid):
 
 
 def test_those_in_use_are_not_dismissed(folder):
-    desks = Desks(ROWS * 12, 2)
+    desks = StagingBuffers(ROWS * 12, 2)
     helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
     try:
         with borrowed(helpers, 2):
             pass
         with helpers.borrow() as (used,):
             helpers.dismiss()
-            with decoding([used], desk, Order([1], ROWS, SPOTS)):
+            with decoding([used], desk, DecodeRequest([1], ROWS, SPOTS)):
                 pass
             assert helpers._all == [used]
         helpers.dismiss()
@@ -270,7 +276,7 @@ def test_those_in_use_are_not_dismissed(folder):
 def test_what_a_user_has_set_stays(folder, monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
     monkeypatch.setenv("_RJEM_MALLOC_CONF", "narenas:1")
-    helpers = decoders(make_reader(folder), Desks(ROWS * 12, 2), 1)
+    helpers = decoders(make_reader(folder), StagingBuffers(ROWS * 12, 2), 1)
     try:
         with borrowed(helpers) as (helper,):
             found = Path(f"/proc/{helper.pid}/environ").read_text().replace("\0", ":")

@@ -10,12 +10,12 @@ import pytest
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.read import staging
-from tabfeed.loader.read.staging import Desks
+from tabfeed.loader.read.staging import StagingBuffers
 
 
 def test_who_waits_for_a_desk_is_woken_by_the_one_that_comes_free(monkeypatch):
     monkeypatch.setattr(time, "sleep", None)  # nobody looks again and again
-    some = Desks(100, 1)
+    some = StagingBuffers(100, 1)
     held, got, waits = some.take(), [], threading.Event()
     real = some._wait
 
@@ -34,7 +34,7 @@ def test_who_waits_for_a_desk_is_woken_by_the_one_that_comes_free(monkeypatch):
 
 def test_a_desk_that_never_comes_free_is_an_error(monkeypatch):
     monkeypatch.setattr(staging, "_PATIENCE", 0.05)
-    some = Desks(100, 1)
+    some = StagingBuffers(100, 1)
     held = some.take()
     with pytest.raises(LoaderError, match="no memory for the next rows came free"):
         some.take()
@@ -43,7 +43,7 @@ def test_a_desk_that_never_comes_free_is_an_error(monkeypatch):
 
 def test_desks_in_garbage_come_back_and_all_are_released():
     released = []
-    some = Desks(100, 2, release=lambda memory: released.append(memory.size))
+    some = StagingBuffers(100, 2, release=lambda memory: released.append(memory.size))
 
     class Holder:
         pass
@@ -68,7 +68,7 @@ def test_what_is_still_copied_is_waited_for():
         def synchronize(self):
             self.waited = True
 
-    some, event = Desks(100, 1), Event()
+    some, event = StagingBuffers(100, 1), Event()
     desk = some.take()
     desk.used = event
     del desk

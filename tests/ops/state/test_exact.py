@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tabfeed.ops.state.exact import Exact, group_squares, group_sums, spread_of, sum_and_squares
 from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -90,9 +90,9 @@ def test_statistics_of_groups_do_not_depend_on_the_cuts(kind: str) -> None:
     }[kind]
 
     def learned(cuts: list[int]) -> bytes:
-        stats = GroupStats(1, 1, Memory())
+        stats = GroupStats(1, 1, MemoryManager())
         for low, high in zip([0, *cuts], [*cuts, 900], strict=True):
-            more = GroupStats(1, 1, Memory())
+            more = GroupStats(1, 1, MemoryManager())
             more.add([keys[low:high]], [pl.Series(values[low:high])])
             stats = stats.join(more)
         return repr(stats.stored().read().to_pydict()).encode()

@@ -11,7 +11,7 @@ import pytest
 
 from tabfeed.ops.state import group_stats
 from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 
 
 def _parts() -> list[pl.DataFrame]:
@@ -24,7 +24,7 @@ def _parts() -> list[pl.DataFrame]:
     return [*parts, nothing]
 
 
-def _gathered(memory: Memory, *, spilling: bool) -> list[dict[str, Any]]:
+def _gathered(memory: MemoryManager, *, spilling: bool) -> list[dict[str, Any]]:
     whole = GroupStats(1, 1, memory)
     for part in _parts():
         stats = GroupStats(1, 1, memory)
@@ -38,15 +38,15 @@ def _gathered(memory: Memory, *, spilling: bool) -> list[dict[str, Any]]:
 
 def test_spilled_groups_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_stats, "_LEAST_ROOM", 0)  # one share at a time
-    got = _gathered(Memory(1000), spilling=True)
-    assert got == _gathered(Memory(), spilling=False)
+    got = _gathered(MemoryManager(1000), spilling=True)
+    assert got == _gathered(MemoryManager(), spilling=False)
     assert [(r["k0"], r["rows"], r["sum0"]) for r in got[:1]] == [(None, 2, 12.0)]
     assert len(got) == 98
 
 
 def test_rows_that_differ_in_the_fold_alone_lie_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_stats, "_LEAST_ROOM", 0)  # one share at a time
-    stats = GroupStats(2, 0, Memory(1000), apart=1)
+    stats = GroupStats(2, 0, MemoryManager(1000), apart=1)
     for shift in (0, 1):
         keys = [f"key {i % 20}" if i % 20 else None for i in range(200)]
         stats.add([pl.Series(keys), pl.Series([(i + shift) // 20 % 3 for i in range(200)])], [])
@@ -57,4 +57,6 @@ def test_rows_that_differ_in_the_fold_alone_lie_together(monkeypatch: pytest.Mon
 
 
 def test_no_groups() -> None:
-    assert GroupStats(1, 1, Memory()).stored().read().schema == pa.schema([("k0", pa.null())])
+    assert GroupStats(1, 1, MemoryManager()).stored().read().schema == pa.schema(
+        [("k0", pa.null())]
+    )

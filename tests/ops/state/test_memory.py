@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from tabfeed.ops.state.memory import Memory
+from tabfeed.ops.state.memory import MemoryManager
 
 MB = 1 << 20
 
@@ -13,7 +13,7 @@ MB = 1 << 20
 class Held:
     """Something of a size, which goes to disk once."""
 
-    def __init__(self, memory: Memory, size: int) -> None:
+    def __init__(self, memory: MemoryManager, size: int) -> None:
         self.size, self.spilled = size, False
         memory.hold(self)
 
@@ -27,7 +27,7 @@ class Held:
 
 def settled(limit: int | None, *sizes: int) -> list[bool]:
     """Which of several things of these sizes go to disk."""
-    memory = Memory(limit)
+    memory = MemoryManager(limit)
     held = [Held(memory, size) for size in sizes]
     memory.settle()
     return [h.spilled for h in held]
@@ -51,24 +51,24 @@ def test_without_a_limit_nothing_goes_to_disk() -> None:
 
 
 def test_tables_are_grouped_in_memory_up_to_a_sixteenth_of_the_limit() -> None:
-    memory = Memory(1600)
+    memory = MemoryManager(1600)
     assert memory.allows_grouping(100) and not memory.allows_grouping(101)
-    assert Memory().allows_grouping(1 << 60)
+    assert MemoryManager().allows_grouping(1 << 60)
 
 
 def test_a_finished_table_may_keep_an_eighth_of_the_limit() -> None:
-    memory = Memory(80 * MB)
+    memory = MemoryManager(80 * MB)
     assert memory.may_keep(10 * MB) and not memory.may_keep(10 * MB + 1)
 
 
 def test_a_finished_table_may_keep_64_mib_at_most_and_1_mib_at_least() -> None:
-    for memory in (Memory(), Memory(1 << 60)):
+    for memory in (MemoryManager(), MemoryManager(1 << 60)):
         assert memory.may_keep(64 * MB) and not memory.may_keep(64 * MB + 1)
-    assert Memory(8).may_keep(MB) and not Memory(8).may_keep(MB + 1)
+    assert MemoryManager(8).may_keep(MB) and not MemoryManager(8).may_keep(MB + 1)
 
 
 def test_every_file_has_a_name_of_its_own_in_one_folder(tmp_path: Path) -> None:
-    memory = Memory(folder=str(tmp_path))
+    memory = MemoryManager(folder=str(tmp_path))
     assert list(tmp_path.iterdir()) == []  # no folder before it is needed
     files = [memory.new_file() for _ in range(3)] + [memory.new_file(".arrow")]
     assert len({f.stem for f in files}) == 4
@@ -79,7 +79,7 @@ def test_every_file_has_a_name_of_its_own_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_closing_removes_the_folder_and_may_be_done_twice(tmp_path: Path) -> None:
-    memory = Memory(folder=str(tmp_path))
+    memory = MemoryManager(folder=str(tmp_path))
     memory.new_file().write_bytes(b"spilled")
     memory.close()
     assert list(tmp_path.iterdir()) == []
@@ -90,7 +90,7 @@ def test_closing_removes_the_folder_and_may_be_done_twice(tmp_path: Path) -> Non
 
 
 def test_a_copy_in_another_process_has_the_limit_and_a_folder_of_its_own(tmp_path: Path) -> None:
-    memory = Memory(7, folder=str(tmp_path))
+    memory = MemoryManager(7, folder=str(tmp_path))
     file = memory.new_file()
     copy = pickle.loads(pickle.dumps(memory))
     assert copy.limit == 7

@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.errors import OperatorError
-from tabfeed.ops.state.memory import Memory, Stored, require_room
+from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
 
 TABLE = pa.table({"v0": [f"value {i}" for i in range(1000)], "count": list(range(1000))})
 
 
-def _on_disk(monkeypatch: pytest.MonkeyPatch) -> Stored:
+def _on_disk(monkeypatch: pytest.MonkeyPatch) -> SpilledTable:
     monkeypatch.setattr("tabfeed.ops.state.memory._LEAST_KEPT", 0)
-    return Stored.within(TABLE, Memory(8))
+    return SpilledTable.within(TABLE, MemoryManager(8))
 
 
 def test_on_disk_and_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kept, spilled = Stored.within(TABLE, Memory()), _on_disk(monkeypatch)
+    kept, spilled = SpilledTable.within(TABLE, MemoryManager()), _on_disk(monkeypatch)
     assert (kept.on_disk, spilled.on_disk) == (False, True)
     for number, stored in enumerate((kept, spilled, pickle.loads(pickle.dumps(spilled)))):
         assert stored.read().equals(TABLE)
@@ -35,7 +35,7 @@ def test_on_disk_and_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_a_file_is_readable_after_it_was_removed(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "t.parquet")
-    stored = Stored(tmp_path / "t.parquet")
+    stored = SpilledTable(tmp_path / "t.parquet")
     (tmp_path / "t.parquet").unlink()
     assert stored.read().equals(TABLE)
 
@@ -53,9 +53,9 @@ def test_the_spill_folder_lives_as_long_as_the_table(
 
 
 def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_room(10, Memory(100), "the table")
+    require_room(10, MemoryManager(100), "the table")
     with pytest.raises(OperatorError, match=r"the table takes about .* memory_limit is"):
-        require_room(101, Memory(100), "the table")
+        require_room(101, MemoryManager(100), "the table")
     monkeypatch.setattr("tabfeed.ops.state.memory.free_memory", lambda: 50)
     with pytest.raises(OperatorError, match=r"only 5e-08 GB are free"):
-        require_room(60, Memory(), "the table")
+        require_room(60, MemoryManager(), "the table")

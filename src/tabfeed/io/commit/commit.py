@@ -63,8 +63,8 @@ from tabfeed.io.commit.manifest import (
     writer_of,
 )
 from tabfeed.io.commit.other_writers import Found, Sign, new_writer, signs, staged_files
-from tabfeed.io.commit.staged_files import Staged
-from tabfeed.io.storage.paths import Place, place_of
+from tabfeed.io.commit.staged_files import StagedFiles
+from tabfeed.io.storage.paths import RemotePath, path_of
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.io.storage.temporary import FolderLock
 from tabfeed.schema import Schema
@@ -83,7 +83,7 @@ _COMPANIONS = {
 _COPIES = 8  # at a time, within a store
 
 
-class Commit(Staged):
+class Commit(StagedFiles):
     """A folder being written.
 
     Parameters
@@ -122,13 +122,13 @@ class Commit(Staged):
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        folder = place_of(path, storage_options)
+        folder = path_of(path, storage_options)
         self.writer = new_writer()
         super().__init__(folder, folder.child(STAGING, self.writer))
         self.overwrite = overwrite
         self.schema: Schema | None = None
         self.order: Sequence[str] = ()
-        self._adopted: dict[str, Place] = {}
+        self._adopted: dict[str, RemotePath] = {}
         self._lock = FolderLock(folder.path)
         self._sign = Sign(folder, self.writer)
         self._objects: Objects | None = None
@@ -179,7 +179,7 @@ class Commit(Staged):
         self._sign.take_down()
         self._lock.release()
 
-    def adopt(self, staged: Staged) -> None:
+    def adopt(self, staged: StagedFiles) -> None:
         """Make files that were written in a folder of their own part of the dataset."""
         for name in sorted(staged.names):
             if name in self._files:
@@ -189,7 +189,7 @@ class Commit(Staged):
         self.rows.update(staged.rows)
         self.sums.update(staged.sums)
 
-    def _lies_at(self, name: str) -> Place:
+    def _lies_at(self, name: str) -> RemotePath:
         return self._adopted.get(name) or self.staging.child(name)
 
     @property

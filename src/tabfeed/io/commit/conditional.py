@@ -21,8 +21,8 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import MissingExtraError, WriteError
 from tabfeed.io.commit.manifest import STAGING, read_now
-from tabfeed.io.storage.paths import Place
-from tabfeed.io.storage.remote import Final, RemoteOptions, translated
+from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.storage.remote import PermanentError, RemoteOptions, translated
 from tabfeed.io.storage.retry import FIRST_SHARE, Retrying, retry
 
 __all__ = ["LOCK", "Objects", "objects_of"]
@@ -76,7 +76,7 @@ class Objects(Protocol):
         ...
 
 
-def objects_of(folder: Place, writer: str) -> Objects:
+def objects_of(folder: RemotePath, writer: str) -> Objects:
     """The objects below a folder that is not on this machine, as `writer` changes them."""
     system = _s3fs(_unwrapped(folder.filesystem))
     return _Any(folder, writer) if system is None else _S3(folder, system)
@@ -110,7 +110,7 @@ class _Any:
 
     _here = threading.Lock()  # fsspec's memory filesystem looks, then makes
 
-    def __init__(self, folder: Place, writer: str) -> None:
+    def __init__(self, folder: RemotePath, writer: str) -> None:
         self._folder, self._filesystem, self._writer = folder, folder.filesystem, writer
 
     def read(self, name: str) -> tuple[str, str] | None:
@@ -155,7 +155,7 @@ class _Any:
                 with suppress(FileNotFoundError):
                     self._filesystem.delete_file(place.path)
 
-    def _take(self, system: Any, place: Place, dead: Callable[[str], bool]) -> bool:
+    def _take(self, system: Any, place: RemotePath, dead: Callable[[str], bool]) -> bool:
         """Make the lock object; False where the library cannot make one exclusively."""
         began = time.monotonic()
         while True:
@@ -214,7 +214,7 @@ class _Any:
 class _S3:
     """S3 through s3fs, past its cache of listings."""
 
-    def __init__(self, folder: Place, system: Any) -> None:
+    def __init__(self, folder: RemotePath, system: Any) -> None:
         self._folder, self._system = folder, system
         self._bucket, _, root = folder.path.strip("/").partition("/")
         self._root = f"{root}/" if root else ""
@@ -267,7 +267,7 @@ class _S3:
                 break
             except (FileExistsError, FileNotFoundError):
                 break
-            except Final as e:
+            except PermanentError as e:
                 if "PreconditionFailed" in str(e):
                     break
                 if "ConditionalRequestConflict" not in str(e) or tried == _TRIES:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import SchemaError, UnfinishedDatasetError, UnreadableFileError
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.paths import RemotePath
 from tabfeed.schema import Schema
 
 __all__ = [
@@ -110,7 +110,7 @@ class _Wrong(ValueError):
 # -- reading ----------------------------------------------------------------------------
 
 
-def check_finished(folder: Place) -> None:
+def check_finished(folder: RemotePath) -> None:
     """Refuse a folder whose last writing was interrupted."""
     if folder.child(JOURNAL).exists:
         raise UnfinishedDatasetError(
@@ -120,21 +120,21 @@ def check_finished(folder: Place) -> None:
         )
 
 
-def read_manifest(folder: Place) -> Manifest | None:
+def read_manifest(folder: RemotePath) -> Manifest | None:
     """What the writer said of a folder, or None if tabfeed did not write it."""
     place = folder.child(MANIFEST)
     text = _read(place, "write the dataset again, or delete that file to read plain Parquet")
     return None if text is None else parse_manifest(text, place.name)
 
 
-def read_journal(folder: Place) -> Journal | None:
+def read_journal(folder: RemotePath) -> Journal | None:
     """What an unfinished commit was changing; None if there is none."""
     place = folder.child(JOURNAL)
     text = _read(place, "run the same to_parquet again with overwrite=True")
     return None if text is None else parse_journal(text, place.name)
 
 
-def read_now(place: Place) -> str:
+def read_now(place: RemotePath) -> str:
     """An object's text; one that is replaced while it is read is read again."""
     for _ in range(_READS):
         with suppress(UnreadableFileError):
@@ -142,7 +142,7 @@ def read_now(place: Place) -> str:
     return place.read_text()
 
 
-def _read(place: Place, remedy: str) -> str | None:
+def _read(place: RemotePath, remedy: str) -> str | None:
     try:
         return place.read_text() if place.local else read_now(place)
     except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 from tabfeed.errors import UnfinishedDatasetError, UnreadableFileError
 from tabfeed.io.commit.conditional import Objects
 from tabfeed.io.commit.manifest import STAGING, Journal, parse_journal, read_now
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.paths import RemotePath
 
 __all__ = ["Found", "Sign", "new_writer", "signs", "staged_files"]
 
@@ -54,7 +54,7 @@ class Sign:
         The store, if the folder is in one.
     """
 
-    def __init__(self, folder: Place, writer: str) -> None:
+    def __init__(self, folder: RemotePath, writer: str) -> None:
         self.journal = Journal()
         self.objects: Objects | None = None
         self._place, self._writer = folder.child(STAGING, writer, SIGN), writer
@@ -119,7 +119,7 @@ class Found:
     journal: Journal
 
 
-def staged_files(folder: Place) -> list[str]:
+def staged_files(folder: RemotePath) -> list[str]:
     """Everything in the staging folder, as names below it."""
     place = folder.child(STAGING)
     selector = pafs.FileSelector(place.path, recursive=True, allow_not_found=True)
@@ -128,13 +128,13 @@ def staged_files(folder: Place) -> list[str]:
     return [i.path.removeprefix(root) for i in infos if i.type == pafs.FileType.File]
 
 
-def signs(folder: Place, names: Iterable[str]) -> list[Found]:
+def signs(folder: RemotePath, names: Iterable[str]) -> list[Found]:
     """The writers of which there are files; `names` is what `staged_files` found."""
     writers = sorted({n.partition("/")[0] for n in names if "/" in n})
     return [_look_at(folder, writer) for writer in writers]
 
 
-def _look_at(folder: Place, writer: str) -> Found:
+def _look_at(folder: RemotePath, writer: str) -> Found:
     place = folder.child(STAGING, writer, SIGN)
     try:
         text = read_now(place)

@@ -2,7 +2,7 @@
 
 Whoever writes some of the files, on this machine or another, does it in a folder of its own inside
 the staging folder, named by nobody else. What a killed or forgotten writer left there is never
-taken for a file of the dataset: only the files that a `Staged` comes back with are.
+taken for a file of the dataset: only the files that a `StagedFiles` comes back with are.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, TabfeedError, WriteError
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 
-__all__ = ["Staged"]
+__all__ = ["StagedFiles"]
 
 
-class Staged:
+class StagedFiles:
     """Some files of a dataset, written into one folder. Travels to other processes and back.
 
     Parameters
@@ -41,18 +41,18 @@ class Staged:
         Size and CRC-32 of each file, by name, as it was written.
     """
 
-    def __init__(self, folder: Place, staging: Place) -> None:
+    def __init__(self, folder: RemotePath, staging: RemotePath) -> None:
         self.folder, self.staging = folder, staging
         self.rows: dict[str, int] = {}
         self.sums: dict[str, tuple[int, int]] = {}
         self._files: set[str] = set()
 
-    def fresh(self) -> Staged:
+    def fresh(self) -> StagedFiles:
         """A folder of its own inside this one, for one writer; its parent must be there."""
         place = self.staging.child(uuid.uuid4().hex)
         with self.writing():
             place.filesystem.create_dir(place.path, recursive=False)
-        return Staged(self.folder, place)
+        return StagedFiles(self.folder, place)
 
     @property
     def names(self) -> set[str]:

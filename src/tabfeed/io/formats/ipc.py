@@ -40,7 +40,7 @@ from tabfeed.io.formats.ipc_messages import (
     takes_bytes,
 )
 from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.read_errors import (
     bad_file,
     claims_more_than,
@@ -63,7 +63,7 @@ _BROKEN = (
 )
 
 
-def open_ipc(location: Location, options: ReadOptions) -> IpcFile | IpcStream:
+def open_ipc(location: FileRef, options: ReadOptions) -> IpcFile | IpcStream:
     """Read the schema of an Arrow IPC file or stream, whatever its name says."""
     refuse_empty(location)
     if location.compressed:
@@ -92,7 +92,7 @@ def _foreign(start: bytes) -> str:
 
 
 @contextmanager
-def _opened(location: Location) -> Iterator[pa.NativeFile]:
+def _opened(location: FileRef) -> Iterator[pa.NativeFile]:
     """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
     opened = location.mapped if _is_local(location) else location.open
     try:
@@ -106,11 +106,11 @@ def _opened(location: Location) -> Iterator[pa.NativeFile]:
         raise _damaged(location, e) from e
 
 
-def _is_local(location: Location) -> bool:
+def _is_local(location: FileRef) -> bool:
     return isinstance(location.filesystem, pafs.LocalFileSystem)
 
 
-def _damaged(location: Location, error: Exception) -> BadFileError:
+def _damaged(location: FileRef, error: Exception) -> BadFileError:
     return bad_file(location, f"is an Arrow file cut short or damaged: {error}")
 
 
@@ -120,7 +120,7 @@ class _Ipc:
     schema: pa.Schema
     whole = "record batch"
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: FileRef) -> None:
         self.location = location
         with _opened(location) as file:
             self._stored = self._read_schema(file)

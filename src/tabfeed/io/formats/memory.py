@@ -28,7 +28,7 @@ from tabfeed.execute.forks import refuse_forked
 from tabfeed.io.align import conform, small_type
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
 from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import DataFile, Location, ReadOptions
+from tabfeed.io.storage.file_ref import DataFile, FileRef, ReadOptions
 from tabfeed.io.storage.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def _spool_lazy(frame: pl.LazyFrame) -> DataFile:
 def _open_spooled(path: str, folder: TemporaryFolder) -> DataFile:
     from tabfeed.io.formats.ipc import open_ipc
 
-    location = Location(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
+    location = FileRef(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
     file = open_ipc(location, ReadOptions())
     weakref.finalize(file, folder.remove)
     return file

@@ -31,9 +31,9 @@ from tabfeed.errors import WriteError
 from tabfeed.execute import Executor
 from tabfeed.hashing import hash_columns
 from tabfeed.io.align import conform
-from tabfeed.io.shuffle.local import Ids, Room, by_key, decoded, keyed, sorted_bucket
+from tabfeed.io.shuffle.local import Ids, SpillBudget, by_key, decoded, keyed, sorted_bucket
 from tabfeed.io.shuffle.rows import take_rows
-from tabfeed.io.storage.paths import Place
+from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.progress import Bar
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
 
 __all__ = [
+    "BucketFiles",
+    "BucketSlice",
     "ByHash",
     "ByRandomKey",
-    "Cut",
-    "Dealt",
     "Gather",
     "buckets_for",
     "cut_files",
@@ -148,10 +148,10 @@ class ByHash:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class BucketFiles:
     """The files of the first round, in the order of the data, and how full the buckets are."""
 
-    place: Place
+    place: RemotePath
     dealing: Dealing
     names: tuple[str, ...]
     rows: npt.NDArray[np.int64]
@@ -161,12 +161,14 @@ class Dealt:
 # -- the first round --------------------------------------------------------------------
 
 
-def buckets_for(nbytes: int, room: Room, *, at_least: int = 1) -> int:
+def buckets_for(nbytes: int, room: SpillBudget, *, at_least: int = 1) -> int:
     """How many buckets make each fit into memory twice over."""
     return min(_MOST_BUCKETS, max(1, at_least, -(-nbytes * 2 // room.whole)))
 
 
-def deal(dataset: Dataset, dealing: Dealing, place: Place, executor: Executor, bar: Bar) -> Dealt:
+def deal(
+    dataset: Dataset, dealing: Dealing, place: RemotePath, executor: Executor, bar: Bar
+) -> BucketFiles:
     """Read every partition once, and put its rows into buckets."""
     lens = dataset.partition_lens if dealing.numbered else [0] * dataset.npartitions
     work = _Deal(dataset, dealing, place, list(accumulate(lens, initial=0)))
@@ -177,7 +179,7 @@ def deal(dataset: Dataset, dealing: Dealing, place: Place, executor: Executor, b
         rows += more_rows
         nbytes += more_bytes
         bar.advance(int(more_rows.sum()))
-    return Dealt(place, dealing, tuple(names), rows, nbytes)
+    return BucketFiles(place, dealing, tuple(names), rows, nbytes)
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class _Deal:
 
     dataset: Dataset
     dealing: Dealing
-    place: Place
+    place: RemotePath
     starts: list[int]
 
     def __call__(self, index: int) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -206,7 +208,7 @@ class _Deal:
 
 
 def _write_batches(
-    place: Place, table: pa.Table, rows: npt.NDArray[np.int64]
+    place: RemotePath, table: pa.Table, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """A record batch for each bucket; their sizes."""
     sizes, start = [], 0
@@ -234,7 +236,7 @@ def _as_batch(table: pa.Table) -> pa.RecordBatch:
 # -- the second round -------------------------------------------------------------------
 
 
-def read_dealt(dealt: Dealt, bucket: int) -> Iterator[pa.Table]:
+def read_dealt(dealt: BucketFiles, bucket: int) -> Iterator[pa.Table]:
     """The rows of one bucket, in the order of the data."""
     for name in dealt.names:
         place = dealt.place.child(name)
@@ -248,7 +250,7 @@ def read_dealt(dealt: Dealt, bucket: int) -> Iterator[pa.Table]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class BucketSlice:
     """Rows of a bucket, counted from its start once it is sorted, that go into one file."""
 
     bucket: int
@@ -258,7 +260,7 @@ class Cut:
 
 def cut_files(
     names: Sequence[str], rows: npt.NDArray[np.int64]
-) -> list[tuple[str, tuple[Cut, ...]]]:
+) -> list[tuple[str, tuple[BucketSlice, ...]]]:
     """Which rows of which buckets make each of the files, all of nearly equal length.
 
     Examples
@@ -278,12 +280,12 @@ def cut_files(
         for bucket in range(int(first), int(last) + 1) if high > low else ():
             start = int(ends[bucket] - rows[bucket])
             a, b = max(low, start), min(high, int(ends[bucket]))
-            cuts += [Cut(bucket, a - start, b - a)] if b > a else []
+            cuts += [BucketSlice(bucket, a - start, b - a)] if b > a else []
         out.append((name, tuple(cuts)))
     return out
 
 
-def sorted_rows(dealt: Dealt, cut: Cut, room: Room) -> Iterator[pa.Table]:
+def sorted_rows(dealt: BucketFiles, cut: BucketSlice, room: SpillBudget) -> Iterator[pa.Table]:
     """The rows of a cut, in the order of their random keys."""
     assert isinstance(dealt.dealing, ByRandomKey)
     keys, nbytes = dealt.dealing.keys(cut.bucket), int(dealt.nbytes[cut.bucket])
@@ -302,7 +304,7 @@ def sorted_rows(dealt: Dealt, cut: Cut, room: Room) -> Iterator[pa.Table]:
 class Gather:
     """Makes one file of a bucket, as an Arrow stream."""
 
-    dealt: Dealt
+    dealt: BucketFiles
 
     def __call__(self, bucket: int) -> str | None:
         """The file's path; None if the bucket is empty."""
@@ -326,7 +328,7 @@ class Gather:
 
 
 @contextmanager
-def _naming(place: Place) -> Iterator[None]:
+def _naming(place: RemotePath) -> Iterator[None]:
     """Say which temporary file could not be written."""
     try:
         yield
@@ -337,7 +339,7 @@ def _naming(place: Place) -> Iterator[None]:
         ) from e
 
 
-def discard(dealt: Dealt) -> None:
+def discard(dealt: BucketFiles) -> None:
     """Remove the files of the first round."""
     for name in dealt.names:
         place = dealt.place.child(name)

@@ -35,7 +35,7 @@ from tabfeed.trace import span
 __all__ = [
     "Bucket",
     "Ids",
-    "Room",
+    "SpillBudget",
     "by_key",
     "decoded",
     "draw_keys",
@@ -57,7 +57,7 @@ Ids = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
-class Room:
+class SpillBudget:
     """What a shuffle may use.
 
     Parameters
@@ -121,7 +121,7 @@ def sort_rows(table: pa.Table, keys: npt.NDArray[np.uint64]) -> pa.Table:
 
 
 def shuffled(
-    tables: Iterable[pa.Table], *, seed: int, stream: int, nbytes: int, room: Room
+    tables: Iterable[pa.Table], *, seed: int, stream: int, nbytes: int, room: SpillBudget
 ) -> Iterator[pa.Table]:
     """A uniform random permutation of all rows of `tables`, as tables of bounded size.
 
@@ -154,7 +154,7 @@ def shuffled(
 
 
 def sorted_bucket(
-    tables: Iterable[pa.Table], keys: range, nbytes: int, room: Room
+    tables: Iterable[pa.Table], keys: range, nbytes: int, room: SpillBudget
 ) -> Iterator[pa.Table]:
     """Rows that carry their keys, all within `keys`, in the order of these and without them."""
     if nbytes <= room.whole:
@@ -184,7 +184,7 @@ def _drain(held: list[pa.Table]) -> Iterator[pa.Table]:
         yield held.pop()
 
 
-def _sorted(held: list[pa.Table], room: Room) -> Iterator[pa.Table]:
+def _sorted(held: list[pa.Table], room: SpillBudget) -> Iterator[pa.Table]:
     """Rows that fit into memory, in the order of their keys, block by block."""
     if not held:
         return
@@ -201,7 +201,7 @@ def _sorted(held: list[pa.Table], room: Room) -> Iterator[pa.Table]:
 
 
 def _sorted_on_disk(
-    tables: Iterable[pa.Table], keys: range, count: int, room: Room
+    tables: Iterable[pa.Table], keys: range, count: int, room: SpillBudget
 ) -> Iterator[pa.Table]:
     """Rows whose keys lie in `keys`, in their order, by way of `count` buckets."""
     width = -(-len_of(keys) // count)
@@ -211,7 +211,7 @@ def _sorted_on_disk(
             continue
         if bucket.nbytes > room.whole and bucket.rows > 1 and width > 1:
             low = keys.start + number * width
-            inner = Room(room.memory, room.folder / bucket.path.stem, room.buckets)
+            inner = SpillBudget(room.memory, room.folder / bucket.path.stem, room.buckets)
             inner.folder.mkdir()
             again = max(2, min(room.buckets, -(-bucket.nbytes * 2 // room.whole)))
             part = range(low, min(low + width, keys.stop))
@@ -243,7 +243,7 @@ def by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
 
 
 def scatter(
-    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: Room
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: SpillBudget
 ) -> list[Bucket]:
     """Deal rows into `count` buckets; rows of a bucket keep their order."""
     if count > room.buckets:
@@ -263,14 +263,14 @@ def scatter(
 
 
 def _scatter_twice(
-    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: Room
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: SpillBudget
 ) -> list[Bucket]:
     """More buckets than files may be open: first a few large ones, then each dealt again."""
     width = -(-count // room.buckets)
     coarse = scatter(tables, lambda t: assign(t) // width, -(-count // width), room)
     fine: list[Bucket] = []
     for number, bucket in enumerate(coarse):
-        inner = Room(room.memory, room.folder / bucket.path.stem, room.buckets)
+        inner = SpillBudget(room.memory, room.folder / bucket.path.stem, room.buckets)
         inner.folder.mkdir()
         rows = _stream_bucket(bucket) if bucket.rows else ()
         low, high = number * width, min(count, (number + 1) * width)

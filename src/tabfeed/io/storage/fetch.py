@@ -26,7 +26,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range, largest_request, requests_for
 from tabfeed.io.storage.remote import RemoteOptions, Version, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
@@ -44,7 +44,7 @@ _GRACE = 5.0
 # -- patience ---------------------------------------------------------------------------
 
 
-def persist(location: Location, what: str, call: Callable[[float], T]) -> T:
+def persist(location: FileRef, what: str, call: Callable[[float], T]) -> T:
     """Call ``call(timeout)`` until it works or the location's deadline has come."""
     deadline = (location.remote or RemoteOptions()).deadline
     try:
@@ -63,7 +63,7 @@ def persist(location: Location, what: str, call: Callable[[float], T]) -> T:
         ) from e
 
 
-def version_of(location: Location) -> Version:
+def version_of(location: FileRef) -> Version:
     """What an object is now; refused if it is not the one that was listed or opened."""
     remote = remote_of(location.filesystem)
     now = persist(location, "read", lambda t: remote.version(location.path, t))
@@ -72,7 +72,7 @@ def version_of(location: Location) -> Version:
     return now
 
 
-def _changed(location: Location) -> UnreadableFileError:
+def _changed(location: FileRef) -> UnreadableFileError:
     when = "opened" if location.tag else "listed"
     return UnreadableFileError(
         f"{location.name} has changed since the dataset was {when}: another object lies there now. "
@@ -134,7 +134,7 @@ def _connections(count: int, purpose: str = "read") -> _Connections:
 class _Progress:
     """What the connections and the waiting reader share. Does not hold the `Fetch`."""
 
-    def __init__(self, location: Location, requests: Sequence[Range]) -> None:
+    def __init__(self, location: FileRef, requests: Sequence[Range]) -> None:
         self.location = location
         self.requests = requests
         self.buffers: list[pa.Buffer | None] = [None] * len(requests)
@@ -197,7 +197,7 @@ class _Progress:
 class Fetch:
     """Ranges of one object, on their way or here."""
 
-    def __init__(self, location: Location, ranges: Iterable[Range]) -> None:
+    def __init__(self, location: FileRef, ranges: Iterable[Range]) -> None:
         options = location.remote or RemoteOptions()
         requests = requests_for(ranges, largest_request(options.connections))
         self._progress = _Progress(location, requests)
@@ -263,7 +263,7 @@ _begun: weakref.WeakValueDictionary[object, Fetch] = weakref.WeakValueDictionary
 _begun_lock = threading.Lock()
 
 
-def begin(location: Location, ranges: Iterable[Range]) -> Fetch:
+def begin(location: FileRef, ranges: Iterable[Range]) -> Fetch:
     """Fetch these ranges, or find the `Fetch` of them that somebody has begun."""
     wanted = tuple(ranges)
     key = (os.getpid(), location.name, location.tag, wanted)

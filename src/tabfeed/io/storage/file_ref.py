@@ -23,14 +23,14 @@ from tabfeed.errors import UnreadableFileError
 from tabfeed.io.storage.ranges import Range
 from tabfeed.io.storage.remote import RemoteOptions
 
-__all__ = ["DEFAULT_NULLS", "DataFile", "Location", "OpenFormat", "ReadOptions"]
+__all__ = ["DEFAULT_NULLS", "DataFile", "FileRef", "OpenFormat", "ReadOptions"]
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
 
 
 @dataclass(frozen=True)
-class Location:
+class FileRef:
     """One file: a filesystem, a path on it, its size, and what the folders say of it.
 
     ``name`` is what a person would write: the path, or the URL of a remote object.
@@ -111,7 +111,7 @@ class Location:
         codec = next((c for end, c in _CODECS.items() if self.path.lower().endswith(end)), None)
         return self.open() if codec is None else pa.CompressedInputStream(self.open(), codec)
 
-    def pinned(self) -> Location:
+    def pinned(self) -> FileRef:
         """The same, of the content that is there now; what comes later is noticed."""
         if self.tag:
             return self
@@ -210,4 +210,4 @@ class DataFile(Protocol):
         ...
 
 
-OpenFormat = Callable[[Location, ReadOptions], DataFile]
+OpenFormat = Callable[[FileRef, ReadOptions], DataFile]

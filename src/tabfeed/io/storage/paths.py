@@ -25,14 +25,14 @@ from tabfeed.io.storage.remote import RemoteOptions, split_options
 from tabfeed.io.storage.retry import with_retries
 from tabfeed.io.storage.s3 import arrow_s3
 
-__all__ = ["HIVE_NULL", "Place", "natural_key", "place_of"]
+__all__ = ["HIVE_NULL", "RemotePath", "natural_key", "path_of"]
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose key is null
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
 @dataclass(frozen=True)
-class Place:
+class RemotePath:
     """A path on a filesystem, and how a person writes it.
 
     ``prefix`` is what precedes a path in messages: ``"s3://"``, or nothing for local files.
@@ -54,7 +54,7 @@ class Place:
         """As a person writes it."""
         return self.prefix + self.path
 
-    def child(self, *parts: str) -> Place:
+    def child(self, *parts: str) -> RemotePath:
         """A path below this one."""
         return replace(self, path=posixpath.join(self.path, *parts))
 
@@ -75,14 +75,14 @@ class Place:
             return bytes(f.read()).decode("utf-8")
 
 
-def place_of(
+def path_of(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Place:
+) -> RemotePath:
     """Find the filesystem of a path or URL.
 
     Examples
     --------
-    >>> place_of("data/train").local, place_of("memory://train").name
+    >>> path_of("data/train").local, path_of("memory://train").name
     (True, 'memory:///train')
     """
     text = os.fspath(path)
@@ -91,20 +91,20 @@ def place_of(
     protocol, separator, _ = text.partition("://")
     if not separator:
         absolute = Path(os.path.abspath(os.path.expanduser(text))).as_posix()
-        return Place(absolute, pafs.LocalFileSystem())
+        return RemotePath(absolute, pafs.LocalFileSystem())
     if protocol == "file":
-        return place_of(text.removeprefix("file://"), storage_options)
+        return path_of(text.removeprefix("file://"), storage_options)
     remote, options = split_options(storage_options)
     if protocol in ("s3", "s3a"):
         inner = text.partition("://")[2].strip("/")
         s3 = arrow_s3(inner.partition("/")[0], options, remote.deadline)
         if s3 is not None:
             prefix = f"{protocol}://"
-            return Place(inner, with_retries(s3, prefix, remote), prefix, remote)
+            return RemotePath(inner, with_retries(s3, prefix, remote), prefix, remote)
     return _through_fsspec(text, remote, options)
 
 
-def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -> Place:
+def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -> RemotePath:
     import fsspec
 
     protocol = text.partition("://")[0]
@@ -121,7 +121,7 @@ def _through_fsspec(text: str, remote: RemoteOptions, options: dict[str, Any]) -
         raise ArgumentError(f"{text}: {e}") from e
     prefix = "" if "://" in inner else f"{protocol}://"  # HTTP paths are whole URLs
     arrow = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
-    return Place(inner, with_retries(arrow, prefix, remote), prefix, remote)
+    return RemotePath(inner, with_retries(arrow, prefix, remote), prefix, remote)
 
 
 def natural_key(path: str) -> list[tuple[int, str | int]]:

@@ -18,7 +18,7 @@ from tabfeed.errors import (
     TabfeedError,
     UnreadableFileError,
 )
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.retry import reason, remedy
 
 __all__ = [
@@ -34,21 +34,21 @@ _REMEDY = 'Write it again, remove it, or pass on_bad_file="skip"'
 
 
 def bad_file(
-    location: Location, what: str, *, column: str | None = None, remedy: str = _REMEDY
+    location: FileRef, what: str, *, column: str | None = None, remedy: str = _REMEDY
 ) -> BadFileError:
     """The error for a damaged or foreign file: what is wrong with it, and what to do.
 
     Examples
     --------
     >>> import pyarrow.fs as pafs
-    >>> print(bad_file(Location("a.csv", "a.csv", pafs.LocalFileSystem(), 0), "is empty"))
+    >>> print(bad_file(FileRef("a.csv", "a.csv", pafs.LocalFileSystem(), 0), "is empty"))
     a.csv is empty. Write it again, remove it, or pass on_bad_file="skip"
     """
     return BadFileError(f"{location.name} {what}. {remedy}", file=location.name, column=column)
 
 
 @contextmanager
-def reading(location: Location, *, decoding: bool = False) -> Iterator[None]:
+def reading(location: FileRef, *, decoding: bool = False) -> Iterator[None]:
     """Turn the operating system's errors into `UnreadableFileError` or `BadFileError`.
 
     Parameters
@@ -81,7 +81,7 @@ def reading(location: Location, *, decoding: bool = False) -> Iterator[None]:
         ) from e
 
 
-def _confirm(location: Location) -> None:
+def _confirm(location: FileRef) -> None:
     if location.remote is None:
         location.check()
     elif location.tag:
@@ -106,13 +106,13 @@ def claims_more_than(error: MemoryError, nbytes: int) -> bool:
     return size is not None and int(size[1]) > nbytes
 
 
-def refuse_empty(location: Location) -> None:
+def refuse_empty(location: FileRef) -> None:
     """Raise `BadFileError` for a file of zero bytes."""
     if location.size == 0:
         raise bad_file(location, "is empty (0 bytes)")
 
 
-def refuse_duplicates(location: Location, names: Sequence[str]) -> None:
+def refuse_duplicates(location: FileRef, names: Sequence[str]) -> None:
     """Raise `DuplicateColumnError` if a name occurs twice."""
     if len(set(names)) == len(names):
         return
@@ -123,7 +123,7 @@ def refuse_duplicates(location: Location, names: Sequence[str]) -> None:
     )
 
 
-def refuse_names(location: Location, names: Sequence[str]) -> None:
+def refuse_names(location: FileRef, names: Sequence[str]) -> None:
     """Refuse a file whose columns cannot all be found by their names, or that has none."""
     if not names:
         raise bad_file(location, "has no columns, so there is nothing to read")

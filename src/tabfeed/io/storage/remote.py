@@ -34,9 +34,9 @@ import pyarrow.fs as pafs
 from tabfeed.errors import ArgumentError
 
 __all__ = [
-    "Final",
     "Listed",
     "NoAnswer",
+    "PermanentError",
     "Remote",
     "RemoteOptions",
     "Version",
@@ -89,7 +89,7 @@ class Listed(NamedTuple):
     tag: str
 
 
-class Final(OSError):
+class PermanentError(OSError):
     """An error of a server that asking again will not change."""
 
 
@@ -204,14 +204,18 @@ class _FsspecRemote:
         if info.get("type") == "directory":
             raise IsADirectoryError(errno.EISDIR, "it is a folder", path)
         if info.get("size") is None:
-            raise Final("the server does not say how large it is, so it cannot be read in parts")
+            raise PermanentError(
+                "the server does not say how large it is, so it cannot be read in parts"
+            )
         return Version(int(info["size"]), _tag(info))
 
     def read(self, path: str, start: int, size: int, whole: int, timeout: float) -> pa.Buffer:
         """Some of its bytes."""
         data = self._call("cat_file", timeout, path, start=start, end=start + size)
         if len(data) > size:
-            raise Final("the server sends the whole object where a part of it was asked for")
+            raise PermanentError(
+                "the server sends the whole object where a part of it was asked for"
+            )
         return pa.py_buffer(data)
 
     def listing(self, path: str, timeout: float, *, deep: bool) -> list[Listed]:
@@ -268,7 +272,7 @@ def translated(call: Callable[[], T]) -> T:
     """Every library has its own tree of errors; here they become a few kinds of ``OSError``."""
     try:
         return call()
-    except (*_BUILTIN, *_NOT_THE_SERVER, MemoryError, Final) as e:
+    except (*_BUILTIN, *_NOT_THE_SERVER, MemoryError, PermanentError) as e:
         cause = e.__cause__ if isinstance(e, FileNotFoundError) else None
         if not isinstance(cause, Exception) or isinstance(cause, _NOT_THE_SERVER):
             raise
@@ -299,7 +303,7 @@ def _as_os_error(error: Exception) -> OSError:
     if status in (401, 403) or forbidden(text):
         return PermissionError(errno.EACCES, text)
     if (400 <= status < 500 and status not in (408, 429)) or _FINAL.search(text):
-        return Final(text)
+        return PermanentError(text)
     return OSError(text)
 
 

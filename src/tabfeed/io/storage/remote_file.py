@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tabfeed.io.storage.fetch import Fetch, begin
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range
 
 __all__ = ["open_remote"]
@@ -22,7 +22,7 @@ _SMALLEST = 2**16  # less is not worth a request
 _AHEAD = 32 * 2**20
 
 
-def open_remote(location: Location, ranges: Sequence[Range] = ()) -> pa.NativeFile:
+def open_remote(location: FileRef, ranges: Sequence[Range] = ()) -> pa.NativeFile:
     """The object for random access; `ranges` are fetched at once."""
     return pa.PythonFile(RemoteFile(location, ranges), mode="r")
 
@@ -54,7 +54,7 @@ class RemoteFile:
 
     closed = False
 
-    def __init__(self, location: Location, ranges: Sequence[Range] = ()) -> None:
+    def __init__(self, location: FileRef, ranges: Sequence[Range] = ()) -> None:
         self._location = location
         self._declared = begin(location, ranges) if ranges else None
         self._windows: list[_Window] = []  # where reading is, and what comes after it

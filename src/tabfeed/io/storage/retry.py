@@ -27,8 +27,8 @@ import pyarrow.fs as pafs
 from tabfeed.errors import TabfeedWarning
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.storage.remote import (
-    Final,
     NoAnswer,
+    PermanentError,
     RemoteOptions,
     forbidden,
     info_of,
@@ -56,7 +56,7 @@ _PERMANENT = (
     FileExistsError,
     IsADirectoryError,
     NotADirectoryError,
-    Final,
+    PermanentError,
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCAL = (*_FULL, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -141,7 +141,7 @@ def remedy(error: OSError, *, writing: bool = False) -> str:
         if not local:
             return "Check the credentials and what they allow"
         return "Change its permissions" + (" or choose another folder" if writing else "")
-    if isinstance(error, Final) or "NO_SUCH_BUCKET" in text:
+    if isinstance(error, PermanentError) or "NO_SUCH_BUCKET" in text:
         return "Check the address, the bucket and storage_options"
     if not local:
         return (
@@ -292,14 +292,14 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """A file for random access."""
-        from tabfeed.io.storage.file_ref import Location
+        from tabfeed.io.storage.file_ref import FileRef
         from tabfeed.io.storage.remote_file import open_remote
 
         remote, options = remote_of(self.inner), self._options
         self._forget(path)
         deadline = options.deadline
         now = retry(lambda timeout: remote.version(path, timeout), deadline, first=FIRST_SHARE)
-        location = Location(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
+        location = FileRef(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
         return open_remote(location)
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:

@@ -17,8 +17,8 @@ from tabfeed.execute import Executor
 from tabfeed.io.align import conform
 from tabfeed.io.formats.memory import TemporaryFolder
 from tabfeed.io.shuffle.distributed import ByHash, Gather, deal, discard, is_remote, require_files
-from tabfeed.io.shuffle.local import Room, scatter
-from tabfeed.io.storage.paths import place_of
+from tabfeed.io.shuffle.local import SpillBudget, scatter
+from tabfeed.io.storage.paths import path_of
 from tabfeed.io.whole_units import few_readers
 from tabfeed.progress import Bar, progress
 
@@ -55,7 +55,9 @@ def shuffle_by_keys(
                 executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
             pieces = dataset._in_smaller_partitions(max(1, limit // 16))
             tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
-            buckets = scatter(tables, dealing.assign, dealing.count, Room(limit, folder.path))
+            buckets = scatter(
+                tables, dealing.assign, dealing.count, SpillBudget(limit, folder.path)
+            )
             written = [str(b.path) for b in buckets if b.rows]
     grouped = Dataset(
         written or [_empty_file(schema, folder)],
@@ -71,7 +73,7 @@ def _exchanged(
 ) -> list[str]:
     """The files of the buckets, made on a cluster."""
     require_files(executor, dataset)
-    place = place_of(folder.path)
+    place = path_of(folder.path)
     executor.require_folder(place)
     dealt = deal(dataset, dealing, place, executor, bar)
     paths = [p for p in executor.map(range(dealing.count), Gather(dealt)) if p is not None]

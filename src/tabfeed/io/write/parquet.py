@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import SchemaError
 from tabfeed.io.align import combine, conform
-from tabfeed.io.commit.staged_files import Staged
+from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.parquet.page_options import PageOptions, explain_refusal
 from tabfeed.io.shuffle.rows import prepare, take_prepared
 from tabfeed.io.storage.paths import HIVE_NULL
@@ -60,7 +60,9 @@ class FileSink:
     which halves the work of reading it. If a null comes later, the file is written again.
     """
 
-    def __init__(self, commit: Staged, name: str, schema: pa.Schema, pages: PageOptions) -> None:
+    def __init__(
+        self, commit: StagedFiles, name: str, schema: pa.Schema, pages: PageOptions
+    ) -> None:
         self.rows = 0
         self._commit, self._name, self._schema, self._pages = commit, name, schema, pages
         self._group_rows = pages.row_group_size
@@ -207,7 +209,7 @@ class HiveSink:
 
     def __init__(
         self,
-        commit: Staged,
+        commit: StagedFiles,
         name: str,
         schema: pa.Schema,
         pages: PageOptions,

@@ -18,7 +18,7 @@ from tabfeed.io.shuffle.local import draw_keys
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
 
-__all__ = ["Job", "Shuffle", "WriteOptions", "file_names", "group_jobs", "plan_jobs"]
+__all__ = ["Shuffle", "WriteJob", "WriteOptions", "file_names", "group_jobs", "plan_jobs"]
 
 
 class Shuffle(str, enum.Enum):
@@ -74,7 +74,7 @@ def _as_shuffle(value: Shuffle | str) -> Shuffle:
 
 
 @dataclass(frozen=True)
-class Job:
+class WriteJob:
     """One output file: its name, its partitions, and its place in the random stream.
 
     ``numbering`` is what a dataset of these partitions must know of the whole.
@@ -86,7 +86,7 @@ class Job:
     numbering: Mapping[str, Any] = field(default_factory=dict)
 
 
-def plan_jobs(dataset: Dataset, options: WriteOptions) -> list[Job]:
+def plan_jobs(dataset: Dataset, options: WriteOptions) -> list[WriteJob]:
     """One job an output file, in reading order."""
     wanted = options.output_files
     if options.preserve_files:
@@ -98,7 +98,7 @@ def plan_jobs(dataset: Dataset, options: WriteOptions) -> list[Job]:
     return _numbered(dataset, jobs)
 
 
-def _jobs_by_count(dataset: Dataset, options: WriteOptions) -> tuple[Dataset, list[Job]]:
+def _jobs_by_count(dataset: Dataset, options: WriteOptions) -> tuple[Dataset, list[WriteJob]]:
     """Runs of partitions of equal length; of rows, where there are more files than partitions."""
     names = file_names(options.output_files, dataset.npartitions)
     if len(names) > dataset.npartitions:
@@ -113,11 +113,13 @@ def _jobs_by_count(dataset: Dataset, options: WriteOptions) -> tuple[Dataset, li
     return dataset, [_job(name, run) for name, run in zip(names, runs, strict=True)]
 
 
-def _job(name: str, run: Sequence[tuple[int, Partition]]) -> Job:
-    return Job(name, tuple(p for _, p in run), tuple(i for i, _ in run))
+def _job(name: str, run: Sequence[tuple[int, Partition]]) -> WriteJob:
+    return WriteJob(name, tuple(p for _, p in run), tuple(i for i, _ in run))
 
 
-def _jobs_by_mapping(parts: Sequence[Partition], wanted: Mapping[str, Sequence[int]]) -> list[Job]:
+def _jobs_by_mapping(
+    parts: Sequence[Partition], wanted: Mapping[str, Sequence[int]]
+) -> list[WriteJob]:
     used = sorted(i for ids in wanted.values() for i in ids)
     if used != list(range(len(parts))):
         raise ArgumentError(
@@ -130,7 +132,7 @@ def _jobs_by_mapping(parts: Sequence[Partition], wanted: Mapping[str, Sequence[i
     ]
 
 
-def _jobs_by_file(dataset: Dataset) -> list[Job]:
+def _jobs_by_file(dataset: Dataset) -> list[WriteJob]:
     """One job an input file, under the file's own name, also where no row of it is left."""
     runs: list[list[tuple[int, Partition]]] = [[] for _ in dataset.files]
     for number, part in enumerate(dataset.partitions):
@@ -159,7 +161,7 @@ def _stem(path: str) -> str:
     return name
 
 
-def _numbered(dataset: Dataset, jobs: list[Job]) -> list[Job]:
+def _numbered(dataset: Dataset, jobs: list[WriteJob]) -> list[WriteJob]:
     """Tell each job where its rows stand in the whole, if a map asks for that."""
     if not any(step.numbered for step in dataset._maps):
         return jobs
@@ -203,9 +205,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def group_jobs(jobs: list[Job]) -> list[list[Job]]:
+def group_jobs(jobs: list[WriteJob]) -> list[list[WriteJob]]:
     """Jobs that go on inside the row group where the one before stopped, together."""
-    groups: list[list[Job]] = []
+    groups: list[list[WriteJob]] = []
     for job in jobs:
         before = groups[-1][-1].partitions if groups else ()
         if before and job.partitions and continues(before[-1], job.partitions[0]):

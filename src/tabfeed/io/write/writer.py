@@ -1,7 +1,7 @@
 """Write a dataset as Parquet: which rows go into which file, in which order.
 
-A `Job` is one output file and the partitions that go into it (see `tabfeed.io.write.plan`). Jobs
-run in parallel; within a job, partitions are read, shuffled if asked, cut into row groups and
+A `WriteJob` is one output file and the partitions that go into it (see `tabfeed.io.write.plan`).
+Jobs run in parallel; within a job, partitions are read, shuffled if asked, cut into row groups and
 written. A full shuffle is one stream through all files and runs on its own (see
 `tabfeed.io.shuffle.local`), or on a cluster in two rounds (see `tabfeed.io.shuffle.distributed`).
 Nothing appears under its final name before all of it is whole (see `tabfeed.io.commit.commit`).
@@ -24,14 +24,14 @@ from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.align import conform
 from tabfeed.io.commit.commit import Commit
-from tabfeed.io.commit.staged_files import Staged
+from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.memory import TemporaryFolder
 from tabfeed.io.formats.parquet.page_options import plain_inside, refuse_types
 from tabfeed.io.partition import Partition, Piece, cut_by_size
 from tabfeed.io.shuffle.distributed import (
+    BucketFiles,
+    BucketSlice,
     ByRandomKey,
-    Cut,
-    Dealt,
     buckets_for,
     cut_files,
     deal,
@@ -40,10 +40,10 @@ from tabfeed.io.shuffle.distributed import (
     sorted_rows,
     task_memory,
 )
-from tabfeed.io.shuffle.local import Room, draw_keys, shuffled, sort_rows
+from tabfeed.io.shuffle.local import SpillBudget, draw_keys, shuffled, sort_rows
 from tabfeed.io.whole_units import few_readers
 from tabfeed.io.write.parquet import FileSink, HiveSink, Sink
-from tabfeed.io.write.plan import Job, Shuffle, WriteOptions, file_names, group_jobs, plan_jobs
+from tabfeed.io.write.plan import Shuffle, WriteJob, WriteOptions, file_names, group_jobs, plan_jobs
 from tabfeed.progress import Bar, progress
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def _names_folders(dtype: pa.DataType) -> bool:
 def _refuse_own_input(
     dataset: Dataset, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> None:
-    from tabfeed.io.storage.paths import place_of
+    from tabfeed.io.storage.paths import path_of
 
-    target = place_of(path, storage_options).name.rstrip("/") + "/"
+    target = path_of(path, storage_options).name.rstrip("/") + "/"
     inside = [f for f in dataset.files if f.startswith(target)]
     if inside:
         raise ArgumentError(
@@ -140,7 +140,7 @@ class _Work:
         self.dataset = dataset
         self.options = options
         self.commit: Commit | None = commit
-        self.place = Staged(commit.folder, commit.staging)
+        self.place = StagedFiles(commit.folder, commit.staging)
         self.schema = plain_inside(dataset.schema.to_arrow())
         self.pages = options.pages
         limit = memory if options.memory_limit is None else options.memory_limit
@@ -187,7 +187,7 @@ class _Work:
                 if staged is not None:
                     self.commit.adopt(staged)
 
-    def _in_small_parts(self, job: Job, nbytes: int) -> Job:
+    def _in_small_parts(self, job: WriteJob, nbytes: int) -> WriteJob:
         """The same rows, read in smaller parts, which the file does not show."""
         if job.numbering or not all(m.keeps_rows for m in self.dataset._maps):
             return job  # a map counts on the partitions as they are
@@ -210,7 +210,7 @@ class _Work:
         sizes = self._weighed[2]
         return None if sizes is None else sizes[piece.start :][: piece.rows]
 
-    def write_group(self, group: list[Job], to: Staged) -> int:
+    def write_group(self, group: list[WriteJob], to: StagedFiles) -> int:
         """Write some files, reading from start to end; how many rows."""
         parts = tuple(p for job in group for p in job.partitions)
         source = self.dataset._derive(partitions=parts, **group[0].numbering)
@@ -220,7 +220,7 @@ class _Work:
             total += self._write_job(job, islice(tables, len(job.partitions)), to)
         return total
 
-    def _write_job(self, job: Job, tables: Iterator[pa.Table], to: Staged) -> int:
+    def _write_job(self, job: WriteJob, tables: Iterator[pa.Table], to: StagedFiles) -> int:
         seed = self.options.seed
         if self.options.shuffle is Shuffle.PER_PARTITION:
             tables = (
@@ -237,7 +237,9 @@ class _Work:
         for table in tables:
             yield conform(table, self.schema)
 
-    def _shuffled(self, tables: Iterable[pa.Table], job: Job, room: Room) -> Iterator[pa.Table]:
+    def _shuffled(
+        self, tables: Iterable[pa.Table], job: WriteJob, room: SpillBudget
+    ) -> Iterator[pa.Table]:
         return shuffled(
             tables,
             seed=self.options.seed,
@@ -256,7 +258,7 @@ class _Work:
         self.commit.order = names
         known = _known_rows(pieces)
         with self.room(self.commit) as room, progress("shuffling", known and 2 * known) as bar:
-            whole = Job("", pieces.partitions, (0,))
+            whole = WriteJob("", pieces.partitions, (0,))
             read = _Counted(pieces.iter_tables(executor=LocalExecutor(1)), bar)
             mixed = self._shuffled(self._conformed(read), whole, room)
             stream = _Cutter(_Counted(mixed, bar))
@@ -274,7 +276,7 @@ class _Work:
         names = file_names(self.options.output_files, self.dataset.npartitions)
         assert self.commit is not None
         self.commit.order = names
-        room = Room(self.limit, Path())
+        room = SpillBudget(self.limit, Path())
         nbytes = estimate(pieces, pieces.partitions)
         count = buckets_for(nbytes, room, at_least=len(names))
         place = self.place.fresh().staging
@@ -290,18 +292,18 @@ class _Work:
     # -- writing --------------------------------------------------------------------
 
     @contextmanager
-    def room(self, to: Staged, share: int = 1) -> Iterator[Room]:
+    def room(self, to: StagedFiles, share: int = 1) -> Iterator[SpillBudget]:
         """Memory and disk for one of `share` shuffles; the files go at once when it is done."""
         place = to.staging
         with to.writing():
             folder = TemporaryFolder(place.path if place.local else None)
         try:
-            most = max(4, Room.buckets // share)
-            yield Room(self.limit // share, folder.path, most)
+            most = max(4, SpillBudget.buckets // share)
+            yield SpillBudget(self.limit // share, folder.path, most)
         finally:
             folder.remove()
 
-    def sink(self, name: str, tables: Iterator[pa.Table], to: Staged) -> int:
+    def sink(self, name: str, tables: Iterator[pa.Table], to: StagedFiles) -> int:
         """Write tables into one file, or one file for each folder key."""
         sink: Sink
         keys = self.options.partition_on
@@ -321,14 +323,14 @@ class _Files:
 
     work: _Work
 
-    def __call__(self, group: list[Job]) -> tuple[int, Staged | None]:
+    def __call__(self, group: list[WriteJob]) -> tuple[int, StagedFiles | None]:
         """Rows written, and where they lie if that is not known here."""
         if self.work.commit is not None:
             return self.work.write_group(group, self.work.commit), None
         staged = self.work.place.fresh()
         return self.work.write_group(group, staged), staged
 
-    def task_name(self, group: list[Job]) -> str:
+    def task_name(self, group: list[WriteJob]) -> str:
         """What the dashboard shows."""
         return f"write/{group[0].name.removesuffix('.parquet')}"
 
@@ -338,10 +340,10 @@ class _Cuts:
     """Makes files of a full shuffle, each of the buckets that its rows lie in."""
 
     work: _Work
-    dealt: Dealt
-    files: Sequence[tuple[str, Sequence[Cut]]]
+    dealt: BucketFiles
+    files: Sequence[tuple[str, Sequence[BucketSlice]]]
 
-    def __call__(self, number: int) -> tuple[int, Staged]:
+    def __call__(self, number: int) -> tuple[int, StagedFiles]:
         """Rows written, and where they lie."""
         name, cuts = self.files[number]
         staged = self.work.place.fresh()

@@ -21,9 +21,9 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
 from tabfeed.loader.assemble.in_order import taken_from
-from tabfeed.loader.plan.order import ChunkPlan, Strip
+from tabfeed.loader.plan.order import ChunkPlan, CopyRun
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
-from tabfeed.loader.read.blocks import Lot
+from tabfeed.loader.read.blocks import Block
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.ragged import gather_lists, join_lists, slice_lists
 from tabfeed.trace import span
@@ -93,7 +93,7 @@ class ChunkMaker:
     layout: Layout
     pool: BufferPool = field(default_factory=BufferPool)
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> list[Chunk]:
         """The rows of `plan`; several chunks where some batches need no copy."""
         laid = self._laid(plan, lots)
         if laid is not None:
@@ -106,7 +106,7 @@ class ChunkMaker:
                 for p in _split_at_lots(plan)
             ]
 
-    def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
+    def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> Chunk:
         """The same as one chunk, everything copied."""
         laid = self._laid(plan, lots)
         if laid is not None:
@@ -124,13 +124,13 @@ class ChunkMaker:
             self._keep(chunk, group, tray.matrices[group.name])
         return chunk
 
-    def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> bool:
+    def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> bool:
         """Whether lots have the columns as batches are to have them."""
         used = [lots[s.lot] for s in plan.strips]
         groups = self.layout.groups
         return all(lot.matrices[g.name].dtype == g.dtype for lot in used for g in groups)
 
-    def _view(self, plan: ChunkPlan, lot: Lot) -> Chunk:
+    def _view(self, plan: ChunkPlan, lot: Block) -> Chunk:
         start = plan.strips[0].start
         stop = start + plan.rows
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
@@ -144,7 +144,7 @@ class ChunkMaker:
             chunk.extras[name] = extra.slice(start, plan.rows)
         return chunk
 
-    def _copy(self, plan: ChunkPlan, lots: Mapping[int, Lot]) -> Chunk:
+    def _copy(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> Chunk:
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
             buffer = self.pool.empty((len(group.columns), plan.rows), group.dtype)
@@ -159,7 +159,7 @@ class ChunkMaker:
             self._copy_ragged(chunk, plan, lots)
         return chunk
 
-    def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, lots: Mapping[int, Lot]) -> None:
+    def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, lots: Mapping[int, Block]) -> None:
         """Lay the strips end to end, then gather: such columns have no places to copy into."""
         used = [
             (lots[s.lot], s.start, s.start + (s.steps - 1) * s.pitch + s.width) for s in plan.strips
@@ -180,7 +180,7 @@ class ChunkMaker:
             chunk.columns.update(zip(group.columns, buffer, strict=True))
 
 
-def _lay(strip: Strip, source: Array, out: Array) -> None:
+def _lay(strip: CopyRun, source: Array, out: Array) -> None:
     """Copy the columns of a strip to their places."""
     if strip.steps == 1:
         start, place, width = strip.start, strip.place, strip.width
@@ -194,7 +194,7 @@ def _lay(strip: Strip, source: Array, out: Array) -> None:
         )
 
 
-def _spaced(array: Array, distance: int, strip: Strip) -> Array:
+def _spaced(array: Array, distance: int, strip: CopyRun) -> Array:
     """``(columns, steps, width)``: a view of places that lie `distance` rows apart."""
     across, along = array.strides
     shape = (array.shape[0], strip.steps, strip.width)
@@ -212,7 +212,7 @@ def _places(plan: ChunkPlan) -> Index:
     return index.reshape(-1)
 
 
-def _follow(strips: tuple[Strip, ...]) -> bool:
+def _follow(strips: tuple[CopyRun, ...]) -> bool:
     """Whether strips laid end to end have every row at its place."""
     place = 0
     for strip in strips:
@@ -251,11 +251,11 @@ def _split_at_lots(plan: ChunkPlan) -> Iterator[ChunkPlan]:
             yield ChunkPlan(plan.first_step + start, strips, plan.bounds[start : stop + 1] - low)
 
 
-def _rows_of_strips(strips: tuple[Strip, ...], low: int, high: int) -> Iterator[Strip]:
+def _rows_of_strips(strips: tuple[CopyRun, ...], low: int, high: int) -> Iterator[CopyRun]:
     """What strips without gaps have for the places ``[low, high)``."""
     for strip in strips:
         start = max(low, strip.place)
         width = min(high, strip.place + strip.steps * strip.width) - start
         if width > 0:
             first = strip.start + start - strip.place
-            yield Strip(strip.lot, first, width, 1, width, start - low, width)
+            yield CopyRun(strip.lot, first, width, 1, width, start - low, width)

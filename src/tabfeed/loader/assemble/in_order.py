@@ -26,14 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead
-from tabfeed.loader.plan.order import ChunkPlan, Epoch, Plan, Strip
-from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.plan.order import ChunkPlan, CopyRun, Epoch, Plan
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
 from tabfeed.trace import span
 
-__all__ = ["InOrderLots", "LaidLot", "Tray", "can_lay", "rows_follow", "taken_from"]
+__all__ = ["HostBlock", "InOrderBlocks", "Tray", "can_lay", "rows_follow", "taken_from"]
 
 Array = npt.NDArray[Any]
 
@@ -47,7 +47,7 @@ class Tray:
 
 
 @dataclass(frozen=True)
-class LaidLot:
+class HostBlock:
     """A lot that was read into trays; `trays` has those of chunks not yet made, by first step."""
 
     trays: dict[int, Tray] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def can_lay(plan: Plan, layout: Layout, row: RowBytes, options: LoaderOptions) -
     return lots * lot + (options.ahead + 1) * chunk <= options.budget
 
 
-def rows_follow(plan: Plan, place: Place) -> bool:
+def rows_follow(plan: Plan, place: Shard) -> bool:
     """Whether a rank gets the rows of one run of the data, each once, one after the other."""
     return not plan.shuffle and plan.streams == place.world and plan.delivered <= plan.rows
 
@@ -93,12 +93,12 @@ def taken_from(lots: Sequence[Any], plan: ChunkPlan) -> Tray | None:
     """The tray of a chunk, once all of its lots are read; None if they lie in no trays."""
     tray: Tray | None = None
     for lot in lots:
-        if isinstance(lot, LaidLot):
+        if isinstance(lot, HostBlock):
             tray = lot.trays.pop(plan.first_step)
     return tray
 
 
-class InOrderLots:
+class InOrderBlocks:
     """Reads the lots of one pass over the data into trays; threads may share it.
 
     Parameters
@@ -114,7 +114,7 @@ class InOrderLots:
     """
 
     def __init__(
-        self, reader: LotReader, parts: ReadsParts, epoch: Epoch, place: Place, first: int
+        self, reader: BlockReader, parts: ReadsParts, epoch: Epoch, place: Shard, first: int
     ) -> None:
         self._layout, self._pool, self._parts = reader.layout, reader.pool, parts
         self._epoch, self._place, self._first = epoch, place, first
@@ -125,11 +125,11 @@ class InOrderLots:
             for number, name in enumerate(group.columns):
                 self._rows.setdefault(name, []).append(_Row(group.name, number, group.dtype))
 
-    def read(self, numbers: Sequence[int]) -> list[LaidLot]:
+    def read(self, numbers: Sequence[int]) -> list[HostBlock]:
         """Some lots."""
         return [self._read(number) for number in numbers]
 
-    def _read(self, number: int) -> LaidLot:
+    def _read(self, number: int) -> HostBlock:
         with span("plan"):
             targets = list(self._targets(number))
         start = 0
@@ -137,7 +137,7 @@ class InOrderLots:
             stop = start + self._epoch.plan.sizes[partition]
             self._lay(partition, list(_within(targets, start, stop)))
             start = stop
-        return LaidLot({t.tray.plan.first_step: t.tray for t in targets})
+        return HostBlock({t.tray.plan.first_step: t.tray for t in targets})
 
     def _targets(self, lot: int) -> Iterator[_Target]:
         chunks = self._epoch.chunks_of(lot, *self._place)
@@ -188,7 +188,7 @@ class InOrderLots:
                 yield name, [array] * len(self._rows[name])
 
 
-def _rows(strip: Strip) -> int:
+def _rows(strip: CopyRun) -> int:
     return strip.steps * strip.width
 
 

@@ -26,16 +26,16 @@ import torch
 
 from tabfeed.errors import TabfeedError
 from tabfeed.loader.gpu.auto_choice import GPU, Choice
-from tabfeed.loader.gpu.delivery import GpuRecipe, timed_event
-from tabfeed.loader.gpu.pipeline import GpuFeed, GpuIterator
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.gpu.delivery import GpuStages, timed_event
+from tabfeed.loader.gpu.pipeline import GpuIterator, GpuPipeline
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Epoch, Plan
-from tabfeed.loader.read.blocks import ReadsLots
+from tabfeed.loader.read.blocks import ReadsBlocks
 from tabfeed.loader.read.partition_reader import ReadsParts
 from tabfeed.loader.state import Position
 from tabfeed.loader.tensors.tree import copied
 
-__all__ = ["AutoFeed", "AutoIterator", "Meter", "Metered", "Ways"]
+__all__ = ["AutoIterator", "AutoPipeline", "Backends", "Meter", "Metered"]
 
 B = TypeVar("B")
 
@@ -83,7 +83,7 @@ class Meter:
 class Metered:
     """A reader of lots, with a meter."""
 
-    reader: ReadsLots
+    reader: ReadsBlocks
     meter: Meter = field(default_factory=Meter)
 
     @property
@@ -143,7 +143,7 @@ class _Timeline:
             choice.add(seconds, min(max(waited, 0.0), seconds), after.step - this.step, rate)
 
 
-class Ways(NamedTuple):
+class Backends(NamedTuple):
     """The two ways of making a feed's batches on a GPU.
 
     Attributes
@@ -156,7 +156,7 @@ class Ways(NamedTuple):
         The same two for another plan of the same rows.
     """
 
-    build: Callable[[bool], Feed[Any] | None]
+    build: Callable[[bool], Pipeline[Any] | None]
     why_not: Callable[[], str | None]
     for_plan: Callable[[Plan], Any]
 
@@ -175,7 +175,7 @@ class _Loading(threading.Thread):
         self.ok, self.reason = reason is None, reason or ""
 
 
-class AutoFeed(GpuFeed[B]):
+class AutoPipeline(GpuPipeline[B]):
     """A feed that begins with Arrow and may go over to the GPU.
 
     Parameters
@@ -190,13 +190,15 @@ class AutoFeed(GpuFeed[B]):
 
     _own = ("_spare", "remake", "choice", "_ways", "_loading", "_kin")
 
-    def __init__(self, made: Feed[B], spare: Feed[Any], ways: Ways) -> None:
+    def __init__(self, made: Pipeline[B], spare: Pipeline[Any], ways: Backends) -> None:
         super().__init__(made, spare, _made_by_itself)
         self.recipe = _watched(made.recipe)
         self.choice = Choice()
         self._ways = ways
         self._loading: _Loading | None = None
-        self._kin: weakref.WeakSet[AutoFeed[Any]] = weakref.WeakSet([self])  # use the same memory
+        self._kin: weakref.WeakSet[AutoPipeline[Any]] = weakref.WeakSet(
+            [self]
+        )  # use the same memory
 
     @property
     def reader_choice(self) -> str:  # type: ignore[override]
@@ -207,23 +209,23 @@ class AutoFeed(GpuFeed[B]):
         """Say who reads now, and why; for good."""
         self.choice.end(why)
 
-    def _made_for(self, plan: Plan) -> Feed[Any]:
+    def _made_for(self, plan: Plan) -> Pipeline[Any]:
         self._ways = self._ways.for_plan(plan)
         made = self._built(self.choice.reader == GPU)
         if isinstance(made, str):
             made = self._built(False)
         return self._spare if isinstance(made, str) else made
 
-    def take_over(self, made: Feed[Any]) -> None:
+    def take_over(self, made: Pipeline[Any]) -> None:
         """Make batches as another feed of the same rows does."""
         super().take_over(made)
-        if isinstance(self.recipe, GpuRecipe):
+        if isinstance(self.recipe, GpuStages):
             self.recipe = _watched(self.recipe)
 
-    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
-        if not isinstance(made.recipe, GpuRecipe):  # it has given up its memory
+    def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
+        if not isinstance(made.recipe, GpuStages):  # it has given up its memory
             return super()._kin_of(made)
-        new: AutoFeed[Any] = AutoFeed(made, self._spare, self._ways)
+        new: AutoPipeline[Any] = AutoPipeline(made, self._spare, self._ways)
         new._kin, new._sized_for = self._kin, self._sized_for
         new._kin.add(new)
         return new
@@ -253,7 +255,7 @@ class AutoFeed(GpuFeed[B]):
     def change(self) -> None:
         """Go over to the reader that is wanted. Nobody else may hold the recipe."""
         finish = self.recipe.finish
-        made: Feed[Any] | str = ""
+        made: Pipeline[Any] | str = ""
         self.let_go()
         if self.choice.wanted == GPU and isinstance(made := self._built(True), str):
             self.choice.refuse(made)
@@ -266,7 +268,7 @@ class AutoFeed(GpuFeed[B]):
         self.choice.went_over()
         self.take_over(made.finishing(finish))
 
-    def _built(self, on_gpu: bool) -> Feed[Any] | str:
+    def _built(self, on_gpu: bool) -> Pipeline[Any] | str:
         """A feed for which the GPU decodes, or Arrow does; or why there is none."""
         try:
             return self._ways.build(on_gpu) or "device_memory is too small for it"
@@ -274,7 +276,7 @@ class AutoFeed(GpuFeed[B]):
             return f"it cannot begin: {e}"
 
 
-def _made_by_itself(plan: Plan) -> Feed[Any]:
+def _made_by_itself(plan: Plan) -> Pipeline[Any]:
     raise AssertionError("what was made for a plan is its own matter")
 
 
@@ -295,7 +297,7 @@ class AutoIterator(GpuIterator[B]):
         Where to begin.
     """
 
-    _feed: AutoFeed[B]
+    _feed: AutoPipeline[B]
 
     def _start(self) -> None:
         self._timeline = _Timeline()

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.plan.order import Strip
+from tabfeed.loader.plan.order import CopyRun
 from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.loader.tensors.scripted import lay_strips
 
-__all__ = ["Plane", "Slab", "Slabs", "page_locked", "planes_of", "torch_dtype"]
+__all__ = ["DeviceBuffer", "DeviceBuffers", "WidthGroup", "page_locked", "planes_of", "torch_dtype"]
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
@@ -42,7 +42,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Plane:
+class WidthGroup:
     """Groups whose columns are of one width, and therefore share memory.
 
     Attributes
@@ -70,7 +70,7 @@ class Plane:
         return out
 
 
-def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tuple[Plane, ...]:
+def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tuple[WidthGroup, ...]:
     """The groups by the width of their columns.
 
     Examples
@@ -86,19 +86,21 @@ def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tupl
         dtype = dtypes[group.name]
         by_width.setdefault(dtype.itemsize, []).append((group, dtype))
     # The widest first: what follows is then aligned, however many columns there are.
-    return tuple(Plane(width, tuple(by_width[width])) for width in sorted(by_width, reverse=True))
+    return tuple(
+        WidthGroup(width, tuple(by_width[width])) for width in sorted(by_width, reverse=True)
+    )
 
 
-class Slab:
+class DeviceBuffer:
     """A place for a lot; free again when nothing refers to it."""
 
-    def __init__(self, slabs: Slabs, number: int) -> None:
+    def __init__(self, slabs: DeviceBuffers, number: int) -> None:
         self._slabs, self.number = slabs, number
         self.ready: Any = None  # the event after it was filled
         self.awaited = False  # whether the stream that reads it waits for that already
         self.used: Any = None  # the event after it was read last
 
-    def matrix(self, plane: Plane, rows: int, columns: slice | None = None) -> Tensor:
+    def matrix(self, plane: WidthGroup, rows: int, columns: slice | None = None) -> Tensor:
         """Some columns of its first rows in a plane."""
         return self._slabs.view(self.number, plane, rows, columns)
 
@@ -106,7 +108,7 @@ class Slab:
         self._slabs.give(self.number, self.used or self.ready)
 
 
-class Slabs:
+class DeviceBuffers:
     """A fixed number of slabs on a GPU, used again and again.
 
     Parameters
@@ -124,7 +126,7 @@ class Slabs:
     """
 
     def __init__(
-        self, device: torch.device, planes: Sequence[Plane], rows: int, count: int, stream: Any
+        self, device: torch.device, planes: Sequence[WidthGroup], rows: int, count: int, stream: Any
     ) -> None:
         self.device, self.rows = device, rows
         with torch.cuda.stream(stream):
@@ -140,14 +142,14 @@ class Slabs:
         for number in range(count):
             self._free.put((number, event))
 
-    def take(self, stream: Any, count: int = 1) -> list[Slab]:
+    def take(self, stream: Any, count: int = 1) -> list[DeviceBuffer]:
         """Slabs that work queued on `stream` from now on may write."""
         taken = [self._next() for _ in range(count)]
         for event in {event for _, event in taken if event is not None}:
             stream.wait_event(event)
         return [slab for slab, _ in taken]
 
-    def _next(self) -> tuple[Slab, Any]:
+    def _next(self) -> tuple[DeviceBuffer, Any]:
         """A slab that is free, and the event after which it may be written."""
         try:
             number, event = self._free.get(timeout=_PATIENCE)
@@ -155,13 +157,13 @@ class Slabs:
             raise LoaderError(
                 "no memory for the next rows came free on the GPU; give more device_memory"
             ) from None
-        return Slab(self, number), event
+        return DeviceBuffer(self, number), event
 
     def give(self, number: int, event: Any) -> None:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
         self._free.put((number, event))
 
-    def view(self, number: int, plane: Plane, rows: int, columns: slice | None) -> Tensor:
+    def view(self, number: int, plane: WidthGroup, rows: int, columns: slice | None) -> Tensor:
         """The first rows of a slab: some columns of a plane."""
         key = (number, plane, rows, columns and (columns.start, columns.stop))
         if key not in self._views:
@@ -184,7 +186,9 @@ class Slabs:
             )
         return self._addresses[number]
 
-    def places(self, strips: Sequence[tuple[Slab, Array | None, Strip]], rows: int) -> Tensor:
+    def places(
+        self, strips: Sequence[tuple[DeviceBuffer, Array | None, CopyRun]], rows: int
+    ) -> Tensor:
         """For each plane, where in it the row of each place of a chunk lies.
 
         Row ``r`` of slab ``s`` is at ``s * columns * rows + r`` of a plane: seen from there, its
@@ -211,7 +215,7 @@ class Slabs:
         most = max(plane.numel() for plane in self.planes.values())
         return torch.int64 if most >= _LARGE else torch.int32
 
-    def columns(self, plane: Plane, dtype: np.dtype[Any], columns: range) -> Tensor:
+    def columns(self, plane: WidthGroup, dtype: np.dtype[Any], columns: range) -> Tensor:
         """Some columns of one dtype of all slabs: ``(columns, places)``."""
         whole = self.planes[plane].view(-1).view(torch_dtype(dtype))
         last = whole.numel() - (plane.columns - 1) * self.rows

@@ -22,33 +22,33 @@ import torch
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.assemble.batch_ops import op_bytes
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.gpu.auto_reader import AutoFeed, Ways
+from tabfeed.loader.gpu.auto_reader import AutoPipeline, Backends
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.buffers import Slabs, planes_of
-from tabfeed.loader.gpu.delivery import GpuRecipe, for_host
+from tabfeed.loader.gpu.buffers import DeviceBuffers, planes_of
+from tabfeed.loader.gpu.delivery import GpuStages, for_host
 from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
 from tabfeed.loader.gpu.fallback_sizes import ASIDE, check_room
 from tabfeed.loader.gpu.gather import GpuChunkMaker
-from tabfeed.loader.gpu.host_fallback import copied_feed
-from tabfeed.loader.gpu.memory_plan import Need, divide, least
-from tabfeed.loader.gpu.parquet.cudf_blocks import CudfLotReader, why_not_cudf
+from tabfeed.loader.gpu.host_fallback import fallback_pipeline
+from tabfeed.loader.gpu.memory_plan import MemoryRequest, divide, least
+from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import (
-    PackedRow,
+    EncodedRow,
     kinds_of,
     packed_row,
     why_not_unpacked,
 )
-from tabfeed.loader.gpu.parquet.encoded_pages import UnfitError
+from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError
 from tabfeed.loader.gpu.parquet.file_dtypes import Reading, as_in_files
-from tabfeed.loader.gpu.parquet.unpack import Lanes, Unpacker
-from tabfeed.loader.gpu.pipeline import GpuFeed
-from tabfeed.loader.gpu.staging_plan import DeskPlan
+from tabfeed.loader.gpu.parquet.unpack import DecodeStreams, Unpacker
+from tabfeed.loader.gpu.pipeline import GpuPipeline
+from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.block_window import Ahead
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.tensors.scripted import prepare
 
 __all__ = ["memory_for", "on_gpu"]
@@ -64,8 +64,8 @@ def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = Non
 
 
 def on_gpu(
-    feed: Feed[B], device: torch.device, options: GpuOptions, held: int | None = None
-) -> Feed[B]:
+    feed: Pipeline[B], device: torch.device, options: GpuOptions, held: int | None = None
+) -> Pipeline[B]:
     """The same batches, made on a GPU.
 
     Parameters
@@ -77,30 +77,30 @@ def on_gpu(
     options
         Reader and memory.
     held
-        As for `Need`, if it is another number than usual.
+        As for `MemoryRequest`, if it is another number than usual.
     """
     check_device(device)
     recipe = feed.recipe
     reader, maker = recipe.reader, recipe.maker
-    if not isinstance(reader, LotReader) or not isinstance(maker, ChunkMaker):
+    if not isinstance(reader, BlockReader) or not isinstance(maker, ChunkMaker):
         return feed
     with on_device(device):
         made = _made(feed, reader.layout, device, options, held)
-    if not isinstance(made, AutoFeed):  # which will say so by itself
+    if not isinstance(made, AutoPipeline):  # which will say so by itself
         _log.info("reader: %s", made.reader_choice)
     return made
 
 
 def _made(
-    feed: Feed[Any], layout: Layout, device: torch.device, options: GpuOptions, held: int | None
-) -> Feed[Any]:
+    feed: Pipeline[Any], layout: Layout, device: torch.device, options: GpuOptions, held: int | None
+) -> Pipeline[Any]:
     ops = GpuOps.of(feed.recipe.ops, layout, device)
     row_bytes = layout.row_bytes + op_bytes(feed.recipe.ops, layout)
     memory = memory_for(options, device, feed.options.buffer_size)
     check_room(feed, max(memory, memory_for(options, device)), row_bytes)
     if ops is None or not layout.groups:
         what = "columns of lists are put together" if ops is not None else "an operator works"
-        plain = copied_feed(feed, device, memory, row_bytes)
+        plain = fallback_pipeline(feed, device, memory, row_bytes)
         plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
         return plain
     build = _Build(feed, device, ops, memory - ops.table_bytes, row_bytes, held)
@@ -112,7 +112,7 @@ def _made(
         made, why = build(False), "Arrow: the GPU needs more device_memory to decode"
     if made is None:
         return build.on_host()
-    if isinstance(made.recipe.reader, CudfLotReader):
+    if isinstance(made.recipe.reader, CudfBlockReader):
         reason = build.unpacking if isinstance(build.unpacking, str) else "memory is too small"
         why = f"pylibcudf: as asked for; tabfeed's own way is not open, since {reason}"
     made.reader_choice = why
@@ -123,7 +123,7 @@ def _made(
 class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
-    feed: Feed[Any]
+    feed: Pipeline[Any]
     device: torch.device
     ops: GpuOps
     memory: int
@@ -134,28 +134,28 @@ class _Build:
         """The same for another plan of the same rows, perhaps of other ranks than there are now."""
         options = self.feed.options
         plan = replace(plan, chunk=self.feed.plan.chunk, ranks=options.place.world)
-        return replace(self, feed=Feed(self.feed.recipe, plan, options))
+        return replace(self, feed=Pipeline(self.feed.recipe, plan, options))
 
-    def remake(self, on_gpu: bool, plan: Plan) -> Feed[Any]:
+    def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
         """One for another plan, in whichever way there is memory for it."""
         build = self.for_plan(plan)
         return build(on_gpu) or build(False) or build.on_host()
 
-    def copied(self, memory: int) -> Feed[Any]:
+    def copied(self, memory: int) -> Pipeline[Any]:
         """One whose batches are copied, within so many bytes."""
-        return copied_feed(self.feed, self.device, memory, self.row_bytes)
+        return fallback_pipeline(self.feed, self.device, memory, self.row_bytes)
 
     @property
     def arrow(self) -> Reading:
         """Reads what Arrow decodes."""
-        return Reading(cast(LotReader, self.feed.recipe.reader))
+        return Reading(cast(BlockReader, self.feed.recipe.reader))
 
     @cached_property
     def in_files(self) -> Reading | str:
         """Reads what the GPU decodes; or why it cannot."""
         try:
             return as_in_files(self.arrow.reader)
-        except UnfitError as e:
+        except UnsupportedError as e:
             return str(e)
 
     @cached_property
@@ -163,16 +163,16 @@ class _Build:
         """The same for a GPU that unpacks files by itself: ids that fit have 32 bits."""
         return as_in_files(self.arrow.reader, narrow=True)
 
-    def need(self, reading: Reading) -> Need:
+    def need(self, reading: Reading) -> MemoryRequest:
         """What memory is needed for."""
         layout = reading.reader.layout
-        need = Need.of(self.feed.plan, layout, reading.reader.dtypes)
+        need = MemoryRequest.of(self.feed.plan, layout, reading.reader.dtypes)
         here = not (layout.rest.columns or getattr(self.feed.recipe.finish, "asks", False))
         batch, passing = need.batch + self.ops.row_bytes, need.passing + reading.joining
         held = need.held if self.held is None else self.held
         return replace(need, batch=batch, passing=passing, here=here, held=held)
 
-    def on_host(self) -> Feed[Any]:
+    def on_host(self) -> Pipeline[Any]:
         """One whose chunks are made in the computer's memory, and copied."""
         enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
         made = self.copied(self.memory + self.ops.table_bytes)
@@ -183,7 +183,7 @@ class _Build:
         return made
 
     @cached_property
-    def spare(self) -> Feed[Any]:
+    def spare(self) -> Pipeline[Any]:
         """The same beside one that is made on the GPU, or after it: with little memory."""
         return self.copied(self.memory // ASIDE)
 
@@ -195,7 +195,7 @@ class _Build:
             return why_not_cudf() if isinstance(self.unpacking, str) else None
 
     @cached_property
-    def unpacking(self) -> PackedRow | str:
+    def unpacking(self) -> EncodedRow | str:
         """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
         if isinstance(self.in_files, str):
             return self.in_files
@@ -204,10 +204,10 @@ class _Build:
             return reason
         try:
             return packed_row(reader)
-        except UnfitError as e:
+        except UnsupportedError as e:
             return str(e)
 
-    def __call__(self, on_gpu: bool, copies: int = 0) -> Feed[Any] | None:
+    def __call__(self, on_gpu: bool, copies: int = 0) -> Pipeline[Any] | None:
         """One for which the GPU decodes, or Arrow does; None if memory is too small.
 
         So many `copies` as `divide` is to leave room for.
@@ -218,7 +218,7 @@ class _Build:
         except torch.OutOfMemoryError:  # less is free than the driver says
             return None
 
-    def _found(self, on_gpu: bool, copies: int) -> Feed[Any] | None:
+    def _found(self, on_gpu: bool, copies: int) -> Pipeline[Any] | None:
         if not on_gpu:
             return self._built("arrow", self.arrow, self.need(self.arrow), copies)
         if isinstance(self.in_files, str):
@@ -232,7 +232,9 @@ class _Build:
             made = self._built("cudf", self.in_files, self.need(self.in_files), copies)
         return made
 
-    def _built(self, how: str, reading: Reading, need: Need, copies: int) -> Feed[Any] | None:
+    def _built(
+        self, how: str, reading: Reading, need: MemoryRequest, copies: int
+    ) -> Pipeline[Any] | None:
         feed, reader = self.feed, reading.reader
         maker = cast(ChunkMaker, feed.recipe.maker)
         share = divide(need, self.memory, how=how, copies=copies)
@@ -241,15 +243,15 @@ class _Build:
         prepare()
         planes = planes_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
-        slabs = Slabs(self.device, planes, share.rows, share.lots, streams[0])
-        desks = DeskPlan.of(need, share, feed.options, reader)
+        slabs = DeviceBuffers(self.device, planes, share.rows, share.lots, streams[0])
+        desks = StagingPlan.of(need, share, feed.options, reader)
         lots: Any = desks.reader(reader, planes, self.device)
         unpack = None
         if share.readings:
-            lots = CudfLotReader(lots, slabs, share.decoding, share.readings)
+            lots = CudfBlockReader(lots, slabs, share.decoding, share.readings)
         elif share.lanes:
             packed, plain = need.packed_lot
-            lanes = Lanes(share.lanes, share.together * packed, share.together * plain)
+            lanes = DecodeStreams(share.lanes, share.together * packed, share.together * plain)
             unpack = Unpacker(slabs, lanes, kinds_of(reader))
         chunks = GpuChunkMaker(
             reader.layout, maker, slabs, streams[0], streams[1], unpack, reading.pieces
@@ -259,11 +261,13 @@ class _Build:
         depth = min(share.depth, feed.options.depth or share.depth)
         options = replace(feed.options, threads=threads, depth=depth)
         plan = replace(feed.plan, chunk=share.steps)
-        return GpuFeed(Feed(made, plan, options), self.spare, partial(self.remake, how != "arrow"))
+        return GpuPipeline(
+            Pipeline(made, plan, options), self.spare, partial(self.remake, how != "arrow")
+        )
 
-    def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuRecipe[Any]:
+    def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuStages[Any]:
         recipe = self.feed.recipe
-        return GpuRecipe(
+        return GpuStages(
             lots,
             chunks,
             recipe.finish,
@@ -275,7 +279,7 @@ class _Build:
         )
 
 
-def _auto(build: _Build) -> Feed[Any]:
+def _auto(build: _Build) -> Pipeline[Any]:
     """Arrow, with the GPU in reserve where it could decode the same."""
     made = build(False, copies=1)
     if made is None:
@@ -284,14 +288,14 @@ def _auto(build: _Build) -> Feed[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoFeed(made, build.spare, _ways(build))
+        return AutoPipeline(made, build.spare, _ways(build))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
 
-def _ways(build: _Build) -> Ways:
+def _ways(build: _Build) -> Backends:
     """Arrow's way leaves room for the copy of a batch, which is made before the GPU takes over."""
-    return Ways(
+    return Backends(
         lambda on_gpu: build(on_gpu, copies=int(not on_gpu)),
         build.why_not,
         lambda plan: _ways(build.for_plan(plan)),

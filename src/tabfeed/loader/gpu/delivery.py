@@ -26,16 +26,16 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
 from tabfeed.loader.plan.order import ChunkPlan, Epoch
-from tabfeed.loader.plan.shard import Place
-from tabfeed.loader.read.block_window import SharedLots
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.plan.shard import Shard
+from tabfeed.loader.read.block_window import BlockWindow
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
 
-__all__ = ["GpuRecipe", "Parts", "Ready", "StreamRecipe", "Turn", "for_host", "timed_event"]
+__all__ = ["DeviceLease", "GpuStages", "Parts", "Ready", "StreamStages", "for_host", "timed_event"]
 
 B = TypeVar("B")
-R = TypeVar("R", bound="StreamRecipe[Any]")
+R = TypeVar("R", bound="StreamStages[Any]")
 _BY_ROW = (torch.Tensor.crow_indices, torch.Tensor.col_indices)
 _BY_COLUMN = (torch.Tensor.ccol_indices, torch.Tensor.row_indices)
 _COMPRESSED: dict[torch.layout, Any] = {
@@ -75,7 +75,7 @@ class Ready(NamedTuple):
     owners: list[Any]
 
 
-class Turn:
+class DeviceLease:
     """Whose the memory of lots is: it is enough for one pass, and goes to the one begun last."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Turn:
         with self._lock:
             before, self._whose = self._whose(), weakref.ref(whose)
         if before is not None and before is not whose:
-            before.step_aside(self)
+            before.evict(self)
 
     def give_back(self, whose: Any) -> None:
         """Leave it to the next one."""
@@ -106,7 +106,7 @@ def _nobody() -> None:
 
 
 @dataclass(frozen=True)
-class StreamRecipe(Recipe[B]):
+class StreamStages(Stages[B]):
     """How a chunk of batches is made in the computer's memory, and copied to a GPU.
 
     Attributes
@@ -127,7 +127,7 @@ class StreamRecipe(Recipe[B]):
     host: Any = None
     latest: deque[Any] = field(default_factory=partial(deque, maxlen=1))
 
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank, queued."""
         with on_device(self.device), torch.cuda.stream(self.stream):
             return self.queued(super().make(epoch, place, lots, number))
@@ -166,7 +166,7 @@ class StreamRecipe(Recipe[B]):
 
 
 @dataclass(frozen=True)
-class GpuRecipe(StreamRecipe[B]):
+class GpuStages(StreamStages[B]):
     """How a chunk of batches is made on a GPU.
 
     Attributes
@@ -181,14 +181,14 @@ class GpuRecipe(StreamRecipe[B]):
 
     timed: bool = False
     here: bool = False
-    turn: Turn = field(default_factory=Turn)
+    turn: DeviceLease = field(default_factory=DeviceLease)
 
     @property
     def queue_ahead(self) -> int:  # type: ignore[override]
         """Chunks that are queued before they are needed, beside the next one."""
         return int(self.here)
 
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, or all that is needed for that."""
         if not self.here:
             return super().make(epoch, place, lots, number)
@@ -247,7 +247,7 @@ def timed_event(stream: Any) -> Any:
     return stream.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
-def _same(recipe: Recipe[B]) -> Recipe[B]:
+def _same(recipe: Stages[B]) -> Stages[B]:
     return recipe
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 
 __all__ = ["ASIDE", "check_room", "within"]
 
@@ -18,7 +18,7 @@ ASIDE = 8  # of a loader's memory so much is for batches that are copied beside 
 _HELD = 2  # chunks beside those ahead: that of which the model has a batch, and the one before
 
 
-def within(feed: Feed[B], memory: int, row_bytes: int) -> Feed[B]:
+def within(feed: Pipeline[B], memory: int, row_bytes: int) -> Pipeline[B]:
     """The same batches, of which no more are on a GPU than fit.
 
     Parameters
@@ -34,10 +34,10 @@ def within(feed: Feed[B], memory: int, row_bytes: int) -> Feed[B]:
     batch = max(1, plan.batch // plan.ranks * row_bytes)
     steps = max(1, min(plan.chunk, memory // (2 * (_HELD + 1)) // batch))
     depth = max(1, min(options.ahead, memory // (steps * batch) - _HELD))
-    return Feed(feed.recipe, replace(plan, chunk=steps), replace(options, depth=depth))
+    return Pipeline(feed.recipe, replace(plan, chunk=steps), replace(options, depth=depth))
 
 
-def check_room(feed: Feed[Any], memory: int, row_bytes: int) -> None:
+def check_room(feed: Pipeline[Any], memory: int, row_bytes: int) -> None:
     """Refuse a GPU on which not even some batches have room."""
     plan = feed.plan
     rows = plan.batch // plan.ranks

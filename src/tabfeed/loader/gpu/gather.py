@@ -17,12 +17,12 @@ from typing import Any, cast
 import torch
 
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
-from tabfeed.loader.gpu.buffers import Slab, Slabs, torch_dtype
+from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, torch_dtype
 from tabfeed.loader.gpu.parquet.file_dtypes import Piece
-from tabfeed.loader.gpu.staging import GpuLot, bring
+from tabfeed.loader.gpu.staging import GpuBlock, bring
 from tabfeed.loader.plan.order import ChunkPlan
 from tabfeed.loader.read.arrow_columns import Group, Layout
-from tabfeed.loader.read.blocks import Lot
+from tabfeed.loader.read.blocks import Block
 from tabfeed.loader.tensors.scripted import gather_all
 from tabfeed.trace import span
 
@@ -55,14 +55,14 @@ class GpuChunkMaker:
 
     layout: Layout
     host: ChunkMaker
-    slabs: Slabs
+    slabs: DeviceBuffers
     stream: Any
     copies: Any
-    unpack: Callable[[Sequence[GpuLot]], None] | None = None
+    unpack: Callable[[Sequence[GpuBlock]], None] | None = None
     pieces: Mapping[str, Piece] = field(default_factory=dict)
     _turn: Any = field(default_factory=threading.Lock)
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
         with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
             chunk = self._rest(plan, lots)
@@ -70,7 +70,7 @@ class GpuChunkMaker:
             mark_used(lots, self.stream.record_event())
             return [chunk]
 
-    def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Tensor:
+    def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> Tensor:
         """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
         with self._turn:
             bring(list(lots.values()), self.slabs, self.copies, self.unpack)
@@ -79,7 +79,7 @@ class GpuChunkMaker:
             [(_slab(lot), lot.order, strip) for lot, strip in found], plan.rows
         )
 
-    def gather(self, chunk: Chunk, lots: Mapping[int, GpuLot], places: Tensor) -> None:
+    def gather(self, chunk: Chunk, lots: Mapping[int, GpuBlock], places: Tensor) -> None:
         """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
         self._wait_for([_slab(lot) for lot in lots.values()])
         found: list[Any] = gather_all(*self._runs, places)
@@ -104,7 +104,7 @@ class GpuChunkMaker:
         device = self.slabs.device
         return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}
 
-    def _wait_for(self, slabs: list[Slab]) -> None:
+    def _wait_for(self, slabs: list[DeviceBuffer]) -> None:
         """Let the stream wait until slabs are filled: once for each, since there is one stream."""
         new = [slab for slab in slabs if not slab.awaited]
         for event in {slab.ready for slab in new}:
@@ -137,20 +137,20 @@ class GpuChunkMaker:
                 counts.append(sizes)
         return wholes, planes, casts, counts
 
-    def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuLot]) -> Chunk:
+    def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> Chunk:
         layout = self.layout.rest
         if not layout.columns:
             return Chunk(plan.bounds, first_step=plan.first_step)
-        held: dict[int, Lot] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
+        held: dict[int, Block] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
 
 
-def mark_used(lots: Mapping[int, GpuLot], event: Any) -> None:
+def mark_used(lots: Mapping[int, GpuBlock], event: Any) -> None:
     """Have whoever writes where these lots lie wait for an event."""
     for lot in lots.values():
         _slab(lot).used = event
 
 
-def _slab(lot: GpuLot) -> Slab:
+def _slab(lot: GpuBlock) -> DeviceBuffer:
     assert lot.slab is not None, "it was brought"
     return lot.slab

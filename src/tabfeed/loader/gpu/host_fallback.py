@@ -10,17 +10,19 @@ from typing import Any, TypeVar
 
 import torch
 
-from tabfeed.loader.gpu.delivery import StreamRecipe, for_host
+from tabfeed.loader.gpu.delivery import StreamStages, for_host
 from tabfeed.loader.gpu.fallback_sizes import within
-from tabfeed.loader.pipeline import Feed
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.stages import Stages
 
-__all__ = ["copied_feed"]
+__all__ = ["fallback_pipeline"]
 
 B = TypeVar("B")
 
 
-def copied_feed(feed: Feed[B], device: torch.device, memory: int, row_bytes: int) -> Feed[B]:
+def fallback_pipeline(
+    feed: Pipeline[B], device: torch.device, memory: int, row_bytes: int
+) -> Pipeline[B]:
     """The same batches, copied on a stream of their own.
 
     Parameters
@@ -33,8 +35,8 @@ def copied_feed(feed: Feed[B], device: torch.device, memory: int, row_bytes: int
         As for `within`.
     """
     recipe, small = feed.recipe, within(feed, memory, row_bytes)
-    parts: dict[str, Any] = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    parts: dict[str, Any] = {field.name: getattr(recipe, field.name) for field in fields(Stages)}
     host = replace(recipe, finish=for_host(recipe.finish))
     stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    made: Recipe[B] = StreamRecipe(**parts, stream=stream, device=device, host=host)
-    return Feed(made, small.plan, small.options)
+    made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
+    return Pipeline(made, small.plan, small.options)

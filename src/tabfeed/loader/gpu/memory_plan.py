@@ -15,7 +15,7 @@ import numpy as np
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Layout
 
-__all__ = ["Need", "Share", "divide", "least"]
+__all__ = ["MemoryPlan", "MemoryRequest", "divide", "least"]
 
 _CHUNK_ROWS = 2**19
 _DECODING = 2.95  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
@@ -30,7 +30,7 @@ _LEAST_ROWS = 2**17  # of a chunk, before another way is better
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryRequest:
     """What a loader needs memory for.
 
     Attributes
@@ -62,7 +62,7 @@ class Need:
     held: int = 3
 
     @classmethod
-    def of(cls, plan: Plan, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> Need:
+    def of(cls, plan: Plan, layout: Layout, dtypes: dict[str, np.dtype[Any]]) -> MemoryRequest:
         """For a layout whose groups have these dtypes in lots."""
         sizes = {g.name: len(g.columns) * dtypes[g.name].itemsize for g in layout.groups}
         cast = [sizes[g.name] for g in layout.groups if g.dtype != dtypes[g.name]]
@@ -108,7 +108,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Share:
+class MemoryPlan:
     """How memory is divided.
 
     Attributes
@@ -141,7 +141,9 @@ class Share:
     lanes: int = 0
 
 
-def divide(need: Need, memory: int, *, how: str = "arrow", copies: int = 0) -> Share | None:
+def divide(
+    need: MemoryRequest, memory: int, *, how: str = "arrow", copies: int = 0
+) -> MemoryPlan | None:
     """How to divide so many bytes; None if not even the least fits.
 
     Parameters
@@ -163,12 +165,12 @@ def divide(need: Need, memory: int, *, how: str = "arrow", copies: int = 0) -> S
     return None
 
 
-def least(need: Need) -> int:
+def least(need: MemoryRequest) -> int:
     """Bytes without which nothing can be made on the GPU."""
     return min(nbytes for _, nbytes in _for_arrow(need))
 
 
-def _with_more(share: Share, lots: int) -> Share:
+def _with_more(share: MemoryPlan, lots: int) -> MemoryPlan:
     """The same with room for more lots, where what is decoded early lies on the GPU."""
     if not share.readings:
         return share
@@ -176,7 +178,7 @@ def _with_more(share: Share, lots: int) -> Share:
     return replace(share, lots=share.lots + lots)
 
 
-def _sizes(need: Need) -> Iterator[tuple[int, int]]:
+def _sizes(need: MemoryRequest) -> Iterator[tuple[int, int]]:
     """Steps and depth of chunks, the best first."""
     steps = max(need.plan.chunk, _CHUNK_ROWS // need.batch_rows)
     while steps >= 1:
@@ -184,14 +186,14 @@ def _sizes(need: Need) -> Iterator[tuple[int, int]]:
         steps = steps * 3 // 4 if steps > 1 else 0
 
 
-def _for_arrow(need: Need) -> Iterator[tuple[Share, int]]:
+def _for_arrow(need: MemoryRequest) -> Iterator[tuple[MemoryPlan, int]]:
     for steps, depth in _sizes(need):
         lots = need.open_lots(steps, depth)
         nbytes = lots * need.lot_rows * need.lot + need.chunks_bytes(steps, depth)
-        yield Share(steps, depth, need.lot_rows, lots), nbytes
+        yield MemoryPlan(steps, depth, need.lot_rows, lots), nbytes
 
 
-def _for_packed(need: Need) -> Iterator[tuple[Share, int]]:
+def _for_packed(need: MemoryRequest) -> Iterator[tuple[MemoryPlan, int]]:
     block = need.lot_rows * need.lot
     for together, lanes in _LANES:
         unpacking = lanes * together * (sum(need.packed_lot) + _TABLES)
@@ -200,10 +202,10 @@ def _for_packed(need: Need) -> Iterator[tuple[Share, int]]:
                 break
             lots = need.open_lots(steps, depth)
             nbytes = lots * block + unpacking + need.chunks_bytes(steps, depth)
-            yield Share(steps, depth, need.lot_rows, lots, together, lanes=lanes), nbytes
+            yield MemoryPlan(steps, depth, need.lot_rows, lots, together, lanes=lanes), nbytes
 
 
-def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
+def _for_cudf(need: MemoryRequest) -> Iterator[tuple[MemoryPlan, int]]:
     block = need.lot_rows * need.lot
     for together, readings in _WAYS:
         decoding = int((readings * _DECODING + _LAYING) * together * block)
@@ -212,5 +214,5 @@ def _for_cudf(need: Need) -> Iterator[tuple[Share, int]]:
                 break
             lots = need.open_lots(steps, depth) + together * readings
             nbytes = lots * block + decoding + need.chunks_bytes(steps, depth)
-            share = Share(steps, depth, need.lot_rows, lots, together, readings, decoding)
+            share = MemoryPlan(steps, depth, need.lot_rows, lots, together, readings, decoding)
             yield share, nbytes

@@ -27,15 +27,15 @@ import torch
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.gpu.delivery import GpuRecipe, Turn
+from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import EpochIterator, Feed
+from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.prefetch import Prefetch
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.state import Position, restore
 
-__all__ = ["GpuFeed", "GpuIterator", "no_memory"]
+__all__ = ["GpuIterator", "GpuPipeline", "no_memory"]
 
 B = TypeVar("B")
 _GIVEN_UP = (
@@ -45,7 +45,7 @@ _GIVEN_UP = (
 _RELEASED = "as asked for, batches are made in the computer's memory, and copied"
 
 
-class GpuFeed(Feed[B]):
+class GpuPipeline(Pipeline[B]):
     """A feed that gives its memory on the GPU up if there is none left.
 
     Parameters
@@ -61,25 +61,25 @@ class GpuFeed(Feed[B]):
     _own: tuple[str, ...] = ("_spare", "remake")  # what is of no use in another process
 
     def __init__(
-        self, made: Feed[B], spare: Feed[Any], remake: Callable[[Plan], Feed[Any]]
+        self, made: Pipeline[B], spare: Pipeline[Any], remake: Callable[[Plan], Pipeline[Any]]
     ) -> None:
         super().__init__(made.recipe, made.plan, made.options)
         self._spare, self.remake = spare, remake
         self._sized_for = sizes_of(made.plan)
 
-    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuFeed[Any]:
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuPipeline[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        made: Feed[Any] = Feed(self.recipe.finishing(finish), self.plan, self.options)
+        made: Pipeline[Any] = Pipeline(self.recipe.finishing(finish), self.plan, self.options)
         return self._kin_of(made)._standing_as(self)
 
-    def _kin_of(self, made: Feed[Any]) -> GpuFeed[Any]:
+    def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
         """A feed like this one, which makes other batches in the same memory."""
-        new: GpuFeed[Any] = GpuFeed(made, self._spare, self.remake)
+        new: GpuPipeline[Any] = GpuPipeline(made, self._spare, self.remake)
         new.reader_choice, new._sized_for = self.reader_choice, self._sized_for
         return new
 
     def _iterator(
-        self, recipe: Recipe[Any], begin: Position, options: LoaderOptions
+        self, recipe: Stages[Any], begin: Position, options: LoaderOptions
     ) -> EpochIterator[Any]:
         if recipe is not self.recipe:
             return super()._iterator(recipe, begin, options)
@@ -95,12 +95,12 @@ class GpuFeed(Feed[B]):
         """
         super().load_state_dict(state)
         plan = self._next.plan
-        if isinstance(self.recipe, GpuRecipe) and not self.has_room(plan):
+        if isinstance(self.recipe, GpuStages) and not self.has_room(plan):
             self.release_iterators()
             finish = self.recipe.finish
             self.let_go()
             self._sized_for, made = sizes_of(plan), self._made_for(plan)
-            if isinstance(made, GpuFeed):
+            if isinstance(made, GpuPipeline):
                 self._spare = made._spare
             self.take_over(made.finishing(finish))
 
@@ -108,7 +108,7 @@ class GpuFeed(Feed[B]):
         """Whether the memory on the GPU was divided for plans like this one."""
         return sizes_of(plan) == self._sized_for
 
-    def _made_for(self, plan: Plan) -> Feed[Any]:
+    def _made_for(self, plan: Plan) -> Pipeline[Any]:
         """A feed with memory for another plan."""
         made = self.remake(plan)
         if made.reader_choice:
@@ -126,7 +126,7 @@ class GpuFeed(Feed[B]):
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
         begin = self._next._replace(step=step)
-        free = isinstance(self.recipe, GpuRecipe) and not self.recipe.turn.taken
+        free = isinstance(self.recipe, GpuStages) and not self.recipe.turn.taken
         iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
         self._iterators.add(iterator)
         return iterator
@@ -138,7 +138,7 @@ class GpuFeed(Feed[B]):
         begin = with_chunk(begin, spare.plan.chunk)
         return EpochIterator(spare.recipe, begin, options.place, options, _ignore)
 
-    def spare(self, finish: Callable[[Chunk], list[Any]]) -> Feed[Any]:
+    def spare(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """Makes the same batches in the computer's memory, and copies them."""
         return self._spare.finishing(finish)
 
@@ -154,7 +154,7 @@ class GpuFeed(Feed[B]):
     def release_memory(self) -> None:
         """The same because the program wants it; a pass that runs goes on with its next chunk."""
         self.release_iterators()
-        if isinstance(self.recipe, GpuRecipe):
+        if isinstance(self.recipe, GpuStages):
             self._leave_gpu(_RELEASED)
 
     def release_iterators(self) -> None:
@@ -175,14 +175,14 @@ class GpuFeed(Feed[B]):
 
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
-        if isinstance(self.recipe, GpuRecipe):
+        if isinstance(self.recipe, GpuStages):
             self.recipe.let_go()
             self.recipe = self.spare(self.recipe.finish).recipe
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
 
-    def take_over(self, made: Feed[Any]) -> None:
+    def take_over(self, made: Pipeline[Any]) -> None:
         """Make batches as another feed of the same rows does."""
         self.recipe, self.options = made.recipe, made.options
         self.plan = replace(self.plan, chunk=made.plan.chunk)
@@ -208,7 +208,7 @@ class GpuIterator(EpochIterator[B]):
 
     def __init__(
         self,
-        feed: GpuFeed[B],
+        feed: GpuPipeline[B],
         position: Position,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
@@ -218,7 +218,7 @@ class GpuIterator(EpochIterator[B]):
         self._lock = threading.RLock()  # of these, and of `_recipe` and `_prefetch`
         recipe, options = feed.recipe, feed.options
         self._recipe, self._finish = recipe, recipe.finish
-        if isinstance(recipe, GpuRecipe):
+        if isinstance(recipe, GpuStages):
             recipe.turn.take(self)  # not with the lock: two passes would wait for each other
         with self._lock:
             super().__init__(recipe, position, options.place, options, on_batch)
@@ -260,9 +260,9 @@ class GpuIterator(EpochIterator[B]):
     @property
     def there(self) -> bool:
         """Whether what it needs lies on the GPU."""
-        return isinstance(self._recipe, GpuRecipe)
+        return isinstance(self._recipe, GpuStages)
 
-    def step_aside(self, turn: Turn) -> None:
+    def evict(self, turn: DeviceLease) -> None:
         """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
 
         May be called from another thread. This one goes on in the computer's memory, when it is
@@ -270,7 +270,7 @@ class GpuIterator(EpochIterator[B]):
         """
         with self._lock:
             recipe = self._recipe
-            if self._closed or not isinstance(recipe, GpuRecipe) or recipe.turn is not turn:
+            if self._closed or not isinstance(recipe, GpuStages) or recipe.turn is not turn:
                 return
             self._sent_aside = True
             if hasattr(self, "_prefetch"):  # else it will see that by itself
@@ -279,14 +279,14 @@ class GpuIterator(EpochIterator[B]):
     def release(self) -> None:
         """Give back what lies on the GPU for the chunks to come, for good."""
         recipe = self._recipe
-        if isinstance(recipe, GpuRecipe):
-            self.step_aside(recipe.turn)
+        if isinstance(recipe, GpuStages):
+            self.evict(recipe.turn)
             recipe.turn.give_back(self)
 
     def _leave_gpu(self) -> None:
         """Keep nothing of what was made ready; the lock is held."""
         self._prefetch.close()
-        if self._taking or not isinstance(self._recipe, GpuRecipe):
+        if self._taking or not isinstance(self._recipe, GpuStages):
             return  # whoever takes will do so, and needs the recipe until then
         self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
         self._queued.clear()
@@ -314,7 +314,7 @@ class GpuIterator(EpochIterator[B]):
             self._sent_aside = True  # if the change fails, it goes on there
             self._leave_gpu()
             self._taking = taking
-        if isinstance(recipe, GpuRecipe):
+        if isinstance(recipe, GpuStages):
             recipe.turn.give_back(self)
         if feed.recipe is recipe:  # else it has changed before, for another iterator
             del recipe
@@ -322,7 +322,7 @@ class GpuIterator(EpochIterator[B]):
         made, options, chunk = feed.recipe, feed.options, feed.plan.chunk
         with self._lock:
             self._recipe, self._sent_aside = made, False
-        if isinstance(made, GpuRecipe):
+        if isinstance(made, GpuStages):
             made.turn.take(self)
         with self._lock:
             if self._sent_aside:  # by another thread, meanwhile
@@ -342,7 +342,7 @@ class GpuIterator(EpochIterator[B]):
         """End the threads; there is no next batch after this."""
         with self._lock:
             self._closed = True
-            if isinstance(self._recipe, GpuRecipe):
+            if isinstance(self._recipe, GpuStages):
                 self._recipe.turn.give_back(self)
             super().close()
             self._leave_gpu()
@@ -368,9 +368,9 @@ def no_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said.lower()
 
 
-def _plain(state: dict[str, Any]) -> Feed[Any]:
+def _plain(state: dict[str, Any]) -> Pipeline[Any]:
     """In another process batches are made on the CPU."""
-    feed: Feed[Any] = Feed.__new__(Feed)
+    feed: Pipeline[Any] = Pipeline.__new__(Pipeline)
     feed.__setstate__(state)
     return feed
 

@@ -21,18 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tabfeed.loader.gpu.buffers import Plane, Slab, Slabs
+from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, WidthGroup
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.plan.order import Epoch
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.blocks import Lot, LotReader
-from tabfeed.loader.read.decoder_processes import Helper, Helpers
+from tabfeed.loader.read.blocks import Block, BlockReader
+from tabfeed.loader.read.decoder_processes import DecoderProcess, DecoderProcesses
 from tabfeed.loader.read.partition_reader import ReadsParts
-from tabfeed.loader.read.process_blocks import Order, Spot, decoders, decoding
-from tabfeed.loader.read.staging import Desk, Desks
+from tabfeed.loader.read.process_blocks import DecodeRequest, StagingSlice, decoders, decoding
+from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
-__all__ = ["GpuLot", "GpuLotReader", "bring", "lock_pages", "unlock_pages"]
+__all__ = ["GpuBlock", "GpuBlockReader", "bring", "lock_pages", "unlock_pages"]
 
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
@@ -53,7 +53,7 @@ def unlock_pages(memory: Array) -> None:
 
 
 @dataclass
-class GpuLot:
+class GpuBlock:
     """Rows for a GPU, and the rest of their columns in the computer's memory.
 
     Attributes
@@ -74,12 +74,14 @@ class GpuLot:
 
     rows: int
     order: Array | None = None
-    slab: Slab | None = None
-    desk: Desk | None = None
-    host: Lot | None = None
+    slab: DeviceBuffer | None = None
+    desk: StagingBuffer | None = None
+    host: Block | None = None
     packed: Any = None
 
-    def pairs(self, slab: Slab, planes: Iterable[Plane]) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(
+        self, slab: DeviceBuffer, planes: Iterable[WidthGroup]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """What of a slab is to be filled from its desk, and with what."""
         assert self.desk is not None
         at = 0
@@ -92,10 +94,10 @@ class GpuLot:
 
 
 def bring(
-    lots: Sequence[GpuLot],
-    slabs: Slabs,
+    lots: Sequence[GpuBlock],
+    slabs: DeviceBuffers,
     stream: Any,
-    unpack: Callable[[Sequence[GpuLot]], None] | None = None,
+    unpack: Callable[[Sequence[GpuBlock]], None] | None = None,
 ) -> None:
     """Copy those lots that are still on their desks to the GPU, on `stream`, in one call.
 
@@ -118,7 +120,7 @@ def bring(
             _copy(waiting, slabs, stream)
 
 
-def _copy(waiting: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
+def _copy(waiting: Sequence[GpuBlock], slabs: DeviceBuffers, stream: Any) -> None:
     """Copy lots from their desks."""
     with torch.cuda.stream(stream):
         taken = slabs.take(stream, len(waiting))
@@ -134,7 +136,7 @@ def _copy(waiting: Sequence[GpuLot], slabs: Slabs, stream: Any) -> None:
 
 
 @dataclass
-class GpuLotReader:
+class GpuBlockReader:
     """Reads lots onto desks; threads may share it.
 
     Parameters
@@ -153,9 +155,9 @@ class GpuLotReader:
         The GPU.
     """
 
-    host: LotReader
-    planes: tuple[Plane, ...]
-    desks: Desks
+    host: BlockReader
+    planes: tuple[WidthGroup, ...]
+    desks: StagingBuffers
     processes: int = 0
     hands: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
@@ -167,43 +169,43 @@ class GpuLotReader:
         """Reads partitions."""
         return self.host.parts
 
-    def reading(self, parts: ReadsParts) -> GpuLotReader:
+    def reading(self, parts: ReadsParts) -> GpuBlockReader:
         """The same for another reader of the same partitions."""
         if parts is self.host.parts:
             return self
         return replace(self, host=self.host.reading(parts), processes=0)
 
     @cached_property
-    def _decoders(self) -> Helpers | None:
+    def _decoders(self) -> DecoderProcesses | None:
         return decoders(self.host, self.desks, self.processes) if self.processes else None
 
     @cached_property
-    def _scalars(self) -> LotReader:
+    def _scalars(self) -> BlockReader:
         return replace(self.host, layout=Layout(self.host.layout.groups))
 
     @cached_property
-    def _rest(self) -> LotReader | None:
+    def _rest(self) -> BlockReader | None:
         rest = self.host.layout.rest
         return replace(self.host, layout=rest) if rest.columns else None
 
-    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
         """Some lots of an epoch."""
         with on_device(self.device):  # desks are made ready, and looked at, in its name
             return [self._read(epoch, number) for number in numbers]
 
-    def _read(self, epoch: Epoch, number: int) -> GpuLot:
+    def _read(self, epoch: Epoch, number: int) -> GpuBlock:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, spots = self.desks.take(), self._spots(rows)
         with self._borrowed() as helpers:
             if helpers:
                 quick = self._verified.issuperset(partitions)
-                with decoding(helpers, desk, Order(partitions, rows, spots, quick)):
+                with decoding(helpers, desk, DecodeRequest(partitions, rows, spots, quick)):
                     order = self.draw(epoch, number)  # while they are at work
             else:
                 matrices = {s.group: s.on(desk.memory, rows) for s in spots}
                 self._scalars.fill(partitions, rows, None, matrices)
                 order = self.draw(epoch, number)
-        lot = GpuLot(rows, order, desk=desk)
+        lot = GpuBlock(rows, order, desk=desk)
         self._verified.update(partitions)
         if self._rest is not None:
             lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
@@ -224,7 +226,7 @@ class GpuLotReader:
         return order
 
     @contextmanager
-    def _borrowed(self) -> Iterator[list[Helper]]:
+    def _borrowed(self) -> Iterator[list[DecoderProcess]]:
         """Processes to decode a lot; none if this thread shall do it.
 
         Threads do it until the processes come up: a few, since more would only queue.
@@ -244,11 +246,11 @@ class GpuLotReader:
                     self._here.release()
                 return
 
-    def _spots(self, rows: int) -> list[Spot]:
+    def _spots(self, rows: int) -> list[StagingSlice]:
         """Where on a desk the groups lie: those of one plane after the other, without gaps."""
         spots, at = [], 0
         for plane in self.planes:
             for group, dtype in plane.groups:
-                spots.append(Spot(group.name, at, len(group.columns), dtype))
+                spots.append(StagingSlice(group.name, at, len(group.columns), dtype))
                 at += len(group.columns) * dtype.itemsize * rows
         return spots

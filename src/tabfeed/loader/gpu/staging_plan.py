@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from tabfeed.budget import cpu_count
-from tabfeed.loader.gpu.buffers import Plane
+from tabfeed.loader.gpu.buffers import WidthGroup
 from tabfeed.loader.gpu.devices import on_device
-from tabfeed.loader.gpu.memory_plan import Need, Share
-from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader
-from tabfeed.loader.gpu.staging import GpuLotReader, lock_pages, unlock_pages
+from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
+from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.read.block_window import Ahead
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.process_blocks import can_decode
-from tabfeed.loader.read.staging import Desks
+from tabfeed.loader.read.staging import StagingBuffers
 
-__all__ = ["DeskPlan"]
+__all__ = ["StagingPlan"]
 
 _MOST_DECODERS = 14
 _MOST_COPIES = 8  # threads that read files as they are: a few give all that a GPU can take
@@ -31,7 +31,7 @@ _FEW_GROUPS = 64  # of rows: their pages are found before a process comes up
 
 
 @dataclass(frozen=True)
-class DeskPlan:
+class StagingPlan:
     """Who reads, and where to.
 
     Attributes
@@ -60,7 +60,9 @@ class DeskPlan:
     packed: bool = False
 
     @classmethod
-    def of(cls, need: Need, share: Share, options: LoaderOptions, reader: LotReader) -> DeskPlan:
+    def of(
+        cls, need: MemoryRequest, share: MemoryPlan, options: LoaderOptions, reader: BlockReader
+    ) -> StagingPlan:
         """As many as `host_memory` and cores allow.
 
         Parameters
@@ -88,15 +90,15 @@ class DeskPlan:
             processes = min(readers, threads * hands) if helped else 0
         return cls(nbytes, share.lots + early, early, threads, processes, hands, packed)
 
-    def ahead(self, share: Share) -> Ahead:
+    def ahead(self, share: MemoryPlan) -> Ahead:
         """How lots are read before chunks need them."""
         if not share.readings:
             return Ahead(self.early, by_all=False)
         return Ahead(share.lots, share.together, by_all=False, most=share.lots)
 
     def reader(
-        self, host: LotReader, planes: tuple[Plane, ...], device: torch.device
-    ) -> GpuLotReader | PackedLotReader:
+        self, host: BlockReader, planes: tuple[WidthGroup, ...], device: torch.device
+    ) -> GpuBlockReader | EncodedBlockReader:
         """Reads onto such desks what another reads in the computer's memory.
 
         Parameters
@@ -109,11 +111,11 @@ class DeskPlan:
             The GPU that copies from there.
         """
         lock, unlock = (_called_on(device, call) for call in (lock_pages, unlock_pages))
-        desks = Desks(self.nbytes, self.count, lock, unlock)
+        desks = StagingBuffers(self.nbytes, self.count, lock, unlock)
         if self.packed:
-            arrow = GpuLotReader(host, planes, desks, device=device)
-            return PackedLotReader(arrow, self.processes, self.hands)
-        return GpuLotReader(host, planes, desks, self.processes, self.hands, device)
+            arrow = GpuBlockReader(host, planes, desks, device=device)
+            return EncodedBlockReader(arrow, self.processes, self.hands)
+        return GpuBlockReader(host, planes, desks, self.processes, self.hands, device)
 
 
 def _called_on(device: torch.device, call: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -16,7 +16,7 @@ from tabfeed.loader.gpu.fallback_sizes import check_room, within
 from tabfeed.loader.jax.transfer import Carrier, in_whole_chunks
 from tabfeed.loader.jax.widths import Widths
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.arrow_columns import Group
 
 __all__ = ["on_device"]
@@ -25,13 +25,13 @@ _UNKNOWN = 2**40  # bytes of a device that does not say how many it has
 
 
 def on_device(
-    feed: Feed[Any],
+    feed: Pipeline[Any],
     carry: Carrier,
     groups: Sequence[Group],
     options: GpuOptions,
     apart: str | None = None,
     sharding: Any = None,
-) -> Feed[Any]:
+) -> Pipeline[Any]:
     """The same batches, cut on the device from chunks that come there whole.
 
     Parameters
@@ -51,7 +51,7 @@ def on_device(
     """
     copies = _Copies.of(feed, _Place.of(carry, sharding), options, apart)
     made = apart or _made_there(feed, carry, groups, options, copies)
-    if isinstance(made, Feed):
+    if isinstance(made, Pipeline):
         return made
     plain = copies()
     plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
@@ -117,12 +117,14 @@ class _Copies:
         What a row takes there.
     """
 
-    plain: Feed[Any]
+    plain: Pipeline[Any]
     memory: int
     row_bytes: int
 
     @classmethod
-    def of(cls, feed: Feed[Any], place: _Place, options: GpuOptions, apart: str | None) -> _Copies:
+    def of(
+        cls, feed: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
+    ) -> _Copies:
         """Those of a feed; refused if not even a few have room."""
         recipe: Any = feed.recipe
         layout = recipe.reader.layout
@@ -137,18 +139,18 @@ class _Copies:
         check_room(feed, max(own, given), row_bytes)
         return cls(feed if apart is not None else in_whole_chunks(feed), given, row_bytes)
 
-    def __call__(self, share: int = 1) -> Feed[Any]:
+    def __call__(self, share: int = 1) -> Pipeline[Any]:
         """A feed of them that keeps within the memory, or a third of it, or an eighth."""
         return within(self.plain, self.memory // share, self.row_bytes)
 
 
 def _made_there(
-    feed: Feed[Any],
+    feed: Pipeline[Any],
     carry: Carrier,
     groups: Sequence[Group],
     options: GpuOptions,
     copies: _Copies,
-) -> Feed[Any] | str:
+) -> Pipeline[Any] | str:
     """The same batches of chunks that are made on the device; or why they cannot be."""
     if find_spec("torch") is None:
         return "PyTorch, which makes batches on a GPU, is not installed"

@@ -15,8 +15,8 @@ from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.base_loader import Door
-from tabfeed.loader.build import build_feed
+from tabfeed.loader.base_loader import BaseLoader
+from tabfeed.loader.build import build_pipeline
 from tabfeed.loader.dict_batches import DictColumns, split_targets
 from tabfeed.loader.jax.device_chunks import on_device
 from tabfeed.loader.jax.transfer import Carrier, find_device
@@ -147,7 +147,7 @@ def _why_apart(sharding: Any, chosen: DictColumns) -> str | None:
     return None if chosen.layout.groups else "there are only list or text columns"
 
 
-class Loader(Door):
+class Loader(BaseLoader):
     """Batches ``(inputs, targets)`` of JAX arrays, prepared in the background.
 
     Parameters
@@ -225,7 +225,7 @@ class Loader(Door):
         if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
-        self.feed = build_feed(dataset, layout, options, finish, chosen.steps)
+        self.feed = build_pipeline(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
             self.feed = on_device(self.feed, finish.carry, finish.groups, on_gpu, apart, sharding)
         warn_if_sorted(dataset, self.targets, self.feed.plan)

@@ -26,11 +26,11 @@ import torch
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.fallback_sizes import ASIDE
-from tabfeed.loader.gpu.pipeline import GpuFeed, no_memory
+from tabfeed.loader.gpu.pipeline import GpuPipeline, no_memory
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.trace import span
 
 __all__ = ["OfJax", "made_by_torch"]
@@ -114,7 +114,7 @@ def _range(name: str, matrix: Tensor) -> _Range:
 
 
 @dataclass(frozen=True)
-class _JaxRecipe(GpuRecipe[Any]):
+class _JaxStages(GpuStages[Any]):
     """Chunks made by torch, and cut by JAX when they are there.
 
     Attributes
@@ -149,12 +149,12 @@ class _JaxRecipe(GpuRecipe[Any]):
 
 
 def made_by_torch(
-    feed: Feed[Any],
+    feed: Pipeline[Any],
     number: int,
     options: GpuOptions,
-    copied: Callable[[int], Feed[Any]],
+    copied: Callable[[int], Pipeline[Any]],
     asked: OfJax,
-) -> Feed[Any] | str:
+) -> Pipeline[Any] | str:
     """The same batches from chunks which torch makes; or why it cannot.
 
     Parameters
@@ -187,22 +187,24 @@ def made_by_torch(
             raise
         return str(e)
     ours = _for_jax(made, copied, asked)
-    if isinstance(ours, GpuFeed):
+    if isinstance(ours, GpuPipeline):
         ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
     return ours
 
 
-def _for_jax(made: Feed[Any], copied: Callable[[int], Feed[Any]], asked: OfJax) -> Feed[Any]:
+def _for_jax(
+    made: Pipeline[Any], copied: Callable[[int], Pipeline[Any]], asked: OfJax
+) -> Pipeline[Any]:
     """What torch makes as JAX takes it; copies, if torch can make but these."""
     recipe: Any = made.recipe
-    if not isinstance(made, GpuFeed) or not isinstance(recipe, GpuRecipe) or not recipe.here:
+    if not isinstance(made, GpuPipeline) or not isinstance(recipe, GpuStages) or not recipe.here:
         plain = copied(1)
         plain.reader_choice = made.reader_choice
         return plain
     remake = made.remake
     parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    return GpuFeed(
-        Feed(_JaxRecipe(**parts, asked=asked), made.plan, made.options),
+    return GpuPipeline(
+        Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
         copied(ASIDE),
         lambda plan: _for_jax(remake(plan), copied, asked),
     )

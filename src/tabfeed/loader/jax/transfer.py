@@ -30,9 +30,9 @@ import numpy.typing as npt
 from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import ChunkPlan
-from tabfeed.loader.read.blocks import LotReader, ReadsLots
+from tabfeed.loader.read.blocks import BlockReader, ReadsBlocks
 from tabfeed.loader.read.partition_reader import PartReader
 from tabfeed.trace import span
 
@@ -222,20 +222,20 @@ class WholeChunks:
         return [self.maker.make_whole(plan, lots)]
 
 
-def in_whole_chunks(feed: Feed[T]) -> Feed[T]:
+def in_whole_chunks(feed: Pipeline[T]) -> Pipeline[T]:
     """The same batches, from chunks in one piece, made in few steps of Python."""
     maker: Any = feed.recipe.maker
     reader = _in_large_steps(feed.recipe.reader)
     recipe = replace(feed.recipe, reader=reader, maker=WholeChunks(maker))
-    return Feed(recipe, feed.plan, feed.options)
+    return Pipeline(recipe, feed.plan, feed.options)
 
 
-def _in_large_steps(reader: ReadsLots) -> ReadsLots:
+def _in_large_steps(reader: ReadsBlocks) -> ReadsBlocks:
     """Where there are many cores: all columns of a partition by one call.
 
     Every call of every thread queues for the interpreter, which the training loop needs as well.
     """
-    if not isinstance(reader, LotReader) or not isinstance(reader.parts, PartReader):
+    if not isinstance(reader, BlockReader) or not isinstance(reader.parts, PartReader):
         return reader
     if cpu_count() <= _FEW_CORES:
         return reader

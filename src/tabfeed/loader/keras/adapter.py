@@ -19,12 +19,12 @@ from typing import Any
 import keras
 
 from tabfeed.errors import ArgumentError, StateError
-from tabfeed.loader.base_loader import Door
+from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.keras.fields import Array, Field
 from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.keras.trainer import labels_by_name
-from tabfeed.loader.pipeline import EpochIterator, Feed, Mark
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.pipeline import EpochIterator, Mark, Pipeline
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.state import Position
 
 try:
@@ -38,10 +38,10 @@ except ImportError:
         """Nothing: this Keras keeps its adapters elsewhere, and takes the loader as a dataset."""
 
 
-__all__ = ["KerasFeed"]
+__all__ = ["KerasPipeline"]
 
 
-class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
+class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
     """A feed as Keras takes it.
 
     Parameters
@@ -57,7 +57,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
     roles: Roles
     class_weight: Mapping[int, float] | None
 
-    def __init__(self, feed: Feed[Any], raw: Recipe[list[Array]]) -> None:
+    def __init__(self, feed: Pipeline[Any], raw: Stages[list[Array]]) -> None:
         super().__init__()
         self.feed = feed
         self._raw = raw
@@ -77,7 +77,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         """The next pass over the data."""
         return self._begin(self.feed.recipe)
 
-    def _begin(self, recipe: Recipe[Any]) -> EpochIterator[Any]:
+    def _begin(self, recipe: Stages[Any]) -> EpochIterator[Any]:
         self._end_early()
         with self._walk_lock:
             self._end_walk()  # it holds threads, and memory on a GPU, which the pass needs
@@ -281,7 +281,7 @@ class KerasFeed(Door, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,
         super().close()
 
 
-def _weakly(feed: KerasFeed) -> Callable[[], Iterator[list[Array]]]:
+def _weakly(feed: KerasPipeline) -> Callable[[], Iterator[list[Array]]]:
     """Begins passes of a feed, without keeping it alive in between."""
     found = weakref.ref(feed)
 

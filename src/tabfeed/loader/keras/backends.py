@@ -21,7 +21,7 @@ import numpy as np
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.keras.fields import Array, Field
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 
 __all__ = ["Tensors", "device_scope", "find_device", "find_tensors"]
 
@@ -54,7 +54,7 @@ class Tensors:
     put: Callable[[Sequence[Array]], Sequence[Any]]
     entry: Callable[[Field, Sequence[Any]], Any] = as_entry
     columns: Callable[[Sequence[Array], Sequence[int]], Sequence[Sequence[Any]]] | None = None
-    place: Callable[[Feed[Any]], Feed[Any]] = lambda feed: feed
+    place: Callable[[Pipeline[Any]], Pipeline[Any]] = lambda feed: feed
 
 
 def find_device(device: Any) -> str | None:
@@ -155,7 +155,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [carry(array) for array in arrays]
 
-    def place(feed: Feed[Any]) -> Feed[Any]:
+    def place(feed: Pipeline[Any]) -> Pipeline[Any]:
         from tabfeed.loader.gpu.build import on_gpu
 
         return on_gpu(feed, carry.device, options)
@@ -173,7 +173,7 @@ def _jax(device: str | None, options: GpuOptions) -> Tensors:
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 
-    def place(feed: Feed[Any]) -> Feed[Any]:
+    def place(feed: Pipeline[Any]) -> Pipeline[Any]:
         with device_scope(device):
             groups = feed.recipe.finish.cutter.groups  # type: ignore[attr-defined]
             return on_device(feed, carry, groups, options)

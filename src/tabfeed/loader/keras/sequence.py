@@ -12,21 +12,21 @@ from tabfeed.budget import parse_bytes
 from tabfeed.errors import ArgumentError
 from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.build import build_feed, output_schema, table_steps
-from tabfeed.loader.keras.adapter import KerasFeed
+from tabfeed.loader.build import build_pipeline, output_schema, table_steps
+from tabfeed.loader.keras.adapter import KerasPipeline
 from tabfeed.loader.keras.backends import find_device, find_tensors
 from tabfeed.loader.keras.fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras.finish import Finish
 from tabfeed.loader.keras.roles import find_roles
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.schema import Schema
 
 __all__ = ["KerasSequenceLoader"]
 
 
-class KerasSequenceLoader(KerasFeed):
+class KerasSequenceLoader(KerasPipeline):
     """Batches ``(dict of (N, 1) tensors, labels)`` for Keras, prepared in the background.
 
     Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
@@ -152,7 +152,7 @@ class KerasSequenceLoader(KerasFeed):
         finish = Finish(
             self.fields, cutter, tensors, len(self.roles.labels), where, self.class_weight
         )
-        feed: Feed[Any] = build_feed(dataset, layout, options, finish, steps)
+        feed: Pipeline[Any] = build_pipeline(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, feed.plan)
         super().__init__(tensors.place(feed), replace(feed.recipe, finish=raw))
 

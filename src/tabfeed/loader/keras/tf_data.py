@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tabfeed.loader.keras.adapter import KerasFeed
+from tabfeed.loader.keras.adapter import KerasPipeline
 from tabfeed.loader.keras.fields import PARTS, Array, Field
 from tabfeed.loader.keras.finish import weights_of
 from tabfeed.loader.keras.tf_tensors import build_entry
@@ -67,7 +67,7 @@ class _Structure:
     by_name: bool = False
 
     @classmethod
-    def of(cls, loader: KerasFeed, *, by_name: bool) -> _Structure:
+    def of(cls, loader: KerasPipeline, *, by_name: bool) -> _Structure:
         """That of a loader's batches."""
         return cls(loader.fields, len(loader.roles.labels), loader.class_weight, by_name)
 
@@ -90,7 +90,7 @@ class _Structure:
 
 
 def make_dataset(
-    loader: KerasFeed,
+    loader: KerasPipeline,
     batches: Callable[[], Iterator[list[Array]]],
     *,
     exact: bool = False,
@@ -139,7 +139,7 @@ def make_dataset(
     return dataset
 
 
-def _options(loader: KerasFeed) -> tf.data.Options:
+def _options(loader: KerasPipeline) -> tf.data.Options:
     options = tf.data.Options()
     shared = loader.feed.options.place.world > 1
     policy = tf.data.experimental.AutoShardPolicy

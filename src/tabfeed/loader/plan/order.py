@@ -54,7 +54,7 @@ import numpy.typing as npt
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.plan.permutations import Permutations
 
-__all__ = ["LAST", "ChunkPlan", "Epoch", "Plan", "Run", "Strip"]
+__all__ = ["LAST", "ChunkPlan", "CopyRun", "Epoch", "Plan", "Run"]
 
 LAST = ("short", "drop", "pad", "wrap")
 Index = npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     stop: int
 
 
-class Strip(NamedTuple):
+class CopyRun(NamedTuple):
     """Rows of one lot that go to evenly spaced places of a chunk.
 
     For each ``i`` below `steps`, `width` rows of the lot from ``start + i * pitch`` on go to the
@@ -99,7 +99,7 @@ class ChunkPlan:
     """
 
     first_step: int
-    strips: tuple[Strip, ...]
+    strips: tuple[CopyRun, ...]
     bounds: Index = field(repr=False)
 
     @property
@@ -149,9 +149,9 @@ class Plan:
     (2, [4, 4])
     >>> for strip in plan.epoch(0).chunk(0).strips:
     ...     print(strip)
-    Strip(lot=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
-    Strip(lot=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
-    Strip(lot=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
+    CopyRun(lot=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
+    CopyRun(lot=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
+    CopyRun(lot=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
     """
 
     sizes: tuple[int, ...]
@@ -384,7 +384,7 @@ class Epoch:
         last = min(first + plan.chunk, plan.steps)
         odd_from = max(first, min(last, plan.steps - len(plan.tail)))
         spans = [range(first, odd_from), *(range(t, t + 1) for t in range(odd_from, last))]
-        strips: list[Strip] = []
+        strips: list[CopyRun] = []
         place = 0
         for steps in spans:
             if steps:
@@ -392,7 +392,7 @@ class Epoch:
                 place += len(steps) * plan.rank_rows(steps.start, rank, world)
         return ChunkPlan(first, tuple(strips), self._bounds(range(first, last), rank, world))
 
-    def _strips(self, steps: range, place: int, rank: int, world: int) -> Iterator[Strip]:
+    def _strips(self, steps: range, place: int, rank: int, world: int) -> Iterator[CopyRun]:
         """The rows of steps of equal size, as far as their places are this rank's."""
         plan = self.plan
         rows = plan.step_rows(steps.start)
@@ -402,7 +402,9 @@ class Epoch:
             low, high = max(begin, mine), min(width, end)
             if low >= high:
                 continue
-            box = _Box(width - begin, low - begin, high - begin, place + low - mine, end - mine)
+            box = _Rectangle(
+                width - begin, low - begin, high - begin, place + low - mine, end - mine
+            )
             at = plan.taken(steps.start, stream)
             yield from box.strips(self.stream_runs(stream, at, at + len(steps) * box.pitch))
 
@@ -450,7 +452,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class _Box:
+class _Rectangle:
     """Where a stream's rows go: `pitch` rows a step, of which ``[low, high)`` are this rank's.
 
     They go to the places from `place` on, `stride` places a step.
@@ -462,7 +464,7 @@ class _Box:
     place: int
     stride: int
 
-    def strips(self, runs: list[Run]) -> Iterator[Strip]:
+    def strips(self, runs: list[Run]) -> Iterator[CopyRun]:
         """The runs laid end to end, cut where a lot ends inside a step."""
         at = 0
         for run in runs:
@@ -482,8 +484,8 @@ class _Box:
                 start += rows
                 at += rows
 
-    def _strip(self, lot: int, start: int, step: int, steps: int, low: int, high: int) -> Strip:
+    def _strip(self, lot: int, start: int, step: int, steps: int, low: int, high: int) -> CopyRun:
         width, place = high - low, self.place + step * self.stride + low - self.low
         if steps == 1:
-            return Strip(lot, start + low, width, 1, width, place, width)
-        return Strip(lot, start + low, self.pitch, steps, width, place, self.stride)
+            return CopyRun(lot, start + low, width, 1, width, place, width)
+        return CopyRun(lot, start + low, self.pitch, steps, width, place, self.stride)

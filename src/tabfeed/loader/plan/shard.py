@@ -14,30 +14,30 @@ from typing import NamedTuple
 
 from tabfeed.errors import ArgumentError
 
-__all__ = ["Place", "find_place"]
+__all__ = ["Shard", "find_shard"]
 
 # torchrun and Accelerate set the first pair; srun the second, for job steps only
 # (SLURM_NTASKS is also set in a batch script that runs one process).
 _ENVIRONMENTS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
 
 
-class Place(NamedTuple):
+class Shard(NamedTuple):
     """Rank and world size."""
 
     rank: int
     world: int
 
 
-def find_place(
+def find_shard(
     rank: int | None, world: int | None, environment: Mapping[str, str] = os.environ
-) -> Place:
+) -> Shard:
     """Rank and world size: as given, else from the environment, else one process alone.
 
     Examples
     --------
-    >>> find_place(None, None, {"RANK": "1", "WORLD_SIZE": "4"})
-    Place(rank=1, world=4)
-    >>> find_place(4, 4)
+    >>> find_shard(None, None, {"RANK": "1", "WORLD_SIZE": "4"})
+    Shard(rank=1, world=4)
+    >>> find_shard(4, 4)
     Traceback (most recent call last):
         ...
     tabfeed.errors.ArgumentError: global_rank is 4 of global_size 4; ranks go from 0 to 3
@@ -61,15 +61,15 @@ def find_place(
     return _checked(int(rank), int(world))
 
 
-def _from_environment(environment: Mapping[str, str]) -> Place:
+def _from_environment(environment: Mapping[str, str]) -> Shard:
     for rank_name, world_name in _ENVIRONMENTS:
         rank, world = environment.get(rank_name, ""), environment.get(world_name, "")
         if rank.isdigit() and world.isdigit():
             return _checked(int(rank), int(world))
-    return _from_torch() or Place(0, 1)
+    return _from_torch() or Shard(0, 1)
 
 
-def _from_torch() -> Place | None:
+def _from_torch() -> Shard | None:
     """What a process group says, if the program has one: Lightning starts ranks without RANK."""
     torch = sys.modules.get("torch.distributed")
     if torch is None or not (torch.is_available() and torch.is_initialized()):
@@ -77,11 +77,11 @@ def _from_torch() -> Place | None:
     return _checked(torch.get_rank(), torch.get_world_size())
 
 
-def _checked(rank: int, world: int) -> Place:
+def _checked(rank: int, world: int) -> Shard:
     if world < 1:
         raise ArgumentError(f"global_size is {world}; it must be 1 or more")
     if not 0 <= rank < world:
         raise ArgumentError(
             f"global_rank is {rank} of global_size {world}; ranks go from 0 to {world - 1}"
         )
-    return Place(rank, world)
+    return Shard(rank, world)

@@ -1,8 +1,8 @@
 """Lots, read once for all chunks that need them, and ahead of them.
 
-`SharedLots` belongs to one pass over the data. Whatever chunk comes first reads a lot; threads that
-would have nothing to do read those that are needed next, as long as memory allows; and a lot goes
-when the last chunk that needs it is done.
+`BlockWindow` belongs to one pass over the data. Whatever chunk comes first reads a lot; threads
+that would have nothing to do read those that are needed next, as long as memory allows; and a lot
+goes when the last chunk that needs it is done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from tabfeed.errors import LoaderError
 from tabfeed.trace import span
 
-__all__ = ["Ahead", "SharedLots"]
+__all__ = ["Ahead", "BlockWindow"]
 
 _TICK = 0.5
 L = TypeVar("L")
@@ -47,7 +47,7 @@ class Ahead:
     most: int | None = None
 
 
-class SharedLots(Generic[L]):
+class BlockWindow(Generic[L]):
     """Lots for the chunks of one pass over the data.
 
     Parameters

@@ -36,14 +36,14 @@ from tabfeed.loader.read.ragged import gather_lists, join_lists
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
-__all__ = ["Lot", "LotReader", "ReadsLots", "lot_dtypes"]
+__all__ = ["Block", "BlockReader", "ReadsBlocks", "lot_dtypes"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Lot:
+class Block:
     """Rows of some partitions, in the order of the epoch.
 
     Attributes
@@ -94,7 +94,7 @@ def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
     return None if leaf is None else numpy_dtype(leaf, column.name)
 
 
-class ReadsLots(Protocol):
+class ReadsBlocks(Protocol):
     """Anything that gives lots of an epoch, made of the partitions that `parts` reads."""
 
     parts: ReadsParts
@@ -103,7 +103,7 @@ class ReadsLots(Protocol):
         """Some lots of an epoch."""
         ...
 
-    def reading(self, parts: ReadsParts) -> ReadsLots:
+    def reading(self, parts: ReadsParts) -> ReadsBlocks:
         """The same for another reader of the same partitions."""
         ...
 
@@ -113,7 +113,7 @@ class ReadsLots(Protocol):
 
 
 @dataclass
-class LotReader:
+class BlockReader:
     """Makes lots of one layout; threads may share it.
 
     Parameters
@@ -136,11 +136,11 @@ class LotReader:
     scratch: Scratch = field(default_factory=Scratch)
     gives_back: bool = False
 
-    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Lot]:
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Block]:
         """Some lots of an epoch."""
         return [self._read(epoch, number) for number in numbers]
 
-    def _read(self, epoch: Epoch, number: int) -> Lot:
+    def _read(self, epoch: Epoch, number: int) -> Block:
         rows, index = epoch.lot_rows(number), None
         if epoch.plan.shuffle:
             with span("plan"):
@@ -148,7 +148,7 @@ class LotReader:
                 epoch.permutations.into(number, index)
         return self.fill(epoch.partitions(number), rows, index)
 
-    def reading(self, parts: ReadsParts) -> LotReader:
+    def reading(self, parts: ReadsParts) -> BlockReader:
         """The same for another reader of the same partitions."""
         return replace(self, parts=parts)
 
@@ -161,11 +161,11 @@ class LotReader:
         rows: int,
         index: Index | None,
         matrices: dict[str, Array] | None = None,
-    ) -> Lot:
+    ) -> Block:
         """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
         if matrices is None:
             matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
-        lot = Lot(rows, matrices)
+        lot = Block(rows, matrices)
         if isinstance(self.parts, PartReader):
             columns = self.parts.straight(partitions, self.layout.columns)
             if columns is not None:
@@ -186,7 +186,7 @@ class LotReader:
 
     def _fill_straight(
         self,
-        lot: Lot,
+        lot: Block,
         partitions: Sequence[int],
         columns: Iterator[tuple[str, Sequence[pa.ChunkedArray]]],
         index: Index | None,
@@ -208,7 +208,7 @@ class LotReader:
                         _check_dtype(sources, out, name)
                     self._gather(sources, index, out)
 
-    def _fill(self, lot: Lot, parts: Sequence[Part], index: Index | None) -> None:
+    def _fill(self, lot: Block, parts: Sequence[Part], index: Index | None) -> None:
         """Put the columns that the last of these parts has, from all of them, into the lot."""
         if not parts:
             return

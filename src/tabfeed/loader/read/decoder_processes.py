@@ -2,8 +2,8 @@
 
 Many threads of one process wait for each other: for the interpreter, and for the kernel, which
 hands out memory to one thread of a process at a time. And what they take of the interpreter is
-missing where a training loop launches its kernels. So a thread here asks a `Helper`, a process of
-its own, and waits for its answer without the interpreter lock.
+missing where a training loop launches its kernels. So a thread here asks a `DecoderProcess`, a
+process of its own, and waits for its answer without the interpreter lock.
 
 The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
 with GPU threads does not survive, nor started through the user's main module. It ends when its
@@ -30,9 +30,9 @@ from typing import Any
 import numpy.typing as npt
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.read.staging import Desk, Desks, attach
+from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers, attach
 
-__all__ = ["Helper", "Helpers", "serve"]
+__all__ = ["DecoderProcess", "DecoderProcesses", "serve"]
 
 Array = npt.NDArray[Any]
 Work = Callable[[Array, Any], Any]
@@ -57,7 +57,7 @@ _TUNED = {
 # -- here -------------------------------------------------------------------------------------
 
 
-class Helper:
+class DecoderProcess:
     """One process.
 
     Parameters
@@ -69,7 +69,7 @@ class Helper:
         Where it may work.
     """
 
-    def __init__(self, work: int, desks: Desks) -> None:
+    def __init__(self, work: int, desks: StagingBuffers) -> None:
         ours, theirs = socket.socketpair()
         arguments = (theirs.fileno(), work, desks.fd, desks.total, desks.spacing)
         with theirs:
@@ -91,7 +91,7 @@ class Helper:
             self.up = True
         return self.up
 
-    def begin(self, desk: Desk, order: Any) -> None:
+    def begin(self, desk: StagingBuffer, order: Any) -> None:
         """Ask for something to be done on a desk."""
         try:
             self._socket.send((desk.number, order))
@@ -158,7 +158,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
         process.wait(_LAST_WAIT)
 
 
-class Helpers:
+class DecoderProcesses:
     """Some processes that do the same, lent to threads.
 
     They are started by the first `borrow`, which does not wait for them: as long as none is up,
@@ -174,14 +174,14 @@ class Helpers:
         How many.
     """
 
-    def __init__(self, work: Work, desks: Desks, count: int) -> None:
+    def __init__(self, work: Work, desks: StagingBuffers, count: int) -> None:
         self._work, self._desks, self.count = work, desks, count
         self._changed = threading.Condition()
-        self._all: list[Helper] = []
-        self._free: list[Helper] = []
+        self._all: list[DecoderProcess] = []
+        self._free: list[DecoderProcess] = []
 
     @contextmanager
-    def borrow(self, most: int = 1) -> Iterator[list[Helper]]:
+    def borrow(self, most: int = 1) -> Iterator[list[DecoderProcess]]:
         """Up to so many processes that nobody else uses meanwhile; perhaps none.
 
         If all that are up are in use, this waits for one, a moment.
@@ -192,7 +192,7 @@ class Helpers:
         finally:
             self._give(helpers)
 
-    def _take(self, most: int) -> list[Helper]:
+    def _take(self, most: int) -> list[DecoderProcess]:
         with self._changed:
             if not self._all:
                 self._start()
@@ -205,9 +205,9 @@ class Helpers:
         with open(os.memfd_create("tabfeed-work"), "w+b") as file:
             pickle.dump(self._work, file)
             file.flush()
-            self._all = [Helper(file.fileno(), self._desks) for _ in range(self.count)]
+            self._all = [DecoderProcess(file.fileno(), self._desks) for _ in range(self.count)]
 
-    def _give(self, helpers: list[Helper]) -> None:
+    def _give(self, helpers: list[DecoderProcess]) -> None:
         for helper in helpers:
             if helper.waiting:  # interrupted, or gone: what it would answer next is not ours
                 helper.close()

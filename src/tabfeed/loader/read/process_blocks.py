@@ -17,20 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.blocks import LotReader
-from tabfeed.loader.read.decoder_processes import Helper, Helpers
+from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader.read.decoder_processes import DecoderProcess, DecoderProcesses
 from tabfeed.loader.read.partition_reader import PartReader
 from tabfeed.loader.read.polars_decode import quick_fill
-from tabfeed.loader.read.staging import Desk, Desks
+from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
-__all__ = ["Order", "Spot", "can_decode", "decoders", "decoding"]
+__all__ = ["DecodeRequest", "StagingSlice", "can_decode", "decoders", "decoding"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Spot:
+class StagingSlice:
     """Where on a desk the columns of a group go: ``(columns, rows)`` from `offset` bytes on."""
 
     group: str
@@ -45,7 +45,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Order:
+class DecodeRequest:
     """What to lay on a desk.
 
     Attributes
@@ -65,7 +65,7 @@ class Order:
 
     partitions: Sequence[int]
     rows: int
-    spots: Sequence[Spot]
+    spots: Sequence[StagingSlice]
     quick: bool = False
     share: tuple[int, int] = (0, 1)
 
@@ -73,7 +73,7 @@ class Order:
 # -- here -------------------------------------------------------------------------------------
 
 
-def can_decode(reader: LotReader) -> bool:
+def can_decode(reader: BlockReader) -> bool:
     """Whether another process can have this reader, at little cost, and read the same."""
     parts = reader.parts
     return (
@@ -84,7 +84,7 @@ def can_decode(reader: LotReader) -> bool:
     )
 
 
-def decoders(reader: LotReader, desks: Desks, count: int) -> Helpers:
+def decoders(reader: BlockReader, desks: StagingBuffers, count: int) -> DecoderProcesses:
     """Processes that decode what a reader reads.
 
     Parameters
@@ -96,12 +96,14 @@ def decoders(reader: LotReader, desks: Desks, count: int) -> Helpers:
     count
         How many processes.
     """
-    lean = LotReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
-    return Helpers(_Decode(lean), desks, count)
+    lean = BlockReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
+    return DecoderProcesses(_Decode(lean), desks, count)
 
 
 @contextmanager
-def decoding(helpers: Sequence[Helper], desk: Desk, order: Order) -> Iterator[None]:
+def decoding(
+    helpers: Sequence[DecoderProcess], desk: StagingBuffer, order: DecodeRequest
+) -> Iterator[None]:
     """Have all of an order done, each process a share of it; at ``yield`` they are at work.
 
     Whatever one of them says, the others are heard out first: they are needed again.
@@ -126,9 +128,9 @@ def decoding(helpers: Sequence[Helper], desk: Desk, order: Order) -> Iterator[No
 class _Decode:
     """Carries out orders."""
 
-    def __init__(self, reader: LotReader) -> None:
+    def __init__(self, reader: BlockReader) -> None:
         self._reader = reader
-        self._shares: dict[tuple[int, int], tuple[LotReader, dict[str, slice]]] = {}
+        self._shares: dict[tuple[int, int], tuple[BlockReader, dict[str, slice]]] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -137,7 +139,7 @@ class _Decode:
         parts.nulls.silence()  # the loader's own process says it, from the footers
         import_module("polars")  # now, rather than when the second epoch begins
 
-    def __call__(self, desk: Array, order: Order) -> None:
+    def __call__(self, desk: Array, order: DecodeRequest) -> None:
         if order.share not in self._shares:
             self._shares[order.share] = self._share(*order.share)
         reader, rows = self._shares[order.share]
@@ -145,7 +147,7 @@ class _Decode:
         if not (order.quick and _quickly(reader, order.partitions, matrices)):
             reader.fill(order.partitions, order.rows, None, matrices)
 
-    def _share(self, number: int, count: int) -> tuple[LotReader, dict[str, slice]]:
+    def _share(self, number: int, count: int) -> tuple[BlockReader, dict[str, slice]]:
         """A reader of some columns, and which those are in each group."""
         parts, groups = self._reader.parts, self._reader.layout.groups
         assert isinstance(parts, PartReader)
@@ -154,10 +156,10 @@ class _Decode:
             rows[group.name] = slice((number - before) % count, None, count)
             before += len(group.columns)
         layout = Layout(tuple(replace(g, columns=g.columns[rows[g.name]]) for g in groups))
-        return LotReader(replace(parts, layout=layout), layout, self._reader.dtypes), rows
+        return BlockReader(replace(parts, layout=layout), layout, self._reader.dtypes), rows
 
 
-def _quickly(reader: LotReader, partitions: Sequence[int], matrices: dict[str, Array]) -> bool:
+def _quickly(reader: BlockReader, partitions: Sequence[int], matrices: dict[str, Array]) -> bool:
     assert isinstance(reader.parts, PartReader)
     groups = reader.layout.groups
     return len(partitions) == 1 and quick_fill(reader.parts, groups, partitions[0], matrices)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tabfeed.errors import LoaderError
 
-__all__ = ["Desk", "Desks", "attach"]
+__all__ = ["StagingBuffer", "StagingBuffers", "attach"]
 
 Array = npt.NDArray[Any]
 _PAGE = 4096
@@ -34,10 +34,10 @@ def attach(fd: int, nbytes: int) -> Array:
     return np.frombuffer(mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED), np.uint8)
 
 
-class Desk:
+class StagingBuffer:
     """One piece, lent until nothing refers to it."""
 
-    def __init__(self, desks: Desks, number: int) -> None:
+    def __init__(self, desks: StagingBuffers, number: int) -> None:
         self._desks, self.number = desks, number
         self.used: Any = None  # an event after which its content is no longer needed
 
@@ -50,7 +50,7 @@ class Desk:
         self._desks.give(self.number, self.used)
 
 
-class Desks:
+class StagingBuffers:
     """Some desks of one size.
 
     Parameters
@@ -66,7 +66,7 @@ class Desks:
 
     Examples
     --------
-    >>> desks = Desks(1000, 2)
+    >>> desks = StagingBuffers(1000, 2)
     >>> one, two = desks.take(), desks.take()
     >>> one.memory.size, one.number, two.number
     (1000, 0, 1)
@@ -102,17 +102,17 @@ class Desks:
         """The bytes of a desk."""
         return self._memory[number * self.spacing :][: self.nbytes]
 
-    def take(self) -> Desk:
+    def take(self) -> StagingBuffer:
         """A desk that may be written."""
         try:
             number, event = self._free.get_nowait()
         except Empty:
             if (new := self._next()) is not None:
-                return Desk(self, new)
+                return StagingBuffer(self, new)
             number, event = self._wait()
         if event is not None and not event.query():  # which keeps the interpreter
             event.synchronize()
-        return Desk(self, number)
+        return StagingBuffer(self, number)
 
     def _wait(self) -> tuple[int, Any]:
         """A desk that comes free, and its event."""

@@ -131,15 +131,15 @@ def lay_strips(
     firsts
         For each plane, where the first row of each strip's lot lies in it.
     strips
-        Which rows go where: the fields of `tabfeed.loader.plan.order.Strip`.
+        Which rows go where: the fields of `tabfeed.loader.plan.order.CopyRun`.
 
     Examples
     --------
     Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
 
-    >>> from tabfeed.loader.plan.order import Strip
+    >>> from tabfeed.loader.plan.order import CopyRun
     >>> places = torch.zeros((1, 6), dtype=torch.int32)
-    >>> strip = Strip(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> strip = CopyRun(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
     >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
     >>> lay_strips(places, [order], [[100]], [list(strip)])
     >>> places.tolist()

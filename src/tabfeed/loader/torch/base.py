@@ -1,4 +1,4 @@
-"""What the torch doors share: an iterable dataset over a `Feed`."""
+"""What the torch doors share: an iterable dataset over a `Pipeline`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import distributed as dist
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.base_loader import Door
+from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import for_host
 from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import EpochIterator, Feed
-from tabfeed.loader.stages import Recipe
+from tabfeed.loader.pipeline import EpochIterator, Pipeline
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
-__all__ = ["TorchFeed", "rank_and_world"]
+__all__ = ["TorchBase", "rank_and_world"]
 
 
 def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int | None]:
@@ -34,8 +34,8 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int
     return rank, world
 
 
-class TorchFeed(Door, IterableDataset[Any]):
-    """What the torch doors share: an iterable dataset over a `Feed`.
+class TorchBase(BaseLoader, IterableDataset[Any]):
+    """What the torch doors share: an iterable dataset over a `Pipeline`.
 
     Within worker processes of a `DataLoader` they share each epoch's batches, and give them in the
     computer's memory, whatever the device: a worker has no GPU of its own. A plain torch
@@ -46,7 +46,7 @@ class TorchFeed(Door, IterableDataset[Any]):
     device: Device
     static: StaticBatch | None = None
 
-    def _place(self, feed: Feed[Any], options: GpuOptions, cache: str | None) -> None:
+    def _place(self, feed: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
         """Take a feed, on the GPU if the loader's device is one."""
         if cache == "device":
             self.feed = resident(feed, self.device, options)
@@ -99,12 +99,12 @@ def _leave_inherited(process: int) -> None:
     gc.freeze()
 
 
-def _for_worker(recipe: Recipe[Any]) -> Recipe[Any] | None:
+def _for_worker(recipe: Stages[Any]) -> Stages[Any] | None:
     """The same batches in the computer's memory: a worker process has no GPU of its own.
 
     None where there is no such way; the recipe itself says so then.
     """
     if hasattr(recipe, "host"):
-        found: Recipe[Any] | None = recipe.host
+        found: Stages[Any] | None = recipe.host
         return found
     return recipe.finishing(for_host(recipe.finish))

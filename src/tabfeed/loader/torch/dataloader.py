@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tabfeed.errors import ArgumentError, LoaderError, StateError
-from tabfeed.loader.torch.base import TorchFeed
+from tabfeed.loader.torch.base import TorchBase
 from tabfeed.notebook import box
 from tabfeed.user_functions import Guarded
 
@@ -64,7 +64,7 @@ class DLDataLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: TorchFeed,
+        dataset: TorchBase,
         batch_size: int | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -95,7 +95,7 @@ class DLDataLoader(DataLoader[Any]):
         )
 
     @property
-    def _feed(self) -> TorchFeed:
+    def _feed(self) -> TorchBase:
         found: Any = self.dataset
         return found  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.build import build_feed
+from tabfeed.loader.build import build_pipeline
 from tabfeed.loader.dict_batches import DictColumns, split_targets
 from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
@@ -24,7 +24,7 @@ from tabfeed.loader.tensors.cut import (
     cut_lists,
 )
 from tabfeed.loader.tensors.scripted import cut_all
-from tabfeed.loader.torch.base import TorchFeed, rank_and_world
+from tabfeed.loader.torch.base import TorchBase, rank_and_world
 from tabfeed.loader.torch.lists import ListForm, list_form
 from tabfeed.loader.torch.static import StaticBatch, ragged_after
 from tabfeed.user_functions import explain
@@ -97,7 +97,7 @@ def _targets(columns: Mapping[str, Sequence[Any]], targets: Any, steps: int) -> 
     return _dicts(columns, targets, steps) if isinstance(targets, list) else columns[targets]
 
 
-class Loader(TorchFeed):
+class Loader(TorchBase):
     """Batches ``(inputs, targets)``: a dict of tensors by column name, and what is to be learned.
 
     Scalars have shape ``(N,)`` and the dtype they have in the files; lists of one length
@@ -180,7 +180,7 @@ class Loader(TorchFeed):
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
         finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
-        feed = build_feed(dataset, chosen.layout, options.off_device, finish, chosen.steps)
+        feed = build_pipeline(dataset, chosen.layout, options.off_device, finish, chosen.steps)
         self._place(feed, GpuOptions(reader, device_memory), options.cache)
         if static_batch:
             self._keep_static(ragged_after(chosen.layout, chosen.steps))

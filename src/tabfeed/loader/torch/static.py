@@ -24,7 +24,7 @@ from torch.utils.data import get_worker_info
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import Steps
-from tabfeed.loader.pipeline import EpochIterator, Feed
+from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.tensors.tree import tensors_in, with_tensors
 
@@ -52,7 +52,7 @@ def ragged_after(layout: Layout, steps: Steps) -> list[str]:
     return names
 
 
-def check_full(feed: Feed[Any], ragged: list[str]) -> None:
+def check_full(feed: Pipeline[Any], ragged: list[str]) -> None:
     """Refuse batches that are not all of one shape."""
     if ragged:
         raise LoaderError(

@@ -18,7 +18,7 @@ from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import line
-from tabfeed.loader.build import build_feed, matrix_layout, output_schema, table_steps
+from tabfeed.loader.build import build_pipeline, matrix_layout, output_schema, table_steps
 from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Lists
@@ -26,7 +26,7 @@ from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.loader.tensors.cut import as_tensor, batch_sizes, cut_lists, cut_rows
 from tabfeed.loader.tensors.ragged import longest_row, pad_any
 from tabfeed.loader.tensors.scripted import cut_all
-from tabfeed.loader.torch.base import TorchFeed, rank_and_world
+from tabfeed.loader.torch.base import TorchBase, rank_and_world
 from tabfeed.schema import Schema, Tags
 
 __all__ = ["TorchAsyncItr"]
@@ -113,7 +113,7 @@ class _FinishTuples:
         return rows.contiguous() if self.row_major else rows
 
 
-class TorchAsyncItr(TorchFeed):
+class TorchAsyncItr(TorchBase):
     """Batches ``(x_cat, x_cont, y)``, prepared in the background.
 
     ``x_cat`` is int64 ``(N, categories)``, its columns **sorted by name** whatever order `cats` is
@@ -223,7 +223,7 @@ class TorchAsyncItr(TorchFeed):
             device=self.device,
             row_major=row_major,
         )
-        feed = build_feed(dataset, layout, options.off_device, finish, steps)
+        feed = build_pipeline(dataset, layout, options.off_device, finish, steps)
         self._place(feed, GpuOptions(reader, device_memory), options.cache)
         if static_batch:
             self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])

@@ -26,7 +26,7 @@ from tabfeed.schema.selector import ColumnSelector
 
 _MOST_SHOWN = 500  # characters
 
-__all__ = ["Asked", "Concat", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
+__all__ = ["Concat", "Dependencies", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
 
 
 class Node:
@@ -248,7 +248,7 @@ class Subset(Structural):
         return inputs.schema.select(names)
 
 
-class Asked(Subset):
+class Dependencies(Subset):
     """Columns that an operator asks for by name, and that operators in front of it made.
 
     Its parents are those of the operator, and then the node that changed the rows, if one did: the
@@ -358,13 +358,13 @@ def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
     if changed is None:
         plain = not (node.op.is_open or node.op.selector.subgroups)
         made = _made(names, parents) if plain else []
-        asked = [Node(Asked(ColumnSelector(made)), parents)] if made else []
+        asked = [Node(Dependencies(ColumnSelector(made)), parents)] if made else []
         rest = [n for n in names if n not in made]
         return concat([*asked, Node.of(rest)]) if asked and rest else (asked or [node])[0]
     known = [_names(p) for p in (*parents, changed)]
     if all(k is not None for k in known) and not set(names) <= {n for k in known for n in k or ()}:
         return node  # a column of the data as it came: it will be refused
-    return Node(Asked(node.op.selector), [*parents, changed])
+    return Node(Dependencies(node.op.selector), [*parents, changed])
 
 
 def _made(names: Iterable[str], parents: tuple[Node, ...]) -> list[str]:

@@ -24,8 +24,8 @@ from tabfeed.errors import (
 )
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.graph.node import (
-    Asked,
     Concat,
+    Dependencies,
     Exclude,
     Node,
     Selection,
@@ -144,7 +144,7 @@ class Plan:
             gone, parents = set(self.schemas[parents[1]].column_names), parents[:1]
         for parent in parents:
             for column in self.schemas[parent]:
-                if isinstance(node.op, Asked) and column.name in columns:
+                if isinstance(node.op, Dependencies) and column.name in columns:
                     continue
                 if owner.setdefault(column.name, parent) is not parent:
                     self._refuse_twice(column.name, owner[column.name], parent, node)

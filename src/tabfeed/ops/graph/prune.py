@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tabfeed.errors import ColumnNotFoundError, GraphError
 from tabfeed.ops.base import Operator
-from tabfeed.ops.graph.node import Asked, Concat, Exclude, Node, Selection, Subset, iter_nodes
+from tabfeed.ops.graph.node import (
+    Concat,
+    Dependencies,
+    Exclude,
+    Node,
+    Selection,
+    Subset,
+    iter_nodes,
+)
 from tabfeed.schema.selector import ColumnSelector
 
 __all__ = ["remove_inputs", "replant"]
@@ -43,7 +51,9 @@ def _without(node: Node, names: list[str], new: dict[Node, Node | None]) -> Node
     if isinstance(node.op, Selection):
         return _shrink(node, node.op, names)
     parents = [p for p in (new[q] for q in node.parents) if p is not None]
-    if not parents or (isinstance(node.op, Asked) and set(node.op.selector.names) <= set(names)):
+    if not parents or (
+        isinstance(node.op, Dependencies) and set(node.op.selector.names) <= set(names)
+    ):
         return None
     if isinstance(node.op, Exclude) and len(parents) < len(node.parents):
         return parents[0]

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from tabfeed.errors import OperatorError
 from tabfeed.hashing import hash_columns
 from tabfeed.ops.state.keys import Keys, flatten, normalise, pack, unpack
-from tabfeed.ops.state.memory import Memory, Stored
+from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
 __all__ = [
     "COUNT", "KEY", "Counter", "Counts", "count_values", "group_on_disk",
@@ -86,7 +86,7 @@ class Counter:
         The limit it shares with others.
     """
 
-    def __init__(self, dtypes: list[pa.DataType], memory: Memory) -> None:
+    def __init__(self, dtypes: list[pa.DataType], memory: MemoryManager) -> None:
         self.dtypes = dtypes
         self.memory = memory
         self.packed = len(dtypes) == 1
@@ -142,7 +142,7 @@ class Counter:
         self.memory.settle()
         return self
 
-    def held_by(self, memory: Memory) -> Counter:
+    def held_by(self, memory: MemoryManager) -> Counter:
         """The same counts, against another limit from now on: those that came from elsewhere."""
         self.memory = memory
         memory.hold(self)
@@ -248,7 +248,7 @@ class Counter:
             new.add_table(pa.table([*cast, columns[-1]], names=piece.column_names))
         return new
 
-    def with_stored(self, kept: Stored | None, what: str) -> Counter:
+    def with_stored(self, kept: SpilledTable | None, what: str) -> Counter:
         """With counts that were kept before; `what` was counted, for the message."""
         if kept is None:
             raise OperatorError(
@@ -287,15 +287,15 @@ class Counter:
             run.unlink()
         self._runs = []
 
-    def stored(self) -> Stored:
+    def stored(self) -> SpilledTable:
         """All counts as `to_table` gives them, on disk if they are many; the counter is done."""
         if not self._runs:
-            return Stored.within(self.to_table(), self.memory)
+            return SpilledTable.within(self.to_table(), self.memory)
         run = self.collapse()
         batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
         tables = chain([run.schema_arrow.empty_table()], batches)
         frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
-        stored = Stored.write((self.as_table(f) for f in frames), self.memory)
+        stored = SpilledTable.write((self.as_table(f) for f in frames), self.memory)
         self.drop_runs()
         return stored
 
@@ -303,7 +303,7 @@ class Counter:
         return {"dtypes": self.dtypes, "packed": self.packed, "frame": self.frame()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["dtypes"], Memory())  # type: ignore[misc]
+        self.__init__(state["dtypes"], MemoryManager())  # type: ignore[misc]
         self.packed, self._parts = state["packed"], [state["frame"]]
 
 
@@ -416,12 +416,12 @@ _SHARES = (1, 8, 64)  # in how many parts values are grouped, one after the othe
 _LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
 
 
-def database_memory(memory: Memory) -> int:
+def database_memory(memory: MemoryManager) -> int:
     """Bytes that DuckDB may take of a limit."""
     return max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
 
 
-def database(memory: Memory) -> Any:
+def database(memory: MemoryManager) -> Any:
     """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
     import duckdb
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError, SourceNotFoundError
 from tabfeed.hashing import combine, hash_array
 from tabfeed.ops.state.keys import base_type, normalise
-from tabfeed.ops.state.memory import Stored
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.state.vocabulary import Vocabulary
 from tabfeed.ops.types import map_leaves
 
@@ -76,7 +76,7 @@ def _from_file(path: Path) -> pa.ChunkedArray:
     return table.column(names[0])
 
 
-def write_vocab(path: Path, vocabulary: Stored, names: list[str]) -> None:
+def write_vocab(path: Path, vocabulary: SpilledTable, names: list[str]) -> None:
     """A vocabulary as a file of its own, its columns under these names, a piece at a time."""
     schema = vocabulary.schema
     fields = [f.with_name(n) for f, n in zip(schema, names, strict=True)]

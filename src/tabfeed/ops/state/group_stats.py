@@ -29,7 +29,7 @@ from tabfeed.ops.state.exact import (
     halves,
 )
 from tabfeed.ops.state.keys import base_type
-from tabfeed.ops.state.memory import Memory, Stored
+from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
 __all__ = ["ROWS", "SUMS", "GroupStats", "key_names"]
 
@@ -64,7 +64,7 @@ class GroupStats:
         in the others lie next to each other in the end.
     """
 
-    def __init__(self, keys: int, values: int, memory: Memory, *, apart: int = 0) -> None:
+    def __init__(self, keys: int, values: int, memory: MemoryManager, *, apart: int = 0) -> None:
         self.keys = [f"k{i}" for i in range(keys)]
         self.apart = apart
         self.values = values
@@ -142,7 +142,7 @@ class GroupStats:
         self.memory.settle()
         return self
 
-    def held_by(self, memory: Memory) -> GroupStats:
+    def held_by(self, memory: MemoryManager) -> GroupStats:
         """The same groups, against another limit from now on: those that came from elsewhere."""
         self.memory = memory
         memory.hold(self)
@@ -174,13 +174,13 @@ class GroupStats:
             self._runs.append(path)
         self._grouped = 0
 
-    def stored(self) -> Stored:
+    def stored(self) -> SpilledTable:
         """All groups, by key or by shares of the keys."""
         if not self._runs:
             self._group()
-            return Stored.within(self._finished(self._parts), self.memory)
+            return SpilledTable.within(self._finished(self._parts), self.memory)
         self.spill()
-        stored = Stored.write(self._join_runs(), self.memory)
+        stored = SpilledTable.write(self._join_runs(), self.memory)
         for run in self._runs:
             run.unlink()
         self._runs = []
@@ -207,10 +207,10 @@ class GroupStats:
             parts = [_read_shares(f, shares) for f in files]
             yield self._finished([self._joined(parts).cast(schema)])
 
-    def _like(self, memory: Memory) -> GroupStats:
+    def _like(self, memory: MemoryManager) -> GroupStats:
         return GroupStats(len(self.keys), self.values, memory, apart=self.apart)
 
-    def refilled(self, stored: Stored, memory: Memory) -> GroupStats:
+    def refilled(self, stored: SpilledTable, memory: MemoryManager) -> GroupStats:
         """Statistics like these, of groups that were kept."""
         stats = self._like(memory)
         for piece in stored.pieces():
@@ -225,7 +225,7 @@ class GroupStats:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         stored = state.pop("stored")
-        new = GroupStats(**state, memory=Memory()).refilled(stored, Memory())
+        new = GroupStats(**state, memory=MemoryManager()).refilled(stored, MemoryManager())
         vars(self).update(vars(new))
         self.memory.hold(self)
 

@@ -1,17 +1,17 @@
 """How much a fit may hold in memory, and where the rest goes.
 
-All counters of a fit share one `Memory`. Each reports its size; when the sum passes the
+All counters of a fit share one `MemoryManager`. Each reports its size; when the sum passes the
 limit, the largest writes itself to disk. The folder is unique to the fit and is removed
 with it, also when the fit fails; after a hard kill the next run removes it
 (`tabfeed.io.storage.temporary`).
 
 Learned tables that are kept for later: in memory while small, in a Parquet file otherwise.
 
-What an operator needs only now and then (the counts that an update adds to, the groups of a
-join) must not fill the memory that a fit was told to keep within. Such a table is a `Stored`: it
-knows how to be read whole, column by column or piece by piece, wherever it lies. A file of a
-saved workflow is held open rather than read, so that it stays readable when its folder is
-replaced or removed meanwhile.
+What an operator needs only now and then (the counts that an update adds to, the groups of a join)
+must not fill the memory that a fit was told to keep within. Such a table is a `SpilledTable`: it
+knows how to be read whole, column by column or piece by piece, wherever it lies. A file of a saved
+workflow is held open rather than read, so that it stays readable when its folder is replaced or
+removed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tabfeed.budget import free_memory
 from tabfeed.errors import ArtefactError, OperatorError
 from tabfeed.io.storage.temporary import TemporaryFolder
 
-__all__ = ["Memory", "Spills", "Stored", "require_room"]
+__all__ = ["MemoryManager", "SpilledTable", "Spills", "require_room"]
 
 _LEAST_KEPT, _MOST_KEPT = 1 << 20, 64 << 20
 
@@ -47,12 +47,12 @@ class Spills(Protocol):
         ...
 
 
-class Memory:
+class MemoryManager:
     """A limit in bytes, shared by everything that a fit holds.
 
     Examples
     --------
-    >>> memory = Memory(1_000_000)
+    >>> memory = MemoryManager(1_000_000)
     >>> memory.limit
     1000000
     >>> memory.close()
@@ -112,15 +112,15 @@ class Memory:
                 self._spilled.remove()
                 self._spilled = None
 
-    def __reduce__(self) -> tuple[type[Memory], tuple[int | None]]:
-        return Memory, (self.limit,)
+    def __reduce__(self) -> tuple[type[MemoryManager], tuple[int | None]]:
+        return MemoryManager, (self.limit,)
 
 
 _PIECE = 250_000
 _BLOCK = 1 << 20
 
 
-class Stored:
+class SpilledTable:
     """A table that may lie on disk.
 
     Parameters
@@ -128,35 +128,35 @@ class Stored:
     source
         The table, or the Parquet file it lies in.
     owner
-        What must live as long as the file: the `Memory` whose folder it is in.
+        What must live as long as the file: the `MemoryManager` whose folder it is in.
 
     Examples
     --------
-    >>> stored = Stored(pa.table({"v0": ["b", "a"], "count": [2, 1]}))
+    >>> stored = SpilledTable(pa.table({"v0": ["b", "a"], "count": [2, 1]}))
     >>> stored.num_rows, stored.read(["count"]).to_pydict()
     (2, {'count': [2, 1]})
     """
 
-    def __init__(self, source: pa.Table | Path, owner: Memory | None = None) -> None:
+    def __init__(self, source: pa.Table | Path, owner: MemoryManager | None = None) -> None:
         self._owner = owner
         self._table = source if isinstance(source, pa.Table) else None
         self._file = None if isinstance(source, pa.Table) else pa.OSFile(str(source), "rb")
         self._check = False
 
     @classmethod
-    def untrusted(cls, path: Path) -> Stored:
+    def untrusted(cls, path: Path) -> SpilledTable:
         """A file that came from elsewhere: what is read of it is checked, down to its text."""
         stored = cls(path)
         stored._check = True
         return stored
 
     @classmethod
-    def within(cls, table: pa.Table, memory: Memory) -> Stored:
+    def within(cls, table: pa.Table, memory: MemoryManager) -> SpilledTable:
         """In memory if the limit leaves room to keep it there, else on disk."""
         return cls(table) if memory.may_keep(table.nbytes) else cls.write([table], memory)
 
     @classmethod
-    def write(cls, tables: Iterable[pa.Table], memory: Memory) -> Stored:
+    def write(cls, tables: Iterable[pa.Table], memory: MemoryManager) -> SpilledTable:
         """Tables of one schema, at least one, as a file of the spill folder."""
         path = memory.new_file()
         writer: pq.ParquetWriter | None = None
@@ -170,7 +170,7 @@ class Stored:
         return cls.settled(path, memory)
 
     @classmethod
-    def settled(cls, path: Path, memory: Memory) -> Stored:
+    def settled(cls, path: Path, memory: MemoryManager) -> SpilledTable:
         """The file `path`; read into memory, and gone, if it is small enough to be kept there."""
         stored = cls(path, memory)
         if not memory.may_keep(stored.nbytes):
@@ -258,11 +258,11 @@ class Stored:
         if self._file is not None:
             self._file.close()
 
-    def __reduce__(self) -> tuple[type[Stored], tuple[pa.Table]]:
-        return Stored, (self.read(),)
+    def __reduce__(self) -> tuple[type[SpilledTable], tuple[pa.Table]]:
+        return SpilledTable, (self.read(),)
 
 
-def require_room(nbytes: int, memory: Memory, what: str) -> None:
+def require_room(nbytes: int, memory: MemoryManager, what: str) -> None:
     """Refuse to bring a learned table into memory where it does not fit.
 
     Parameters

@@ -1,8 +1,8 @@
 """Counted values in the order of their ids, and those left out.
 
-A vocabulary is the counts sorted: by count descending, ties by value ascending. What is too
-rare, or comes after the last id allowed, is left out of it but not forgotten: an update must be
-able to tell a value that was seen twice before from a new one. What is left out is a `Stored`.
+A vocabulary is the counts sorted: by count descending, ties by value ascending. What is too rare,
+or comes after the last id allowed, is left out of it but not forgotten: an update must be able to
+tell a value that was seen twice before from a new one. What is left out is a `SpilledTable`.
 
 When a vocabulary grows, the values it has keep their places, whatever their counts are now;
 new ones come behind them in the same order as ever.
@@ -33,7 +33,7 @@ from tabfeed.ops.state.counting import (
     quoted,
 )
 from tabfeed.ops.state.keys import Keys, pack
-from tabfeed.ops.state.memory import Memory, Stored
+from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
 if TYPE_CHECKING:
     from tabfeed.ops.state.vocabulary import Vocabulary
@@ -71,7 +71,7 @@ class Ranked:
     keys: Keys | None = None
     counts: Counts | None = None
     dtype: pa.DataType | None = None
-    rest: Stored | None = None
+    rest: SpilledTable | None = None
 
 
 def rank(counter: Counter, cut: Cut) -> Ranked:
@@ -101,9 +101,13 @@ def _end(cut: Cut) -> int:
     return _ALL if cut.at_most is None else cut.at_most
 
 
-def _left_out(frames: list[pl.DataFrame], counter: Counter) -> Stored | None:
+def _left_out(frames: list[pl.DataFrame], counter: Counter) -> SpilledTable | None:
     some = [counter.as_table(f) for f in frames if len(f)]
-    return Stored.within(pa.concat_tables(some).combine_chunks(), counter.memory) if some else None
+    return (
+        SpilledTable.within(pa.concat_tables(some).combine_chunks(), counter.memory)
+        if some
+        else None
+    )
 
 
 def _rank_sorted(keys: Keys, counts: Counts) -> tuple[Keys, Counts]:
@@ -127,18 +131,20 @@ def _sorted(table: pa.Table) -> pa.Table:
     return table.take(order["at"].to_arrow())
 
 
-def _cut_table(table: pa.Table, memory: Memory, cut: Cut, *, known: int) -> Ranked:
+def _cut_table(table: pa.Table, memory: MemoryManager, cut: Cut, *, known: int) -> Ranked:
     """A sorted table cut in two; its first `known` rows stay whatever their counts."""
     fresh = table.column("count").to_numpy()[known:]
     end = known + cut.kept(fresh, known)
-    rest = Stored.within(table.slice(end).combine_chunks(), memory) if end < len(table) else None
+    rest = (
+        SpilledTable.within(table.slice(end).combine_chunks(), memory) if end < len(table) else None
+    )
     return Ranked(end, table=table.slice(0, end).combine_chunks(), rest=rest)
 
 
 # -- growing ------------------------------------------------------------------------
 
 
-def grow(old: Vocabulary, rest: Stored | None, counter: Counter, cut: Cut) -> Ranked:
+def grow(old: Vocabulary, rest: SpilledTable | None, counter: Counter, cut: Cut) -> Ranked:
     """A vocabulary with new counts: its values stay in place, others come behind.
 
     Parameters
@@ -170,7 +176,7 @@ def grow(old: Vocabulary, rest: Stored | None, counter: Counter, cut: Cut) -> Ra
 
 
 def _grow_on_disk(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
-    pieces = Stored(old.table if old.path is None else old.path)
+    pieces = SpilledTable(old.table if old.path is None else old.path)
     if counter.packed and any(pack(_first(p))[1] is not None for p in pieces.pieces(["v0"])):
         counter.unpack()
     counter.spill()
@@ -188,7 +194,7 @@ def _first(table: pa.Table) -> pa.Array:
     return table.column(0).combine_chunks()
 
 
-def _write_places(pieces: Stored, counter: Counter) -> Path:
+def _write_places(pieces: SpilledTable, counter: Counter) -> Path:
     """The known values as the counter has them, with their places."""
     start = 0
     path = counter.memory.new_file()
@@ -237,7 +243,7 @@ def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
     path.unlink()
     if left.rows == 0:
         left.close()
-    rest = Stored.settled(left.close(), counter.memory) if left.rows else None
+    rest = SpilledTable.settled(left.close(), counter.memory) if left.rows else None
     return Ranked(kept.rows, path=kept.close(), rest=rest)
 
 
@@ -252,7 +258,7 @@ def _tables(path: Path, counter: Counter) -> Iterator[pa.Table]:
 class _Pieces:
     """A Parquet file that tables are put behind each other in."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryManager) -> None:
         self.path, self.rows = memory.new_file(), 0
         self._writer: pq.ParquetWriter | None = None
 

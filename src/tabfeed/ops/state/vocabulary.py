@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from tabfeed.hashing import combine, hash_array, mix
 from tabfeed.ops.state.keys import Keys, normalise, pack, unpack
-from tabfeed.ops.state.memory import Memory, Stored, require_room
+from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
 from tabfeed.ops.state.ranking import Ranked
 
 __all__ = ["Finder", "KeyTable", "Vocabulary"]
@@ -141,13 +141,13 @@ class Vocabulary:
         self._set(Ranked(table.num_rows, table=table), None)
 
     @classmethod
-    def from_ranked(cls, ranked: Ranked, memory: Memory) -> Vocabulary:
+    def from_ranked(cls, ranked: Ranked, memory: MemoryManager) -> Vocabulary:
         """The result of a count."""
         new = object.__new__(cls)
         new._set(ranked, memory)
         return new
 
-    def _set(self, ranked: Ranked, owner: Memory | None) -> None:
+    def _set(self, ranked: Ranked, owner: MemoryManager | None) -> None:
         self.size = ranked.rows
         self._ranked = ranked
         self._owner = None if ranked.path is None else owner  # keeps the file's folder alive
@@ -203,12 +203,12 @@ class Vocabulary:
         """Place of each value (without nulls, unless it is a combination), -1 where unknown."""
         return self.finder.find([normalise(v, t) for v, t in zip(values, self.dtypes, strict=True)])
 
-    def require_room(self, memory: Memory, name: str) -> None:
+    def require_room(self, memory: MemoryManager, name: str) -> None:
         """Refuse a look-up for which the vocabulary, on disk until now, is too large."""
         path = self.path
         if path is not None:
             slots = 8 * self.size  # the table from key to place
-            nbytes = Stored(path).nbytes + slots
+            nbytes = SpilledTable(path).nbytes + slots
             require_room(nbytes, memory, f"the vocabulary of {name!r} ({self.size:,} values)")
 
     def __getstate__(self) -> dict[str, Any]:

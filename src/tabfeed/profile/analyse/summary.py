@@ -15,7 +15,7 @@ from tabfeed.budget import cpu_count
 from tabfeed.profile import run as r
 from tabfeed.profile.analyse.stages import Sums
 from tabfeed.profile.collect.accelerator import CudaMarks
-from tabfeed.profile.collect.batches import COMPUTE, WAIT, Pass, feed_of
+from tabfeed.profile.collect.batches import COMPUTE, WAIT, Pass, pipeline_of
 from tabfeed.profile.collect.curves import Curve
 from tabfeed.profile.collect.sampler import Sampler
 
@@ -119,7 +119,7 @@ def describe_loader(source: Any) -> r.Loader:
     """What kind of thing is iterated."""
     kind = type(source)
     module = kind.__module__
-    feed = feed_of(source)
+    feed = pipeline_of(source)
     processes = getattr(source, "num_workers", None)
     processes = processes if isinstance(processes, int) else None
     if feed is not None:

@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 
 from tabfeed.io import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.build import Steps, build_feed, dict_layout
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.profile.collect.batch_sizes import arrays_of, batch_rows
 from tabfeed.profile.run import Through
 from tabfeed.schema import Schema
 
-__all__ = ["array_feed", "measure"]
+__all__ = ["array_pipeline", "measure"]
 
 Array = npt.NDArray[Any]
 _ROWS = 200_000
@@ -37,20 +37,20 @@ _COLUMNS = 1024
 _SECONDS = 0.5
 
 
-def array_feed(
+def array_pipeline(
     dataset: Dataset,
     options: LoaderOptions,
     columns: list[str],
     transforms: Any = (),
     *,
     schema: Schema | None = None,
-) -> Feed[dict[str, Array]]:
+) -> Pipeline[dict[str, Array]]:
     """Batches as dicts of NumPy arrays: the loader without a framework.
 
     ``schema`` is what comes out of the transforms; by default what the dataset has.
     """
     layout = dict_layout(schema or dataset.schema, columns)
-    return build_feed(dataset, layout, options, _cut, Steps(tuple(transforms)))
+    return build_pipeline(dataset, layout, options, _cut, Steps(tuple(transforms)))
 
 
 def _cut(chunk: Chunk) -> list[dict[str, Array]]:
@@ -72,11 +72,11 @@ def measure(batch: Any) -> Through | None:
         pq.write_table(whole, Path(folder) / "sample.parquet", compression="none")
         dataset = Dataset(folder)
         options = LoaderOptions(batch_size=min(rows, whole.num_rows), shuffle=True)
-        feed = array_feed(dataset, options, dataset.column_names)
+        feed = array_pipeline(dataset, options, dataset.column_names)
         return Through(_rate(feed, feed.__iter__), whole.num_rows, table.num_columns)
 
 
-def _rate(feed: Feed[Any], begin: Callable[[], Any]) -> float:
+def _rate(feed: Pipeline[Any], begin: Callable[[], Any]) -> float:
     for _ in begin():  # the first pass warms up
         break
     before, start, spent = feed.rows_given, time.perf_counter(), 0.0

@@ -101,7 +101,7 @@ class Pass:
         self.thread = threading.get_ident()
         self._count = RowCounter()
         self._counted: list[int | None] = []
-        self._feed = feed_of(source)
+        self._feed = pipeline_of(source)
         self._fed = 0 if self._feed is None else -int(self._feed.rows_given)
         self._look_at = 1  # the next step whose batch is looked at
         self._delay = RunDelay()
@@ -172,7 +172,7 @@ class Pass:
         return time.thread_time_ns() + self._delay()
 
 
-def feed_of(source: Any) -> Any:
+def pipeline_of(source: Any) -> Any:
     """The core of a loader of ours, also inside a torch DataLoader; None for any other."""
     for holder in (source, getattr(source, "dataset", None)):
         for name in ("feed", "_feed"):

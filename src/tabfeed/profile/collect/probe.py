@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tabfeed.profile.collect.batches import WAIT, feed_of
+from tabfeed.profile.collect.batches import WAIT, pipeline_of
 from tabfeed.profile.collect.stacks import StackLog
 from tabfeed.profile.run import Part
 
@@ -226,7 +226,7 @@ def _by_kind(log: StackLog, seconds: float) -> list[Part]:
 
 def probe_workflow(loader: Any) -> list[Part]:
     """What each operator of the loader's workflow costs, on the first rows of the data."""
-    feed = feed_of(loader)
+    feed = pipeline_of(loader)
     parts = feed.recipe.reader.parts
     reader = getattr(parts, "_reader", parts)  # a cache lies around it
     programs = [_program(t) for t in getattr(reader, "transforms", ())]

@@ -19,7 +19,7 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, DuplicateColumnError, SchemaError
 from tabfeed.io.formats.avro.container import _string, _varint
 from tabfeed.io.formats.avro.file import open_avro
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tests.io.data_files import check_data_file, locate, rows_of, write
 
 OPTIONS = ReadOptions()
@@ -31,7 +31,7 @@ def record(**fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": "row", "fields": listed}
 
 
-def save(path: Path, schema: dict, rows: list[dict], **options: Any) -> Location:
+def save(path: Path, schema: dict, rows: list[dict], **options: Any) -> FileRef:
     with path.open("wb") as f:
         fastavro.writer(f, fastavro.parse_schema(schema), rows, **options)
     return locate(path)

@@ -18,7 +18,7 @@ from tabfeed.io.formats.ipc import open_ipc
 from tabfeed.io.formats.text.csv import open_csv
 from tabfeed.io.formats.text.jsonl import open_jsonl
 from tabfeed.io.formats.text.row_ranges import LineRanges, Text, last_line_end
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tests.io.data_files import check_data_file, write
 
 TABLE = pa.table({"a": list(range(500)), "b": [f"v{i}" for i in range(500)]})
@@ -62,12 +62,12 @@ def test_other_filesystems(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"t.{kind}"
     path.write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
     filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("file")))
-    file = OPEN[kind](Location(f"far:{path}", str(path), filesystem, path.stat().st_size), SMALL)
+    file = OPEN[kind](FileRef(f"far:{path}", str(path), filesystem, path.stat().st_size), SMALL)
     assert len(file.unit_rows) > 5
     check_data_file(file, TABLE)
 
 
-class Locked(Location):
+class Locked(FileRef):
     """A file that may not be read."""
 
     def open(self) -> pa.NativeFile:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tabfeed.loader.gpu.parquet import cudf_blocks, cudf_pool
-from tabfeed.loader.gpu.parquet.cudf_blocks import CudfLotReader
+from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader
 from tabfeed.loader.gpu.parquet.cudf_pool import Grant
 
 CUDA = torch.device("cuda:1")
@@ -255,9 +255,9 @@ def test_what_is_decoded_lies_in_this_memory(rmm, monkeypatch):
     monkeypatch.setattr(cudf_blocks, "import_module", found.__getitem__)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", lambda capsule: capsule)
     slabs = SimpleNamespace(device=CUDA, planes={})
-    reader = CudfLotReader(SimpleNamespace(parts=None), slabs, 100, 2)
-    monkeypatch.setattr(CudfLotReader, "_row_groups", lambda self, partitions: ([], []))
-    monkeypatch.setattr(CudfLotReader, "_runs", [(None, 0, 1)])
+    reader = CudfBlockReader(SimpleNamespace(parts=None), slabs, 100, 2)
+    monkeypatch.setattr(CudfBlockReader, "_row_groups", lambda self, partitions: ([], []))
+    monkeypatch.setattr(CudfBlockReader, "_runs", [(None, 0, 1)])
     with reader._pool.reading() as reading:
         (matrix,) = reader._decoded([0], 10, reading)
         assert matrix.shape == (1, 10)
@@ -268,7 +268,7 @@ def test_what_is_decoded_lies_in_this_memory(rmm, monkeypatch):
 
 def test_readers_of_the_same_partitions_share_what_was_granted(rmm):
     arrow = SimpleNamespace(parts=1, reading=lambda parts: SimpleNamespace(parts=parts))
-    reader = CudfLotReader(arrow, SimpleNamespace(device=CUDA), 100, 2)
+    reader = CudfBlockReader(arrow, SimpleNamespace(device=CUDA), 100, 2)
     reader._pool  # noqa: B018 - made here
     other = reader.reading(2)
     assert other._pool is reader._pool and other._turns is reader._turns

@@ -28,8 +28,8 @@ from tabfeed.loader.gpu import memory_plan, staging_plan
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet import encoded_blocks, file_dtypes, unpack
-from tabfeed.loader.gpu.parquet.encoded_blocks import PackedLotReader, PackedRow, packed_row
-from tabfeed.loader.gpu.parquet.encoded_pages import UnfitError, extent_of
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, packed_row
+from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, extent_of
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
@@ -93,7 +93,7 @@ def on(loader, reader="cudf", memory=10**8):
 def unpacked(loader, memory=10**8):
     """The same loader, unpacking by itself."""
     on(loader, memory=memory)
-    assert isinstance(loader.feed.recipe.reader, PackedLotReader)
+    assert isinstance(loader.feed.recipe.reader, EncodedBlockReader)
     assert loader.reader_choice == "the GPU: as asked for"
     return loader
 
@@ -101,14 +101,14 @@ def unpacked(loader, memory=10**8):
 @pytest.fixture
 def seen(monkeypatch):
     """For each lot that was read, whether it was left packed."""
-    found, read = [], PackedLotReader._read
+    found, read = [], EncodedBlockReader._read
 
     def looking(self, epoch, number):
         lot = read(self, epoch, number)
         found.append(lot.packed is not None)
         return lot
 
-    monkeypatch.setattr(PackedLotReader, "_read", looking)
+    monkeypatch.setattr(EncodedBlockReader, "_read", looking)
     return found
 
 
@@ -278,7 +278,7 @@ def test_files_that_the_gpu_cannot_unpack_are_not_begun(tmp_path, monkeypatch):
     dataset = write(tmp_path, compression="zstd")
     with pytest.warns(UserWarning, match="reading with Arrow: "):
         loader = on(tuples(dataset))
-    assert not isinstance(loader.feed.recipe.reader, PackedLotReader)
+    assert not isinstance(loader.feed.recipe.reader, EncodedBlockReader)
     assert same(tuples(dataset), loader)
 
 
@@ -303,7 +303,7 @@ def larger(*what):
 
 def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
-    monkeypatch.setattr(gpu, "packed_row", lambda *_: PackedRow(0.1, 0.1))
+    monkeypatch.setattr(gpu, "packed_row", lambda *_: EncodedRow(0.1, 0.1))
     monkeypatch.setattr(encoded_blocks, "extent_of", larger)
     assert same(tuples(dataset), unpacked(tuples(dataset)))
     assert seen and not any(seen)
@@ -409,7 +409,7 @@ def test_one_row_group_in_eight_may_be_unfit(tmp_path, unfit):
     if unfit == 1:
         assert sizes_of(loader).plain > 4
         return
-    with pytest.raises(UnfitError, match="there are nulls"):
+    with pytest.raises(UnsupportedError, match="there are nulls"):
         sizes_of(loader)
 
 
@@ -428,7 +428,7 @@ def test_without_compression_rows_need_no_room(tmp_path):
 def test_one_file_that_is_not_fit(tmp_path):
     write(tmp_path)
     pq.write_table(table(160, 1), tmp_path / "1.parquet", compression="zstd")
-    with pytest.raises(UnfitError, match="pages are compressed with ZSTD"):
+    with pytest.raises(UnsupportedError, match="pages are compressed with ZSTD"):
         sizes_of(tuples(Dataset(str(tmp_path))))
 
 
@@ -496,7 +496,7 @@ def test_no_thread_reads_on_when_another_has_failed(tmp_path, monkeypatch):
 
     def failing(file, memory, cut):
         if cut.to == 0:
-            raise UnfitError("the first")
+            raise UnsupportedError("the first")
         time.sleep(0.05)
         os.fstat(file)
         read(file, memory, cut)

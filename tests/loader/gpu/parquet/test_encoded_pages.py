@@ -16,7 +16,7 @@ from tabfeed.loader.gpu.parquet.encoded_pages import (
     ROWS,
     Extent,
     Kind,
-    UnfitError,
+    UnsupportedError,
     Wanted,
     _Chunk,
     extent_of,
@@ -159,7 +159,7 @@ def test_columns_that_cannot_be_null_have_no_levels(written):
 )
 def test_what_is_not_fit(written, options, columns, why):
     file = written(**options)
-    with pytest.raises(UnfitError, match=why):
+    with pytest.raises(UnsupportedError, match=why):
         file.extent(*columns)
 
 
@@ -185,7 +185,7 @@ def test_a_required_column_needs_no_statistics(written):
 )
 def test_columns_that_are_not_fit(written, column, width, options, why):
     file = written(pa.table({"x": column}), **options)
-    with pytest.raises(UnfitError, match=why):
+    with pytest.raises(UnsupportedError, match=why):
         file.extent(Wanted("x", Kind(max(4, width), width), 0))
 
 
@@ -251,19 +251,21 @@ def test_a_column_that_outgrows_its_dictionary(written):
 
 @pytest.mark.parametrize("rows", [0, 999, 1001])
 def test_rows_that_do_not_add_up(written, rows):
-    with pytest.raises(UnfitError, match=f"a column has 1000 values where {rows} were expected"):
+    with pytest.raises(
+        UnsupportedError, match=f"a column has 1000 values where {rows} were expected"
+    ):
         found(written(), A, rows=rows)
 
 
 def test_pages_of_version_2_are_not_fit(written):
-    with pytest.raises(UnfitError, match="a page of kind 3"):
+    with pytest.raises(UnsupportedError, match="a page of kind 3"):
         found(written(data_page_version="2.0"), A)
 
 
 def test_bytes_that_are_no_pages(written):
     file = written()
     extent = file.extent(A)
-    with pytest.raises(UnfitError, match="no page header"):
+    with pytest.raises(UnsupportedError, match="no page header"):
         found(file, extent=extent, data=memoryview(bytes(extent.packed)))
 
 
@@ -272,7 +274,7 @@ def test_a_column_cut_short(written):
     extent = file.extent(A)
     (chunk,) = extent.chunks
     cut = replace(extent, chunks=(chunk._replace(end=chunk.end - 5),))
-    with pytest.raises(UnfitError, match="a page is longer than its column"):
+    with pytest.raises(UnsupportedError, match="a page is longer than its column"):
         found(file, extent=cut)
 
 
@@ -282,7 +284,7 @@ def test_codes_without_a_dictionary(written):
     (chunk,) = extent.chunks
     pages = found(file, extent=extent)
     behind = int(pages.table[row("at"), 0] + pages.table[row("stored"), 0])
-    with pytest.raises(UnfitError, match="a page has no dictionary"):
+    with pytest.raises(UnsupportedError, match="a page has no dictionary"):
         found(file, extent=replace(extent, chunks=(chunk._replace(start=behind),)))
 
 
@@ -318,34 +320,34 @@ def test_pages_by_hand(compressed):
 
 
 def test_a_dictionary_that_is_too_short():
-    with pytest.raises(UnfitError, match="a dictionary is too short"):
+    with pytest.raises(UnsupportedError, match="a dictionary is too short"):
         by_hand(page(DICTIONARY, values=5), page(), compressed=True)
 
 
 def test_an_empty_dictionary_has_no_codes():
-    with pytest.raises(UnfitError, match="a page has no dictionary"):
+    with pytest.raises(UnsupportedError, match="a page has no dictionary"):
         by_hand(page(DICTIONARY, values=0), page(encoding=8), compressed=True)
 
 
 @pytest.mark.parametrize("size", [15, 17, 2**30, 2**70])
 def test_a_page_that_claims_another_size_than_it_has(size):
     """Where pages are not compressed, a kernel would read behind the page."""
-    with pytest.raises(UnfitError):
+    with pytest.raises(UnsupportedError):
         by_hand(page(size=size), compressed=False)
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**40, 2**62, 2**66])
 def test_pages_that_claim_more_than_can_be_numbered(size):
     """Places have 32 bits: what does not fit must not be taken for another place."""
-    with pytest.raises(UnfitError):
+    with pytest.raises(UnsupportedError):
         by_hand(page(DICTIONARY, size=size), page(size=size), compressed=True)
 
 
 def test_a_page_of_more_values_than_there_are_rows():
-    with pytest.raises(UnfitError):
+    with pytest.raises(UnsupportedError):
         by_hand(page(values=2**66), compressed=True)
 
 
 def test_no_rows():
-    with pytest.raises(UnfitError):
+    with pytest.raises(UnsupportedError):
         by_hand(compressed=True, rows=0)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
-from tabfeed.loader.gpu.parquet.encoded_pages import UnfitError
+from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError
 from tabfeed.loader.gpu.parquet.file_dtypes import as_in_files
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 
@@ -71,13 +71,13 @@ def test_whole_numbers_without_nulls_become_floats_on_the_gpu(tmp_path, dtype, n
 
 def test_whole_numbers_with_a_null_are_for_arrow(tmp_path):
     values = pa.array([None, *column("i4")[1:]])
-    with pytest.raises(UnfitError, match="column 'y' has integers and nulls, or footers"):
+    with pytest.raises(UnsupportedError, match="column 'y' has integers and nulls, or footers"):
         as_in_files(reader_of(write(tmp_path, {"y": values}), labels=["y"]))
 
 
 def test_whole_numbers_of_which_nothing_is_known_are_for_arrow(tmp_path):
     dataset = write(tmp_path, {"y": column("i4")}, write_statistics=False)
-    with pytest.raises(UnfitError, match="or footers do not say that it has none"):
+    with pytest.raises(UnsupportedError, match="or footers do not say that it has none"):
         as_in_files(reader_of(dataset, labels=["y"]))
 
 
@@ -129,25 +129,25 @@ def test_long_ids_of_which_nothing_is_known_stay_long(tmp_path, monkeypatch):
     ],
 )
 def test_what_only_arrow_casts(tmp_path, values, why):
-    with pytest.raises(UnfitError, match=why):
+    with pytest.raises(UnsupportedError, match=why):
         as_in_files(reader_of(write(tmp_path, {"a": values}), ["a"]))
 
 
 def test_decimals(tmp_path):
     values = pa.array(range(ROWS)).cast(pa.decimal128(30, 2))
-    with pytest.raises(UnfitError, match="column 'x' is decimal"):
+    with pytest.raises(UnsupportedError, match="column 'x' is decimal"):
         as_in_files(reader_of(write(tmp_path, {"x": values}), conts=["x"]))
 
 
 def test_other_reasons(tmp_path):
     dataset = write(tmp_path, {"a": column("i4"), "l": [[1]] * ROWS})
-    with pytest.raises(UnfitError, match="the dataset is not local Parquet files"):
+    with pytest.raises(UnsupportedError, match="the dataset is not local Parquet files"):
         as_in_files(reader_of(Dataset({"a": column("i4")}), ["a"]))
-    with pytest.raises(UnfitError, match="there are list or text columns"):
+    with pytest.raises(UnsupportedError, match="there are list or text columns"):
         as_in_files(reader_of(dataset, ["a", "l"]))
-    with pytest.raises(UnfitError, match="transforms= need Arrow tables"):
+    with pytest.raises(UnsupportedError, match="transforms= need Arrow tables"):
         as_in_files(reader_of(dataset, ["a"], transforms=lambda table: table))
-    with pytest.raises(UnfitError, match="partitions are cached"):
+    with pytest.raises(UnsupportedError, match="partitions are cached"):
         as_in_files(reader_of(dataset, ["a"], cache="memory"))
 
 

@@ -18,8 +18,8 @@ from tabfeed.errors import LoaderError, StateError, TabfeedWarning
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.gpu.resident import pipeline
 from tabfeed.loader.gpu.resident import store as resident_store
-from tabfeed.loader.gpu.resident.pipeline import ResidentRecipe
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.gpu.resident.pipeline import ResidentStages
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
 from tests.loader.pretend import pretend_gpu
@@ -71,7 +71,7 @@ def flat(batches):
 
 def test_each_epoch_is_a_permutation_of_all_rows(dataset):
     loader = tuples(dataset)
-    assert isinstance(loader.feed.recipe, ResidentRecipe)
+    assert isinstance(loader.feed.recipe, ResidentStages)
     first, second = keys(loader), keys(loader)
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(ROWS))
     assert first != second
@@ -174,13 +174,13 @@ def test_ranks_share_the_global_batches_of_one_process(dataset, last, shuffle):
 
 def test_files_are_read_once(dataset, monkeypatch):
     read = []
-    fill = LotReader.fill
+    fill = BlockReader.fill
 
     def counted(self, partitions, *rest):
         read.extend(partitions)
         return fill(self, partitions, *rest)
 
-    monkeypatch.setattr(LotReader, "fill", counted)
+    monkeypatch.setattr(BlockReader, "fill", counted)
     loader = tuples(dataset, threads=3)
     assert not read
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_files_are_read_once(dataset, monkeypatch):
 
 
 def test_a_broken_pass_leaves_what_it_read(dataset, monkeypatch):
-    read, fill = [], LotReader.fill
+    read, fill = [], BlockReader.fill
 
     def failing(self, partitions, *rest):
         if len(read) == 3 and not fixed:
@@ -198,7 +198,7 @@ def test_a_broken_pass_leaves_what_it_read(dataset, monkeypatch):
         return fill(self, partitions, *rest)
 
     fixed = []
-    monkeypatch.setattr(LotReader, "fill", failing)
+    monkeypatch.setattr(BlockReader, "fill", failing)
     loader = tuples(dataset, threads=2)
     with pytest.raises(LoaderError, match="the disk is gone"):
         next(iter(loader))
@@ -384,7 +384,7 @@ def test_no_memory_left_in_mid_epoch(dataset, monkeypatch, error, where):
         fails(lambda x, y: (x, y)) if where == "function" else lambda *xy: xy
     )
     if where == "chunk":
-        monkeypatch.setattr(ResidentRecipe, "_gathered", fails(ResidentRecipe._gathered))
+        monkeypatch.setattr(ResidentStages, "_gathered", fails(ResidentStages._gathered))
     elif where == "order":
         monkeypatch.setattr(pipeline, "permutation", fails(pipeline.permutation))
     elif where == "fill":
@@ -408,7 +408,7 @@ def test_other_errors_stay_what_they_are(dataset, monkeypatch):
     def fails(self, chunk, index):
         raise RuntimeError("an odd index")
 
-    monkeypatch.setattr(ResidentRecipe, "_gathered", fails)
+    monkeypatch.setattr(ResidentStages, "_gathered", fails)
     with pytest.raises(RuntimeError, match="an odd index"):
         list(dicts(dataset))
 

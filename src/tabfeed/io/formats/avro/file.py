@@ -40,7 +40,7 @@ from tabfeed.io.formats.avro.container import (
     read_header,
 )
 from tabfeed.io.formats.avro.schema import AvroColumn, least_bytes, null_bytes, probe, translate
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.read_errors import bad_file, reading, refuse_duplicates, refuse_empty
 
 __all__ = ["AvroFile", "open_avro"]
@@ -50,7 +50,7 @@ _LONGEST_HEADER = 2**24
 _BROKEN = (ValueError, IndexError, EOFError, zlib.error, lzma.LZMAError)
 
 
-def open_avro(location: Location, options: ReadOptions) -> AvroFile:
+def open_avro(location: FileRef, options: ReadOptions) -> AvroFile:
     """Read the header of an Avro file."""
     refuse_empty(location)
     if location.compressed:
@@ -78,7 +78,7 @@ def open_avro(location: Location, options: ReadOptions) -> AvroFile:
     return AvroFile(location, header, columns, options.block_size)
 
 
-def _read_header(location: Location) -> Header:
+def _read_header(location: FileRef) -> Header:
     size = 2**16
     while True:
         with reading(location), location.open() as file:
@@ -99,7 +99,7 @@ class AvroFile:
     whole = "block"
 
     def __init__(
-        self, location: Location, header: Header, columns: Sequence[AvroColumn], block_size: int
+        self, location: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
     ) -> None:
         self.location = location
         self.schema = pa.schema([(c.name, c.type) for c in columns])

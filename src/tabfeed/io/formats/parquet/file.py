@@ -36,7 +36,7 @@ from tabfeed.io.formats.stored_columns import check_text, index_columns
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.prune import facts_of_chunk, known_bounds
 from tabfeed.io.storage.fetch import Fetch, begin
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.ranges import Range
 from tabfeed.io.storage.read_errors import (
     bad_file,
@@ -69,7 +69,7 @@ _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
+def open_parquet(location: FileRef, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
     with reading(location), location.open(check=False) as f:
         try:
@@ -97,7 +97,7 @@ def open_parquet(location: Location, options: ReadOptions) -> ParquetFile:
     return file
 
 
-def _encrypted(location: Location, error: EncryptedError) -> BadFileError:
+def _encrypted(location: FileRef, error: EncryptedError) -> BadFileError:
     return bad_file(
         location,
         f"cannot be read: {error}",
@@ -114,7 +114,7 @@ def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
     return int(facts.null_count)
 
 
-def _explain_bad_footer(location: Location, start: bytes) -> BadFileError:
+def _explain_bad_footer(location: FileRef, start: bytes) -> BadFileError:
     """Tell a cut file and a foreign one apart."""
     refuse_empty(location)
     if start == _MAGIC:
@@ -215,7 +215,7 @@ class ParquetFile:
 
     _verify = False  # also where the layout leaves that to `Dataset.validate`
 
-    def __init__(self, location: Location, footer: Footer, schema: pa.Schema) -> None:
+    def __init__(self, location: FileRef, footer: Footer, schema: pa.Schema) -> None:
         self.location = location
         self.schema = schema
         self.metadata = footer.metadata  # its column chunks: by `_group`, which checks the footer

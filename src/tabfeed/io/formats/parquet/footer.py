@@ -32,7 +32,7 @@ from tabfeed.io.formats.parquet.page_headers import (
     number,
     struct,
 )
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 
 __all__ = ["EncryptedError", "Footer", "FooterError", "read_footer"]
 
@@ -118,7 +118,7 @@ _kept: OrderedDict[tuple[str, int, str], Footer] = OrderedDict()
 _lock = threading.Lock()
 
 
-def read_footer(location: Location, file: pa.NativeFile) -> Footer:
+def read_footer(location: FileRef, file: pa.NativeFile) -> Footer:
     """The footer of a Parquet file, from memory if the same content was opened before."""
     if location.remote is None or not location.tag:
         return _read(file)

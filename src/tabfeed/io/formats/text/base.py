@@ -30,7 +30,7 @@ from tabfeed.io.formats.text.row_ranges import (
     changed_length,
     no_line_end,
 )
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file
 
 __all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
@@ -88,7 +88,7 @@ class Head:
         return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
 
 
-def read_head(location: Location, cut: Callable[[bytes], int]) -> Head:
+def read_head(location: FileRef, cut: Callable[[bytes], int]) -> Head:
     """The first rows of a file, enough to infer types from; refuses what is not text.
 
     Parameters
@@ -202,7 +202,7 @@ class TextFile(StreamedFile):
 
     def __init__(
         self,
-        location: Location,
+        location: FileRef,
         form: TextFormat,
         head: Head,
         *,

@@ -38,7 +38,7 @@ from tabfeed.io.formats.text.row_ranges import (
     last_line_end,
     last_row_end,
 )
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.read_errors import bad_file, refuse_duplicates, refuse_empty
 from tabfeed.schema.dtypes import format_type
 
@@ -49,7 +49,7 @@ _LARGEST_BLOCK = 2**31 - 2
 _NUMBERS = (pa.int64(), pa.uint64(), pa.float64())
 
 
-def open_csv(location: Location, options: ReadOptions) -> TextFile:
+def open_csv(location: FileRef, options: ReadOptions) -> TextFile:
     """Read the header line and the first rows of a CSV file, and fix its types.
 
     Without a header line and without `names`, columns are called f0, f1, ...; a header
@@ -77,7 +77,7 @@ def open_csv(location: Location, options: ReadOptions) -> TextFile:
     )
 
 
-def _separator(location: Location, options: ReadOptions) -> str:
+def _separator(location: FileRef, options: ReadOptions) -> str:
     if options.sep is None:
         tab = re.search(r"\.(tsv|tab)(\.\w+)?$", location.path.lower())
         return "\t" if tab else ","
@@ -90,7 +90,7 @@ def _separator(location: Location, options: ReadOptions) -> str:
 
 
 def _take_names(
-    location: Location, options: ReadOptions, head: Head, sep: str
+    location: FileRef, options: ReadOptions, head: Head, sep: str
 ) -> tuple[list[str], Head]:
     """The columns' names, and the head without the header line."""
     text = head.text.lstrip(b"\r\n")
@@ -118,7 +118,7 @@ def _line_end(text: bytes) -> int:
     return text.find(b"\n") + 1 or len(text)
 
 
-def _split(location: Location, line: bytes, sep: str) -> list[str]:
+def _split(location: FileRef, line: bytes, sep: str) -> list[str]:
     """The fields of a line, by the same rules as those of the rows."""
     line = line.rstrip(b"\r\n") + b"\n"
     if line == b"\n":
@@ -191,7 +191,7 @@ def _exact_type(inferred: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
 class CsvFormat:
     """How lines of a CSV file become columns; a `TextFormat`."""
 
-    location: Location
+    location: FileRef
     schema: pa.Schema
     sep: str
     options: ReadOptions

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.io.formats.text.exact_numbers import is_exact
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file
 
 __all__ = ["DEEPEST", "check_lines", "rounded_integer"]
@@ -35,13 +35,13 @@ _LONG_INTEGER = re.compile(rb"[:\[,]\s*-?[0-9]{16,}\s*[,}\]]")
 _EXACT = 2.0**53  # doubles hold every integer up to this
 
 
-def check_lines(location: Location, text: bytes) -> int:
+def check_lines(location: FileRef, text: bytes) -> int:
     r"""The number of rows; raises where a line does not look like one object.
 
     Examples
     --------
     >>> import pyarrow.fs as pafs
-    >>> check_lines(Location("a.jsonl", "", pafs.LocalFileSystem(), 0), b'{"a":1}\n\n{}')
+    >>> check_lines(FileRef("a.jsonl", "", pafs.LocalFileSystem(), 0), b'{"a":1}\n\n{}')
     2
     """
     return sum(_check_block(location, block) for block in _blocks(text))
@@ -56,7 +56,7 @@ def _blocks(text: bytes) -> Iterator[bytes]:
         start = end or len(text)
 
 
-def _check_block(location: Location, block: bytes) -> int:
+def _check_block(location: FileRef, block: bytes) -> int:
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == ord("\n"))
     if not block.endswith(b"\n"):
@@ -88,7 +88,7 @@ def _is_object(line: bytes) -> bool:
     return line.startswith(b"{") and line.endswith(b"}")
 
 
-def _check_depth(location: Location, block: bytes) -> None:
+def _check_depth(location: FileRef, block: bytes) -> None:
     left = _STRING.sub(b"", block).translate(None, _NO_BRACKETS)
     for _ in range(DEEPEST):  # the innermost level goes each time
         left = left.replace(b"[]", b"").replace(b"{}", b"")

@@ -28,7 +28,7 @@ from tabfeed.io.align import small_type
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
 from tabfeed.io.formats.text.row_ranges import Text, as_buffer, last_line_end
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.read_errors import bad_file, refuse_empty, refuse_names
 from tabfeed.schema.dtypes import format_type
 
@@ -39,7 +39,7 @@ _LARGEST_BLOCK = 2**31 - 2
 _NO_SUCH_MEMBER = "\ue000tabfeed"  # a private character: no file of data has it in a name
 
 
-def open_jsonl(location: Location, options: ReadOptions) -> TextFile:
+def open_jsonl(location: FileRef, options: ReadOptions) -> TextFile:
     """Read the first rows of a file of JSON lines, and fix its types."""
     refuse_empty(location)
     head = read_head(location, last_line_end)
@@ -55,7 +55,7 @@ def open_jsonl(location: Location, options: ReadOptions) -> TextFile:
     return TextFile(location, form, head, block_size=options.block_size, scan=location.compressed)
 
 
-def _check_text(location: Location, text: bytes) -> None:
+def _check_text(location: FileRef, text: bytes) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -68,7 +68,7 @@ def _check_text(location: Location, text: bytes) -> None:
         )
 
 
-def _infer(location: Location, text: bytes, options: ReadOptions) -> pa.Schema:
+def _infer(location: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
     given = {n: small_type(t) for n, t in options.dtypes.items()}
     form = JsonFormat(location, pa.schema(list(given.items())), options)
     inferred = form.parse(text, form.schema, "infer").schema
@@ -133,7 +133,7 @@ def _holds_struct(dtype: pa.DataType) -> bool:
 class JsonFormat:
     """How lines of JSON become columns; a `TextFormat`."""
 
-    location: Location
+    location: FileRef
     schema: pa.Schema
     options: ReadOptions
 

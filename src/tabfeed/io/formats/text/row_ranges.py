@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file, reading
 
 __all__ = [
@@ -122,7 +122,7 @@ _SKIP_BYTES = 2**20
 class _Stream:
     """A decompressing stream, and how far it has come."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: FileRef) -> None:
         self._file = location.stream()
         self.position = 0
 
@@ -142,7 +142,7 @@ class _Stream:
 class Text:
     """A file's bytes after decompression. Threads may share it; it pickles."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: FileRef) -> None:
         self.location = location
         self._lock = threading.Lock()
         self._idle: list[_Stream] = []
@@ -270,7 +270,7 @@ class LineRanges:
         Bytes a range covers, about.
     """
 
-    def __init__(self, location: Location, start: int, block_size: int) -> None:
+    def __init__(self, location: FileRef, start: int, block_size: int) -> None:
         self.location = location
         self.start = start
         self.size = location.size - start
@@ -315,12 +315,12 @@ class LineRanges:
         return self.location.size
 
 
-def no_line_end(location: Location) -> BadFileError:
+def no_line_end(location: FileRef) -> BadFileError:
     """The error for a file that is not made of lines."""
     return bad_file(location, f"is not lines of text: no line end within {LONGEST_ROW:,} bytes")
 
 
-def changed_length(location: Location) -> BadFileError:
+def changed_length(location: FileRef) -> BadFileError:
     """The error for a file that somebody else is writing."""
     return bad_file(
         location,

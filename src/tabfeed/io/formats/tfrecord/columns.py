@@ -29,7 +29,7 @@ from tabfeed.io.align import conform
 from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS, KINDS, Records, records_of
 from tabfeed.io.formats.tfrecord.values import WIRE_TYPES, Values, lists_of, scalars_of
 from tabfeed.io.formats.tfrecord.walk import Ints, Spans
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.paths import natural_key
 from tabfeed.io.storage.read_errors import bad_file
 from tabfeed.schema.dtypes import format_type, is_list_type, leaf_type
@@ -54,7 +54,7 @@ class Column:
 
 
 def infer_columns(
-    location: Location, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
+    location: FileRef, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
 ) -> list[Column]:
     """What the first records of a file show, and what the user says."""
     seen = _Seen(location)
@@ -69,7 +69,7 @@ def infer_columns(
     ]
 
 
-def _given_column(location: Location, name: str, dtype: pa.DataType, kind: int | None) -> Column:
+def _given_column(location: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
     """A column of the type the user wants: made of what is in the file, or would be."""
     leaf = leaf_type(dtype)
     if pa.types.is_nested(leaf):
@@ -87,7 +87,7 @@ def _given_column(location: Location, name: str, dtype: pa.DataType, kind: int |
 class _Seen:
     """The features of some records: kinds, which are lists, which are not text."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: FileRef) -> None:
         self.location = location
         self.kinds: dict[str, int] = {}
         self.lists: set[str] = set()
@@ -154,7 +154,7 @@ def is_text(array: pa.Array) -> bool:
 class Columns:
     """How records of a file become tables. Threads share it; it pickles."""
 
-    location: Location
+    location: FileRef
     columns: tuple[Column, ...]
     given: frozenset[str]
 

@@ -38,7 +38,7 @@ from tabfeed.io.formats.tfrecord.frames import (
     unpacked,
 )
 from tabfeed.io.formats.tfrecord.records import Records, records_of
-from tabfeed.io.storage.file_ref import Location, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.read_errors import bad_file
 
 __all__ = ["TFRecordFile", "open_tfrecord"]
@@ -47,7 +47,7 @@ INFER_BYTES = 2**20
 _SMALLEST_PIECE = 2**16
 
 
-def open_tfrecord(location: Location, options: ReadOptions) -> TFRecordFile:
+def open_tfrecord(location: FileRef, options: ReadOptions) -> TFRecordFile:
     """Read the first records of a TFRecord file, and fix the types of its features.
 
     A file without records has no columns but those of `dtypes`.

@@ -27,7 +27,7 @@ import pyarrow as pa
 from tabfeed.errors import BadFileError
 from tabfeed.io.formats.text.row_ranges import Text
 from tabfeed.io.formats.tfrecord.crc32c import crc32c_of_words, masked
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file, reading
 
 __all__ = [
@@ -57,7 +57,7 @@ _length = struct.Struct("<Q").unpack_from
 
 
 @dataclass(frozen=True)
-class _Plain(Location):
+class _Plain(FileRef):
     """A file that is not compressed, whatever its name says."""
 
     @property
@@ -66,7 +66,7 @@ class _Plain(Location):
 
 
 @dataclass(frozen=True)
-class _Deflated(Location):
+class _Deflated(FileRef):
     """A file compressed with gzip or zlib, whatever its name says."""
 
     @property
@@ -77,11 +77,11 @@ class _Deflated(Location):
         return pa.CompressedInputStream(self.open(), "gzip")  # which takes zlib's header as well
 
 
-def unpacked(location: Location) -> Location:
+def unpacked(location: FileRef) -> FileRef:
     """The same file, its compression told from its first bytes."""
     with reading(location), location.open() as file:
         start = bytes(file.read(HEADER))
-    kind: type[Location] | None = None
+    kind: type[FileRef] | None = None
     if is_header(start) or not start:
         kind = _Plain
     elif _is_deflated(start):
@@ -129,7 +129,7 @@ def _first_bad_header(data: bytes, starts: Ints) -> tuple[bool, int]:
     return bool(len(wrong) and wrong[first]), first
 
 
-def whole_frames(location: Location, data: bytes, offset: int) -> Ints:
+def whole_frames(location: FileRef, data: bytes, offset: int) -> Ints:
     """Where the frames of `data` start, and where the last ends; their headers are verified.
 
     Parameters
@@ -150,7 +150,7 @@ def whole_frames(location: Location, data: bytes, offset: int) -> Ints:
     return np.append(starts, end)
 
 
-def bad_length(location: Location, offset: int) -> BadFileError:
+def bad_length(location: FileRef, offset: int) -> BadFileError:
     """The error for a frame that does not start as one."""
     return bad_file(
         location,
@@ -159,7 +159,7 @@ def bad_length(location: Location, offset: int) -> BadFileError:
     )
 
 
-def cut_short(location: Location, offset: int) -> BadFileError:
+def cut_short(location: FileRef, offset: int) -> BadFileError:
     """The error for a file that ends within a frame."""
     return bad_file(
         location,
@@ -167,7 +167,7 @@ def cut_short(location: Location, offset: int) -> BadFileError:
     )
 
 
-def refuse_bomb(location: Location, offset: int, length: int) -> None:
+def refuse_bomb(location: FileRef, offset: int, length: int) -> None:
     """Refuse a record of a compressed file that is far larger than the file."""
     if location.compressed and length > max(_ALWAYS_READ, 100 * location.size):
         raise bad_file(
@@ -178,7 +178,7 @@ def refuse_bomb(location: Location, offset: int, length: int) -> None:
         )
 
 
-def place(location: Location, offset: int) -> str:
+def place(location: FileRef, offset: int) -> str:
     """How to name an offset: those of a compressed file count what it holds."""
     return f"byte {offset:,}" + (" (decompressed)" if location.compressed else "")
 

@@ -24,7 +24,7 @@ import numpy as np
 from tabfeed.io.formats.tfrecord.crc32c import PAD, crc32c, masked
 from tabfeed.io.formats.tfrecord.frames import FOOTER, HEADER, place, whole_frames
 from tabfeed.io.formats.tfrecord.walk import PAD_AFTER, Bytes, Ints, Walk
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file
 
 __all__ = [
@@ -170,7 +170,7 @@ class Records:
     in the file.
     """
 
-    location: Location
+    location: FileRef
     data: Bytes
     starts: Ints
     ends: Ints
@@ -207,7 +207,7 @@ class Records:
         return f"the record at {place(self.location, at)}"
 
 
-def records_of(location: Location, data: bytes, offset: int) -> Iterator[Records]:
+def records_of(location: FileRef, data: bytes, offset: int) -> Iterator[Records]:
     """Whole frames as blocks that the caches hold; `offset` is where they start in the file."""
     bounds = whole_frames(location, data, offset)
     first, count = 0, len(bounds) - 1

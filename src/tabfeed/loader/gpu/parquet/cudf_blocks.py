@@ -22,15 +22,15 @@ import torch
 
 from tabfeed.budget import cpu_count
 from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
-from tabfeed.loader.gpu.buffers import Plane, Slabs
+from tabfeed.loader.gpu.buffers import DeviceBuffers, WidthGroup
 from tabfeed.loader.gpu.devices import on_device, why_not_driver
 from tabfeed.loader.gpu.parquet.cudf_pool import Grant, Reading
-from tabfeed.loader.gpu.staging import GpuLot, GpuLotReader
+from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader
 from tabfeed.loader.plan.order import Epoch
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
 from tabfeed.trace import span
 
-__all__ = ["CudfLotReader", "why_not_cudf"]
+__all__ = ["CudfBlockReader", "why_not_cudf"]
 
 Tensor = torch.Tensor
 
@@ -53,7 +53,7 @@ def why_not_cudf() -> str | None:
 
 
 @dataclass
-class CudfLotReader:
+class CudfBlockReader:
     """Makes lots on a GPU from Parquet files; threads may share it.
 
     Parameters
@@ -68,8 +68,8 @@ class CudfLotReader:
         Most calls to decode at a time.
     """
 
-    arrow: GpuLotReader
-    slabs: Slabs
+    arrow: GpuBlockReader
+    slabs: DeviceBuffers
     pool_bytes: int
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class CudfLotReader:
         """End processes that read for it: those of Arrow, if it has any."""
         self.arrow.close()
 
-    def reading(self, parts: ReadsParts) -> CudfLotReader:
+    def reading(self, parts: ReadsParts) -> CudfBlockReader:
         """The same for another reader of the same partitions."""
         if parts is self.parts:
             return self
@@ -101,9 +101,9 @@ class CudfLotReader:
         return Grant(self.slabs.device, self.pool_bytes)
 
     @cached_property
-    def _runs(self) -> list[tuple[Plane, int, int]]:
+    def _runs(self) -> list[tuple[WidthGroup, int, int]]:
         """Columns of one dtype that lie side by side: their plane, the first, and the end."""
-        runs: list[tuple[Plane, int, int]] = []
+        runs: list[tuple[WidthGroup, int, int]] = []
         last = None
         for plane in self.slabs.planes:
             for group, dtype, first in plane.spans():
@@ -115,7 +115,7 @@ class CudfLotReader:
                 last = (plane, dtype)
         return runs
 
-    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
         for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
         rest = [n for n in numbers if n not in for_arrow]
@@ -125,15 +125,15 @@ class CudfLotReader:
                 lots |= zip(rest, self._read(epoch, rest), strict=True)
         return [lots[n] for n in numbers]
 
-    def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
-        lots = [GpuLot(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
+    def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
+        lots = [GpuBlock(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
         with self._pool.reading() as reading:
             if not self._fill(lots, partitions, reading):
                 return self.arrow.read(epoch, numbers)
         return lots
 
-    def _fill(self, lots: Sequence[GpuLot], partitions: Sequence[int], reading: Reading) -> bool:
+    def _fill(self, lots: Sequence[GpuBlock], partitions: Sequence[int], reading: Reading) -> bool:
         """Decode these partitions into slabs of lots; False if there are nulls, or no memory.
 
         Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
@@ -180,7 +180,7 @@ class CudfLotReader:
         return self._matrices(columns, reading)
 
     def _lay(
-        self, lots: Sequence[GpuLot], rows: list[int], found: list[Tensor], stream: Any
+        self, lots: Sequence[GpuBlock], rows: list[int], found: list[Tensor], stream: Any
     ) -> None:
         """Copy the rows of each lot to a slab, all in one call."""
         for lot, slab in zip(lots, self.slabs.take(stream, len(lots)), strict=True):

@@ -24,7 +24,7 @@ import torch
 
 from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.partition import Piece
-from tabfeed.io.storage.file_ref import Location
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range
 from tabfeed.loader.gpu.buffers import planes_of
 from tabfeed.loader.gpu.devices import on_device
@@ -33,22 +33,22 @@ from tabfeed.loader.gpu.parquet.encoded_pages import (
     Kind,
     Pages,
     Search,
-    UnfitError,
+    UnsupportedError,
     Wanted,
     extent_of,
     find_on_desk,
 )
 from tabfeed.loader.gpu.parquet.nvcomp import why_not_nvcomp
-from tabfeed.loader.gpu.parquet.unpack import PackedGroup, PackedLot
-from tabfeed.loader.gpu.staging import GpuLot, GpuLotReader
+from tabfeed.loader.gpu.parquet.unpack import EncodedBlock, EncodedGroup
+from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader
 from tabfeed.loader.plan.order import Epoch
-from tabfeed.loader.read.blocks import LotReader
-from tabfeed.loader.read.decoder_processes import Helpers
+from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader.read.decoder_processes import DecoderProcesses
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
-from tabfeed.loader.read.staging import Desk
+from tabfeed.loader.read.staging import StagingBuffer
 from tabfeed.trace import span
 
-__all__ = ["PackedLotReader", "PackedRow", "kinds_of", "packed_row", "why_not_unpacked"]
+__all__ = ["EncodedBlockReader", "EncodedRow", "kinds_of", "packed_row", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
 _FEW_UNFIT = 8  # one in so many may be unfit: if more are, another reader does better
@@ -57,7 +57,7 @@ _MOST_THREADS = 8
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
 
-class PackedRow(NamedTuple):
+class EncodedRow(NamedTuple):
     """Most bytes of a row, as it lies in a file and decompressed."""
 
     packed: float
@@ -95,8 +95,8 @@ def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
     return None
 
 
-def packed_row(reader: LotReader) -> PackedRow:
-    """How large rows are in their files, judging by some; `UnfitError` if not to be unpacked.
+def packed_row(reader: BlockReader) -> EncodedRow:
+    """How large rows are in their files, judging by some; `UnsupportedError` if not to be unpacked.
 
     A few row groups may be unfit, for a null say: Arrow reads those.
     """
@@ -105,33 +105,33 @@ def packed_row(reader: LotReader) -> PackedRow:
     numbers = range(0, len(parts.partitions), -(-len(parts.partitions) // _SAMPLE) or 1)
     pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
     if not pieces:
-        raise UnfitError("there are no rows")
+        raise UnsupportedError("there are no rows")
     found, unfit = [], []
     for piece in pieces:
         try:
             found.append((extent_of(_file(parts, piece), piece.unit, wanted), piece.rows))
-        except UnfitError as e:
+        except UnsupportedError as e:
             unfit.append(e)
     if len(unfit) > len(pieces) // _FEW_UNFIT:
         raise unfit[0]
-    return PackedRow(
+    return EncodedRow(
         max(extent.packed / (rows or 1) for extent, rows in found),
         max(extent.plain / (rows or 1) for extent, rows in found),
     )
 
 
-def kinds_of(reader: LotReader) -> list[Kind]:
+def kinds_of(reader: BlockReader) -> list[Kind]:
     """What kinds of values there are; a kernel is launched for each."""
     return list(dict.fromkeys(kind for _, kind in _columns(reader)))
 
 
-def _wanted(reader: LotReader) -> list[Wanted]:
+def _wanted(reader: BlockReader) -> list[Wanted]:
     """The columns that lie in slabs, in their order."""
     kinds = kinds_of(reader)
     return [Wanted(name, kind, kinds.index(kind)) for name, kind in _columns(reader)]
 
 
-def _columns(reader: LotReader) -> Iterator[tuple[str, Kind]]:
+def _columns(reader: BlockReader) -> Iterator[tuple[str, Kind]]:
     assert isinstance(reader.parts, PartReader)
     schema = reader.parts.dataset.schema
     for plane in planes_of(reader.layout.groups, reader.dtypes):
@@ -142,7 +142,7 @@ def _columns(reader: LotReader) -> Iterator[tuple[str, Kind]]:
 
 
 @dataclass
-class PackedLotReader:
+class EncodedBlockReader:
     """Reads bytes of files onto desks; threads may share it.
 
     Parameters
@@ -155,7 +155,7 @@ class PackedLotReader:
         How many threads read the bytes of one row group.
     """
 
-    arrow: GpuLotReader
+    arrow: GpuBlockReader
     finders: int = 0
     hands: int = 1
     _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
@@ -167,13 +167,15 @@ class PackedLotReader:
         """Reads partitions."""
         return self.arrow.parts
 
-    def reading(self, parts: ReadsParts) -> PackedLotReader:
+    def reading(self, parts: ReadsParts) -> EncodedBlockReader:
         """The same for another reader of the same partitions."""
         return self if parts is self.parts else replace(self, arrow=self.arrow.reading(parts))
 
     @cached_property
-    def _finders(self) -> Helpers | None:
-        return Helpers(find_on_desk, self.arrow.desks, self.finders) if self.finders else None
+    def _finders(self) -> DecoderProcesses | None:
+        return (
+            DecoderProcesses(find_on_desk, self.arrow.desks, self.finders) if self.finders else None
+        )
 
     @cached_property
     def _threads(self) -> Executor | None:
@@ -183,7 +185,7 @@ class PackedLotReader:
     def _wanted(self) -> list[Wanted]:
         return _wanted(self.arrow.host)
 
-    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuLot]:
+    def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
         """Some lots of an epoch."""
         with on_device(self.arrow.device):
             return [self._read(epoch, number) for number in numbers]
@@ -195,13 +197,13 @@ class PackedLotReader:
         vars(self).pop("_threads", None)  # they end when nobody uses them any more
         self.arrow.close()
 
-    def _read(self, epoch: Epoch, number: int) -> GpuLot:
-        with suppress(UnfitError, OSError):  # a desk that was taken is free again behind this
+    def _read(self, epoch: Epoch, number: int) -> GpuBlock:
+        with suppress(UnsupportedError, OSError):  # a desk that was taken is free again behind this
             return self._packed(epoch, number)
         (lot,) = self.arrow.read(epoch, [number])  # which says what is wrong, if it is
         return lot
 
-    def _packed(self, epoch: Epoch, number: int) -> GpuLot:
+    def _packed(self, epoch: Epoch, number: int) -> GpuBlock:
         partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
         desk, groups = self.arrow.desks.take(), []
         at = first = plain = 0
@@ -209,12 +211,14 @@ class PackedLotReader:
         for piece in self._pieces(partitions):
             with span("read", rows=piece.rows or 0):
                 extent, pages = self._fetch(piece, desk, at)
-            groups.append(PackedGroup(at, first, pages))
+            groups.append(EncodedGroup(at, first, pages))
             extents.append(extent)
             at, first, plain = at + extent.packed, first + (piece.rows or 0), plain + pages.room
         if first != rows or len({extent.compressed for extent in extents}) != 1:
-            raise UnfitError("not all rows are there, or some are compressed and some are not")
-        packed = PackedLot(
+            raise UnsupportedError(
+                "not all rows are there, or some are compressed and some are not"
+            )
+        packed = EncodedBlock(
             groups,
             packed=at,
             plain=plain,
@@ -224,9 +228,9 @@ class PackedLotReader:
             again=lambda: self.arrow.read(epoch, [number])[0],
             name=self._name(partitions),
         )
-        return GpuLot(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
+        return GpuBlock(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
 
-    def _fetch(self, piece: Piece, desk: Desk, at: int) -> _Known:
+    def _fetch(self, piece: Piece, desk: StagingBuffer, at: int) -> _Known:
         """Lay the bytes of a row group on a desk, and find its pages."""
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
@@ -234,12 +238,12 @@ class PackedLotReader:
             self._lay(file.location, known.extent, desk, at)
             return known
         if key in self._unfit:
-            raise UnfitError("it was not fit before")
+            raise UnsupportedError("it was not fit before")
         try:
             extent = extent_of(file, piece.unit, self._wanted)
             self._lay(file.location, extent, desk, at)
             known = _Known(extent, self._find(desk, Search(at, extent, piece.rows or 0)))
-        except UnfitError:
+        except UnsupportedError:
             self._unfit.add(key)
             raise
         if len(self._known) < _MOST_KNOWN:
@@ -254,17 +258,17 @@ class PackedLotReader:
         partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
         return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
 
-    def _lay(self, location: Location, extent: Extent, desk: Desk, at: int) -> None:
+    def _lay(self, location: FileRef, extent: Extent, desk: StagingBuffer, at: int) -> None:
         """Read the bytes of a row group."""
         memory = desk.memory[at : at + extent.packed].data
         if len(memory) < extent.packed:
-            raise UnfitError("a row group is larger than expected")
+            raise UnsupportedError("a row group is larger than expected")
         file = os.open(location.path, os.O_RDONLY)
         try:
             facts = os.fstat(file)
             location.check(facts)
             if facts.st_size != location.size > 0:
-                raise UnfitError("a file has changed since it was opened")
+                raise UnsupportedError("a file has changed since it was opened")
             cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.packed // self.hands)))
             self._read_all(partial(_read_cut, file, memory), cuts)
         finally:
@@ -281,7 +285,7 @@ class PackedLotReader:
         for future in begun:
             future.result()
 
-    def _find(self, desk: Desk, search: Search) -> Pages:
+    def _find(self, desk: StagingBuffer, search: Search) -> Pages:
         """Have pages found; until processes come up, here."""
         while self._finders is not None:
             with self._finders.borrow() as helpers:
@@ -296,7 +300,7 @@ class PackedLotReader:
     def _pieces(self, partitions: Sequence[int]) -> Iterator[Piece]:
         parts = self.parts
         if not isinstance(parts, PartReader):
-            raise UnfitError("partitions are cached")
+            raise UnsupportedError("partitions are cached")
         for number in partitions:
             yield from parts.partitions[number].pieces
 
@@ -311,7 +315,7 @@ def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
     assert isinstance(parts, PartReader)
     file = parts.dataset.fileset.files[piece.file]
     if not isinstance(file, ParquetFile) or not piece.whole:
-        raise UnfitError("not a whole row group of a Parquet file")
+        raise UnsupportedError("not a whole row group of a Parquet file")
     return file
 
 
@@ -345,5 +349,5 @@ def _read_cut(file: int, memory: memoryview, cut: _Cut) -> None:
     while start < stop:
         count = os.preadv(file, [memory[to : to + stop - start]], start)
         if not count:
-            raise UnfitError("a file is shorter than its footer says")
+            raise UnsupportedError("a file is shorter than its footer says")
         start, to = start + count, to + count

@@ -27,7 +27,7 @@ __all__ = [
     "Kind",
     "Pages",
     "Search",
-    "UnfitError",
+    "UnsupportedError",
     "Wanted",
     "extent_of",
     "find_on_desk",
@@ -45,7 +45,7 @@ _PLAIN, _CODED = (0,), (2, 8)
 _MOST = 2**31  # bytes of a row group: what an int32 numbers
 
 
-class UnfitError(Exception):
+class UnsupportedError(Exception):
     """Something that is not unpacked by the GPU; says what."""
 
 
@@ -144,18 +144,18 @@ class Wanted(NamedTuple):
 
 
 def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
-    """Which bytes of a file are some columns of a row group; `UnfitError` if not fit."""
+    """Which bytes of a file are some columns of a row group; `UnsupportedError` if not fit."""
     found = file.chunks_in(unit, [column.name for column in columns])
     codecs = {chunk.compression for chunk, _ in found}
     if len(codecs) != 1 or not codecs <= _CODECS.keys():
-        raise UnfitError(f"pages are compressed with {', '.join(sorted(codecs))}")
+        raise UnsupportedError(f"pages are compressed with {', '.join(sorted(codecs))}")
     for (chunk, _), (name, kind, _) in zip(found, columns, strict=True):
         if _STORED.get(chunk.physical_type) != kind.stored:
-            raise UnfitError(f"column {name!r} is stored as {chunk.physical_type}")
+            raise UnsupportedError(f"column {name!r} is stored as {chunk.physical_type}")
         if not set(chunk.encodings) <= _ENCODINGS:
-            raise UnfitError(f"column {name!r} is encoded as {', '.join(chunk.encodings)}")
+            raise UnsupportedError(f"column {name!r} is encoded as {', '.join(chunk.encodings)}")
     if any(may_have_nulls(chunk, levels) for chunk, levels in found):
-        raise UnfitError("there are nulls, or the footer does not say that there are none")
+        raise UnsupportedError("there are nulls, or the footer does not say that there are none")
     ranges = [chunk_range(chunk) for chunk, _ in found]
     runs, starts = _end_to_end(ranges)
     chunks = tuple(
@@ -198,7 +198,10 @@ def _end_to_end(ranges: Sequence[Range]) -> tuple[tuple[Range, ...], list[int]]:
 
 
 def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
-    """The pages in the bytes of an extent; `UnfitError` if they are not as the footer promises."""
+    """The pages in the bytes of an extent.
+
+    `UnsupportedError` if they are not as the footer promises.
+    """
     found: list[tuple[int, ...]] = []
     room = 0
     for number, chunk in enumerate(extent.chunks):
@@ -209,22 +212,22 @@ def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
             coded = page.encoding in _CODED
             if page.kind == DATA:
                 if coded and not entries:
-                    raise UnfitError("a page has no dictionary")
+                    raise UnsupportedError("a page has no dictionary")
                 dictionary = (words, entries) if coded else (0, 0)
                 first = done * chunk.width
                 rest = (chunk.levels, first, *dictionary, chunk.kind, 0, 0, number, coded)
                 found.append((*here, *rest))
                 done += page.values
             elif page.values * chunk.stored > page.bytes:
-                raise UnfitError("a dictionary is too short")
+                raise UnsupportedError("a dictionary is too short")
             else:
                 words, entries = to, page.values
                 found.append((*here, 0, 0, 0, 0, NO_KIND, 0, 0, number, 0))
             room += _aligned(page.bytes)
         if done != rows:
-            raise UnfitError(f"a column has {done} values where {rows} were expected")
+            raise UnsupportedError(f"a column has {done} values where {rows} were expected")
     if not found or max(room, extent.packed) >= _MOST:
-        raise UnfitError("there are no pages, or more bytes than can be numbered")
+        raise UnsupportedError("there are no pages, or more bytes than can be numbered")
     whole = np.array(found, np.int32).reshape(-1, len(ROWS) + 2).T
     table = np.ascontiguousarray(whole[: len(ROWS)])
     return Pages(table, whole[-2], whole[-1], room if extent.compressed else 0)
@@ -253,17 +256,17 @@ def _headers(data: memoryview, chunk: _Chunk, compressed: bool) -> list[Any]:
     try:
         found = list(headers(data, chunk.start, chunk.end))
     except ValueError as e:
-        raise UnfitError(str(e)) from e
+        raise UnsupportedError(str(e)) from e
     for page in found:
         fit = _PLAIN + _CODED if page.kind == DATA else (0, 2)
         if page.kind not in (DATA, DICTIONARY) or page.encoding not in fit:
-            raise UnfitError(f"a page of kind {page.kind}, encoded in way {page.encoding}")
+            raise UnsupportedError(f"a page of kind {page.kind}, encoded in way {page.encoding}")
         if page.at + page.stored > chunk.end:
-            raise UnfitError("a page is longer than its column")
+            raise UnsupportedError("a page is longer than its column")
         if not compressed and page.bytes != page.stored:
-            raise UnfitError("a page is not as long as it says")
+            raise UnsupportedError("a page is not as long as it says")
         if page.checksum is not None and page.checksum % 2**32 != crc32(
             data[page.at : page.at + page.stored]
         ):
-            raise UnfitError("a page is not what its checksum says")
+            raise UnsupportedError("a page is not what its checksum says")
     return found

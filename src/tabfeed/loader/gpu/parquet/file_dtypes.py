@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.formats.parquet.file import ParquetFile
-from tabfeed.loader.gpu.parquet.encoded_pages import UnfitError, may_have_nulls
+from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, may_have_nulls
 from tabfeed.loader.read.arrow_columns import Group, Layout, is_plain
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import PartReader
 from tabfeed.schema import ColumnSchema
 from tabfeed.schema.dtypes import format_type
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
         Which of its groups are but pieces of matrices that a batch has, by name.
     """
 
-    reader: LotReader
+    reader: BlockReader
     pieces: Mapping[str, Piece] = MappingProxyType({})
 
     @property
@@ -63,8 +63,8 @@ class Reading(NamedTuple):
         return sum(len(group.columns) * group.dtype.itemsize for group in groups)
 
 
-def as_in_files(reader: LotReader, *, narrow: bool = False) -> Reading:
-    """The same rows in the dtypes of their files; `UnfitError` if a GPU cannot decode them.
+def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
+    """The same rows in the dtypes of their files; `UnsupportedError` if a GPU cannot decode them.
 
     Parameters
     ----------
@@ -75,16 +75,16 @@ def as_in_files(reader: LotReader, *, narrow: bool = False) -> Reading:
     """
     parts, layout = reader.parts, reader.layout
     if not isinstance(parts, PartReader):
-        raise UnfitError("partitions are cached")
+        raise UnsupportedError("partitions are cached")
     if parts.transforms:
-        raise UnfitError("transforms= need Arrow tables")
+        raise UnsupportedError("transforms= need Arrow tables")
     if layout.rest.columns:
-        raise UnfitError("there are list or text columns")
+        raise UnsupportedError("there are list or text columns")
     if not parts.dataset.is_plain_parquet:
-        raise UnfitError("the dataset is not local Parquet files just as they are")
+        raise UnsupportedError("the dataset is not local Parquet files just as they are")
     found = [_parted(g, _dtypes(g, parts.dataset, narrow)) for g in layout.groups]
     if any(not piece.whole for part in parts.partitions for piece in part.pieces):
-        raise UnfitError("row groups are too large for the budget and are read in slices")
+        raise UnsupportedError("row groups are too large for the budget and are read in slices")
     groups = tuple(group for pieces in found for group, _, _ in pieces)
     dtypes = {group.name: dtype for pieces in found for group, dtype, _ in pieces}
     made = replace(reader, layout=Layout(groups, matrices=layout.matrices), dtypes=dtypes)
@@ -127,7 +127,7 @@ def _dtypes(group: Group, dataset: Dataset, narrow: bool) -> list[np.dtype[Any]]
     for name in group.columns:
         dtype = _file_dtype(dataset.schema[name], group.dtype)
         if dtype.kind in "iu" and group.dtype.kind == "f" and _may_have_nulls(dataset, name):
-            raise UnfitError(
+            raise UnsupportedError(
                 f"column {name!r} has integers and nulls, or footers do not say that it has none"
             )
         if narrow and dtype == _LONG and _are_short(dataset, name):
@@ -139,10 +139,10 @@ def _dtypes(group: Group, dataset: Dataset, narrow: bool) -> list[np.dtype[Any]]
 def _file_dtype(column: ColumnSchema, wanted: np.dtype[Any]) -> np.dtype[Any]:
     arrow = column.dtype
     if arrow is None or not (pa.types.is_primitive(arrow) and _is_number(arrow)):
-        raise UnfitError(f"column {column.name!r} is {arrow and format_type(arrow)}")
+        raise UnsupportedError(f"column {column.name!r} is {arrow and format_type(arrow)}")
     dtype: np.dtype[Any] = np.dtype(arrow.to_pandas_dtype())
     if dtype != wanted and not (dtype in _CAST and is_plain(arrow, wanted)):
-        raise UnfitError(f"column {column.name!r} is {dtype}, which Arrow casts to {wanted}")
+        raise UnsupportedError(f"column {column.name!r} is {dtype}, which Arrow casts to {wanted}")
     return dtype
 
 

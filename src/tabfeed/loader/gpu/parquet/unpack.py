@@ -25,22 +25,22 @@ import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu import buffers
-from tabfeed.loader.gpu.buffers import Slab, Slabs
+from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.parquet.encoded_pages import ROWS, Kind, Pages
 from tabfeed.loader.gpu.parquet.nvcomp import decompress
-from tabfeed.loader.gpu.staging import GpuLot
+from tabfeed.loader.gpu.staging import GpuBlock
 from tabfeed.loader.tensors.scripted import copy_all, fill_table
 from tabfeed.trace import span
 
-__all__ = ["Lanes", "PackedGroup", "PackedLot", "Unpacker"]
+__all__ = ["DecodeStreams", "EncodedBlock", "EncodedGroup", "Unpacker"]
 
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
 _OVER = 64  # bytes behind the last page that a kernel may read, and not use
 
 
-class PackedGroup(NamedTuple):
+class EncodedGroup(NamedTuple):
     """A row group on a desk: where its bytes begin there, its first row in the lot, its pages."""
 
     at: int
@@ -49,7 +49,7 @@ class PackedGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PackedLot:
+class EncodedBlock:
     """What lies on a desk, if that is bytes of files.
 
     Attributes
@@ -70,17 +70,17 @@ class PackedLot:
         The file it is of, or the first of them.
     """
 
-    groups: Sequence[PackedGroup]
+    groups: Sequence[EncodedGroup]
     packed: int
     plain: int
     compressed: bool
     sound: bool
     approve: Callable[[], None]
-    again: Callable[[], GpuLot]
+    again: Callable[[], GpuBlock]
     name: str
 
 
-class Lanes(NamedTuple):
+class DecodeStreams(NamedTuple):
     """How much is unpacked at a time: how many streams, and bytes that each may have."""
 
     streams: int
@@ -91,7 +91,7 @@ class Lanes(NamedTuple):
 class _Lane:
     """A stream, memory for what is on its way, and how many pages were not as promised so far."""
 
-    def __init__(self, device: torch.device, lanes: Lanes) -> None:
+    def __init__(self, device: torch.device, lanes: DecodeStreams) -> None:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
             self.packed, self.plain = (
@@ -139,7 +139,7 @@ class Unpacker:
         Those that values are of.
     """
 
-    def __init__(self, slabs: Slabs, lanes: Lanes, kinds: Sequence[Kind]) -> None:
+    def __init__(self, slabs: DeviceBuffers, lanes: DecodeStreams, kinds: Sequence[Kind]) -> None:
         self.slabs, self.lanes, self.kinds = slabs, lanes, kinds
         with on_device(slabs.device):
             self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
@@ -147,7 +147,7 @@ class Unpacker:
         self._widths = np.repeat([p.width for p in planes], [p.columns for p in planes])
         self._asked: deque[_Asked] = deque()
 
-    def __call__(self, lots: Sequence[GpuLot]) -> None:
+    def __call__(self, lots: Sequence[GpuBlock]) -> None:
         """Queue the unpacking of packed lots.
 
         A lot of which something is wrong, or that is too large, is not packed any more afterwards,
@@ -162,9 +162,9 @@ class Unpacker:
             else:
                 self._answer(question, part)
 
-    def _parts(self, lots: Sequence[GpuLot]) -> Iterator[list[GpuLot]]:
+    def _parts(self, lots: Sequence[GpuBlock]) -> Iterator[list[GpuBlock]]:
         """As many lots as go into a lane, and so on."""
-        part: list[GpuLot] = []
+        part: list[GpuBlock] = []
         packed = plain = 0
         for lot in lots:
             what = _packed(lot)
@@ -183,7 +183,7 @@ class Unpacker:
         if part:
             yield part
 
-    def _unpack(self, lots: list[GpuLot]) -> _Asked:
+    def _unpack(self, lots: list[GpuBlock]) -> _Asked:
         """Queue the unpacking of as many lots as go into a lane, in as few calls as can be."""
         lane = self._lanes[0]
         self._lanes.rotate()
@@ -208,7 +208,7 @@ class Unpacker:
         decode: Callable[..., None] = import_module("tabfeed.loader.gpu.parquet.page_kernel").decode
         return decode
 
-    def _table(self, lots: list[GpuLot], slabs: list[Slab], lane: _Lane) -> Tensor:
+    def _table(self, lots: list[GpuBlock], slabs: list[DeviceBuffer], lane: _Lane) -> Tensor:
         """The `ROWS` of all pages, addresses in place of offsets."""
         known, places, starts, count = [], [], [], 0
         packed, plain = lane.packed.data_ptr(), lane.plain.data_ptr()
@@ -226,7 +226,7 @@ class Unpacker:
         fill_table(table, known, places, starts)
         return table
 
-    def _answer(self, question: _Asked, lots: Sequence[GpuLot]) -> None:
+    def _answer(self, question: _Asked, lots: Sequence[GpuBlock]) -> None:
         """Wait for what was asked, and have lots that are not sound read again."""
         if question.sound:
             for lot in lots:
@@ -246,17 +246,17 @@ class Unpacker:
                 )
 
 
-def _packed(lot: GpuLot) -> PackedLot:
-    assert isinstance(lot.packed, PackedLot)
+def _packed(lot: GpuBlock) -> EncodedBlock:
+    assert isinstance(lot.packed, EncodedBlock)
     return lot.packed
 
 
-def _bytes_of(lots: Sequence[GpuLot]) -> list[Tensor]:
+def _bytes_of(lots: Sequence[GpuBlock]) -> list[Tensor]:
     """What lies on their desks."""
     return [torch.from_numpy(lot.desk.memory[: _packed(lot).packed]) for lot in lots if lot.desk]
 
 
-def _read_again(lot: GpuLot) -> None:
+def _read_again(lot: GpuBlock) -> None:
     """Have a lot on its desk as rows."""
     new = _packed(lot).again()
     lot.desk, lot.host, lot.packed, lot.slab = new.desk, new.host, None, None

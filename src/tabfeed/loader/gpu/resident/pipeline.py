@@ -26,9 +26,9 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.buffers import planes_of, torch_dtype
 from tabfeed.loader.gpu.build import memory_for
-from tabfeed.loader.gpu.delivery import GpuRecipe
+from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
-from tabfeed.loader.gpu.memory_plan import Need
+from tabfeed.loader.gpu.memory_plan import MemoryRequest
 from tabfeed.loader.gpu.resident.permute import (
     AT_ONCE,
     WORKING_BYTES,
@@ -38,17 +38,17 @@ from tabfeed.loader.gpu.resident.permute import (
 )
 from tabfeed.loader.gpu.resident.store import Size, Store, too_large
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import Feed
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Epoch, Plan
-from tabfeed.loader.plan.shard import Place
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.block_window import Ahead, SharedLots
-from tabfeed.loader.read.blocks import LotReader
+from tabfeed.loader.read.block_window import Ahead, BlockWindow
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
 from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
 
-__all__ = ["ResidentReader", "ResidentRecipe", "resident"]
+__all__ = ["ResidentReader", "ResidentStages", "resident"]
 
 B = TypeVar("B")
 Tensor = torch.Tensor
@@ -70,7 +70,7 @@ class _Nothing:
 class ResidentReader:
     """Reads lots into the store; of those that are there it reads nothing."""
 
-    host: LotReader
+    host: BlockReader
     store: Store
 
     @property
@@ -104,7 +104,7 @@ class _Block(NamedTuple):
     pitch: int
 
 
-def _blocks(plan: Plan, place: Place, number: int) -> Iterator[_Block]:
+def _blocks(plan: Plan, place: Shard, number: int) -> Iterator[_Block]:
     """The places that a rank takes for a chunk."""
     first = number * plan.chunk
     last, regular = min(first + plan.chunk, plan.steps), plan.steps - len(plan.tail)
@@ -136,7 +136,7 @@ class _Orders:
 
 
 @dataclass(frozen=True)
-class ResidentRecipe(GpuRecipe[B]):
+class ResidentStages(GpuStages[B]):
     """How a chunk of batches is cut from what lies on the GPU.
 
     Attributes
@@ -148,7 +148,7 @@ class ResidentRecipe(GpuRecipe[B]):
     store: Any = None
     orders: _Orders = field(default_factory=_Orders)
 
-    def make(self, epoch: Epoch, place: Place, lots: SharedLots[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, not done."""
         self.store.check_process()
         try:
@@ -162,13 +162,13 @@ class ResidentRecipe(GpuRecipe[B]):
                 raise
             raise self.store.no_room() from e
 
-    def _fill(self, epoch: Epoch, lots: SharedLots[Any]) -> None:
+    def _fill(self, epoch: Epoch, lots: BlockWindow[Any]) -> None:
         """Read what is missing, together with the other threads."""
         for low in range(0, epoch.lots, _LOTS_AT_ONCE):
             lots.get(range(low, min(epoch.lots, low + _LOTS_AT_ONCE)))
         self.store.close_up()
 
-    def _chunk(self, epoch: Epoch, place: Place, number: int) -> Chunk:
+    def _chunk(self, epoch: Epoch, place: Shard, number: int) -> Chunk:
         with span("plan"):
             blocks = list(_blocks(epoch.plan, place, number))
             sizes = np.repeat([b.width for b in blocks], [b.steps for b in blocks])
@@ -220,7 +220,7 @@ class ResidentRecipe(GpuRecipe[B]):
 # -- the feed ---------------------------------------------------------------------------------
 
 
-class ResidentFeed(Feed[B]):
+class ResidentPipeline(Pipeline[B]):
     """A feed whose rows all lie on a GPU."""
 
     reader_choice = _CHOICE
@@ -233,7 +233,7 @@ class ResidentFeed(Feed[B]):
         )
 
 
-def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B]:
+def resident(feed: Pipeline[B], device: torch.device, options: GpuOptions) -> Pipeline[B]:
     """The same rows, all of them kept on a GPU and shuffled as a whole.
 
     Parameters
@@ -247,7 +247,7 @@ def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B
     """
     check_gpu(device)
     recipe, reader = feed.recipe, feed.recipe.reader
-    if not isinstance(reader, LotReader):
+    if not isinstance(reader, BlockReader):
         raise LoaderError('cache="device" was given to a loader that is on a GPU already')
     if reader.layout.extras:
         raise LoaderError(
@@ -269,7 +269,7 @@ def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B
     store = Store(reader.layout, planes, plan.sizes, stream, size)
     threads = feed.options.threads or max(2, min(_MOST_THREADS, cpu_count() * 3 // 4))
     lots: Any = ResidentReader(reader, store)
-    made = ResidentRecipe(
+    made = ResidentStages(
         lots,
         recipe.maker,
         recipe.finish,
@@ -279,7 +279,7 @@ def resident(feed: Feed[B], device: torch.device, options: GpuOptions) -> Feed[B
         device=device,
         store=store,
     )
-    return ResidentFeed(made, plan, _with(feed.options, threads))
+    return ResidentPipeline(made, plan, _with(feed.options, threads))
 
 
 def check_gpu(device: torch.device) -> None:
@@ -303,10 +303,10 @@ def _allowed(options: GpuOptions, device: torch.device) -> int:
     return free_bytes(device) // 2
 
 
-def _fitting(plan: Plan, reader: LotReader, ops: GpuOps, allowed: int) -> tuple[Plan, Size]:
+def _fitting(plan: Plan, reader: BlockReader, ops: GpuOps, allowed: int) -> tuple[Plan, Size]:
     """The plan with chunks as large as they may be, and what it needs; refused if nothing fits."""
     layout = reader.layout
-    need = Need.of(plan, layout, reader.dtypes)
+    need = MemoryRequest.of(plan, layout, reader.dtypes)
     need = replace(need, batch=need.batch + ops.row_bytes)
     known = _without_chunks(plan, layout, need.lot) + ops.table_bytes
     steps = max(plan.chunk, _CHUNK_ROWS // need.batch_rows)

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.gpu.buffers import Plane, torch_dtype
+from tabfeed.loader.gpu.buffers import WidthGroup, torch_dtype
 from tabfeed.loader.read.arrow_columns import Layout, Lists
-from tabfeed.loader.read.blocks import Lot, LotReader
+from tabfeed.loader.read.blocks import Block, BlockReader
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.trace import span
 
@@ -82,7 +82,7 @@ class Store:
     def __init__(
         self,
         layout: Layout,
-        planes: Sequence[Plane],
+        planes: Sequence[WidthGroup],
         sizes: Sequence[int],
         stream: Any,
         size: Size,
@@ -91,7 +91,7 @@ class Store:
         self._sizes = tuple(sizes)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.rows = int(self._starts[-1])
-        self.matrices: dict[Plane, Tensor] = {}
+        self.matrices: dict[WidthGroup, Tensor] = {}
         self.fixed: dict[str, Tensor] = {}
         self.lists: dict[str, Lists] = {}
         self._offsets: dict[str, Tensor] = {}
@@ -106,7 +106,7 @@ class Store:
 
     # -- filling ----------------------------------------------------------------------
 
-    def add(self, number: int, reader: LotReader) -> None:
+    def add(self, number: int, reader: BlockReader) -> None:
         """Read a partition, unless it is there; wait if another thread is reading it."""
         if not self._claim(number):
             return
@@ -175,7 +175,7 @@ class Store:
             ) from e
         self._pinned = BufferPool(allocate=_pinned)
 
-    def _fill(self, number: int, reader: LotReader) -> None:
+    def _fill(self, number: int, reader: BlockReader) -> None:
         rows, start = self._sizes[number], int(self._starts[number])
         assert self._pinned is not None
         held = {p: self._pinned.empty((p.columns, rows), f"i{p.width}") for p in self.planes}
@@ -194,7 +194,7 @@ class Store:
                 self._values[name][number] = torch.from_numpy(lists.values).to(self.stream.device)
             self.stream.synchronize()  # the page-locked memory may be written again after this
 
-    def _count(self, lot: Lot) -> None:
+    def _count(self, lot: Block) -> None:
         """Refuse as soon as ragged columns take more than there is."""
         coming = sum(lists.values.nbytes for lists in lot.lists.values())
         with self._changed:
@@ -230,7 +230,7 @@ class Store:
         return Lists(cast(Any, whole), cast(Any, offsets))
 
 
-def _by_group(held: dict[Plane, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def _by_group(held: dict[WidthGroup, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """The part of each group, in its dtype."""
     return {
         group.name: whole[at : at + len(group.columns)].view(dtype)
