@@ -126,14 +126,14 @@ def held_on_gpu(loader: TorchAsyncItr) -> float:
     What was given back counts as long as the GPU has not come by the last use of it.
     """
     nbytes = torch.cuda.memory_stats()["active_bytes.all.peak"]
-    reader = loader.feed.recipe.reader
+    reader = loader.pipeline.stages.reader
     pool = getattr(getattr(reader, "reader", reader), "pool_bytes", 0)  # "auto" has it measured
     return (nbytes + pool) / 1e6
 
 
 def settle(loader: TorchAsyncItr, limit: float = 20.0) -> None:
     """With ``reader="auto"``: epochs until it has chosen."""
-    choice = getattr(loader.feed, "choice", None)
+    choice = getattr(loader.pipeline, "choice", None)
     end = time.perf_counter() + limit
     while choice is not None and not choice.settled and time.perf_counter() < end:
         drain(loader)

@@ -77,7 +77,7 @@ def _begin(folder: Path, reader: str) -> float:
         _loader.close()
     _loader = ours(folder, 65_536, reader=reader, device_memory="1GB")
     drain(_loader)
-    return float(_loader.feed.plan.rows * 160 / 1e9)
+    return float(_loader.pipeline.plan.rows * 160 / 1e9)
 
 
 def _epoch() -> dict[str, Any]:

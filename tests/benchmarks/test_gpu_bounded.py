@@ -32,7 +32,7 @@ class Loader:
     def __init__(self, folder, batch, *, reader, device_memory):
         self.reader, self.closed = reader, False
         self.reader_choice = f"{reader}: as asked for"
-        self.feed = SimpleNamespace(plan=SimpleNamespace(rows=10**9))
+        self.pipeline = SimpleNamespace(plan=SimpleNamespace(rows=10**9))
 
     def close(self):
         self.closed = True

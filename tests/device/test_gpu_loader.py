@@ -86,13 +86,13 @@ def test_memory_that_is_given_back_is_never_seen_by_the_model(dataset, reader, m
     needs_cudf(reader)
     give = DeviceBuffers.give
 
-    def poison(slabs, number, event):
+    def poison(device_buffers, number, event):
         side = torch.cuda.Stream()
         side.wait_event(event)
         with torch.cuda.stream(side):
-            for whole in slabs.planes.values():
+            for whole in device_buffers.width_groups.values():
                 whole[number].fill_(-1)
-        give(slabs, number, side.record_event())
+        give(device_buffers, number, side.record_event())
 
     monkeypatch.setattr(DeviceBuffers, "give", poison)
     got = []
@@ -122,7 +122,7 @@ def most_held(make, cycles):
         for batch in loader:
             torch.cuda._sleep(cycles)  # while the program goes on
             del batch
-    pool = getattr(loader.feed.recipe.reader, "pool_bytes", 0)
+    pool = getattr(loader.pipeline.stages.reader, "pool_bytes", 0)
     return torch.cuda.memory_stats()["active_bytes.all.peak"] - before + pool
 
 
@@ -163,12 +163,15 @@ def test_the_budget_is_kept_while_another_reader_takes_over(long_dataset, monkey
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     loader = batches(long_dataset, "cuda", reader="auto", device_memory=f"{megabytes}MB")
-    host, chunk = batches(long_dataset, "cpu"), loader.feed.plan.chunk
+    host, chunk = batches(long_dataset, "cpu"), loader.pipeline.plan.chunk
     for _ in range(100):
         assert all(same(a, b) for a, b in zip(host, loader, strict=True))
-        if loader.feed.choice.settled:
+        if loader.pipeline.choice.settled:
             break
-    assert loader.reader_choice.startswith("the GPU: steps came") and loader.feed.plan.chunk < chunk
+    assert (
+        loader.reader_choice.startswith("the GPU: steps came")
+        and loader.pipeline.plan.chunk < chunk
+    )
     held = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
     assert held <= megabytes * 1e6
 
@@ -192,7 +195,7 @@ def test_two_loaders_of_pylibcudf_share_one_bounded_pool(tmp_path):
     train, valid = (
         batches(data, "cuda", reader="cudf", device_memory=memory) for memory in ("100MB", "60MB")
     )
-    granted = [loader.feed.recipe.reader.pool_bytes for loader in (train, valid)]
+    granted = [loader.pipeline.stages.reader.pool_bytes for loader in (train, valid)]
     for one, other, right in zip(train, valid, batches(data, "cpu"), strict=True):
         assert same(right, one) and same(right, other)
     assert pool_limit() == before + sum(granted)
@@ -215,7 +218,7 @@ def test_files_are_unpacked_within_their_memory(long_dataset):
         batches(long_dataset, device, reader="cudf", device_memory=f"{megabytes}MB")
         for device in ("cuda", "cpu")
     )
-    assert isinstance(gpu.feed.recipe.reader, EncodedBlockReader)
+    assert isinstance(gpu.pipeline.stages.reader, EncodedBlockReader)
     assert gpu.reader_choice == "the GPU: as asked for"
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -244,7 +247,7 @@ def test_columns_of_every_width(tmp_path):
         Loader(ds, 512, True, targets=["one"], device=device, reader="cudf")
         for device in ("cpu", "cuda")
     )
-    assert isinstance(other.feed.recipe.reader, EncodedBlockReader)
+    assert isinstance(other.pipeline.stages.reader, EncodedBlockReader)
     for _ in range(2):
         for (a, y), (b, z) in zip(one, other, strict=True):
             assert a.keys() == b.keys() and torch.equal(y, z.cpu())

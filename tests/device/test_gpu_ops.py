@@ -53,7 +53,7 @@ def pairs(dataset, ops, **options):
         Loader(dataset, 512, True, targets=["y"], transforms=ops, device=device, **options)
         for device in ("cpu", "cuda")
     ]
-    assert isinstance(loaders[1].feed.recipe, GpuStages) and loaders[1].feed.recipe.ops
+    assert isinstance(loaders[1].pipeline.stages, GpuStages) and loaders[1].pipeline.stages.ops
     return zip(*loaders, strict=True)
 
 
@@ -78,7 +78,7 @@ def test_a_table_that_does_not_fit_stays_in_the_computers_memory(dataset):
     loader = Loader(
         dataset, 512, targets=["y"], transforms=[op], device="cuda", device_memory="4MB"
     )
-    assert not isinstance(loader.feed.recipe, GpuStages)
+    assert not isinstance(loader.pipeline.stages, GpuStages)
     inputs, _ = next(iter(loader))
     assert inputs["embeddings"].is_cuda and inputs["embeddings"].shape == (512, 100)
 

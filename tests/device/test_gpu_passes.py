@@ -54,7 +54,7 @@ def test_a_pass_that_lies_open_does_not_hold_up_the_next(dataset, reader):
     first = [next(old) for _ in range(3)]
     loader.set_epoch(0)
     assert same(wanted, loader)
-    assert isinstance(loader.feed.recipe, GpuStages)
+    assert isinstance(loader.pipeline.stages, GpuStages)
     assert same(wanted, first + list(old))
 
 
@@ -90,7 +90,7 @@ def test_a_state_of_other_ranks_or_streams(dataset, reader, saved):
     )
     for loader in (host, gpu):
         loader.load_state_dict(before.state_dict())
-    assert isinstance(gpu.feed.recipe, GpuStages)
+    assert isinstance(gpu.pipeline.stages, GpuStages)
     for _ in range(2):
         assert same(host, gpu)
 
@@ -100,7 +100,7 @@ def test_batches_that_are_copied_are_there_when_they_are_read(dataset, stream):
     """On a stream of the model's own too, which does not wait for the default one."""
     wanted = list(batches(dataset, "cpu"))
     loader = batches(dataset, "cuda", device_memory="1MB")
-    assert not isinstance(loader.feed.recipe, GpuStages)
+    assert not isinstance(loader.pipeline.stages, GpuStages)
     assert "made in the computer's memory, and copied" in loader.reader_choice
     found = []
     with torch.cuda.stream(torch.cuda.Stream() if stream else torch.cuda.default_stream()):

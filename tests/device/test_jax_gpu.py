@@ -59,7 +59,7 @@ def make(way: str) -> Make:
 
 
 def assert_made(loader: Loader, way: str) -> None:
-    choice, whole = loader.reader_choice, isinstance(loader.feed.recipe.maker, WholeChunks)
+    choice, whole = loader.reader_choice, isinstance(loader.pipeline.stages.maker, WholeChunks)
     if way == "torch":
         assert not whole and choice.startswith("Arrow: how long steps wait")
     else:
@@ -152,7 +152,7 @@ def test_columns_that_torch_does_not_make_for_jax() -> None:
     dataset = Dataset(pa.table({"c": n, "words": words}), npartitions=7)
     with pytest.warns(TabfeedWarning, match="there are list or text columns"):
         lists = Loader(dataset, 4096, reader="cudf")
-    assert isinstance(lists.feed.recipe.maker, WholeChunks)
+    assert isinstance(lists.pipeline.stages.maker, WholeChunks)
     assert lists.reader_choice.endswith("and copied: there are list or text columns")
     padded = Loader(dataset, 4096, transforms=Padding(1))
     assert padded.reader_choice.endswith("Padding works in the computer's memory for JAX")

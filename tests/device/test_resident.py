@@ -61,7 +61,7 @@ def test_the_gpu_draws_the_permutation_of_the_cpu():
 
 def test_each_epoch_is_a_permutation_of_all_rows(dataset):
     loader = load(dataset)
-    assert isinstance(loader.feed.recipe, ResidentStages)
+    assert isinstance(loader.pipeline.stages, ResidentStages)
     epochs = [[key for batch in loader for key in whole(batch)] for _ in range(3)]
     assert all(sorted(keys) == list(range(ROWS)) for keys in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
@@ -105,7 +105,7 @@ def test_the_budget_is_kept(dataset):
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    needed = load(dataset, batch_size=512).feed.recipe.store._size.known
+    needed = load(dataset, batch_size=512).pipeline.stages.store._size.known
     loader = load(dataset, batch_size=512, device_memory=needed)
     for _ in range(2):
         for batch in loader:

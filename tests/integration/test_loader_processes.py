@@ -160,7 +160,7 @@ def single_process_gradients(folder: Path, world: int, epochs: int):
     plan = TorchAsyncItr(
         Dataset(str(folder)), ["check"], batch_size=12 // world, shuffle=True,
         global_size=world, global_rank=0,
-    ).feed.plan  # fmt: skip
+    ).pipeline.plan  # fmt: skip
     itr = TorchAsyncItr(
         Dataset(str(folder)), ["check"], ["x"], ["y"], 12, True, streams=plan.streams
     )

@@ -23,8 +23,8 @@ def test_long_lists_of_one_length_count_as_long(tmp_path: Path) -> None:
     words = pa.FixedSizeListArray.from_arrays(flat, 512)
     Dataset(pa.table({"words": words})).to_parquet(tmp_path / "data", row_group_size=2000)
     loader = Loader(Dataset(tmp_path / "data"), 8, host_memory="6MiB")
-    assert sum(loader.feed.plan.sizes) == 2000
-    assert max(loader.feed.plan.sizes) * 512 * 4 <= 2**20
+    assert sum(loader.pipeline.plan.sizes) == 2000
+    assert max(loader.pipeline.plan.sizes) * 512 * 4 <= 2**20
 
 
 class Declares:

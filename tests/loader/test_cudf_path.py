@@ -36,9 +36,9 @@ class StandIn(CudfBlockReader):
     def read(self, epoch, numbers):
         with self._turns:
             time.sleep(random.random() * self.slow)
-            lots = self.arrow.read(epoch, numbers)
-            bring(lots, self.slabs, Stream())
-        return lots
+            blocks = self.arrow.read(epoch, numbers)
+            bring(blocks, self.device_buffers, Stream())
+        return blocks
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def loader_of(dataset, **options):
 
 def by_cudf(dataset, memory=LITTLE, **options):
     loader = loader_of(dataset, **options)
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("cudf", memory))
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("cudf", memory))
     return loader
 
 
@@ -78,7 +78,7 @@ def by_cudf(dataset, memory=LITTLE, **options):
 def test_the_same_batches_as_on_the_cpu(dataset, monkeypatch, slow, shuffle, memory):
     monkeypatch.setattr(StandIn, "slow", slow)
     gpu_way, plain = by_cudf(dataset, memory, shuffle=shuffle), loader_of(dataset, shuffle=shuffle)
-    assert isinstance(gpu_way.feed.recipe.reader, StandIn)
+    assert isinstance(gpu_way.pipeline.stages.reader, StandIn)
     for _ in range(2):
         pairs = list(zip(plain, gpu_way, strict=True))
         assert all(torch.equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
@@ -97,8 +97,8 @@ def test_columns_of_several_dtypes(tmp_path):
         )
         for _ in range(2)
     )  # fmt: skip
-    other.feed = on_gpu(other.feed, torch.device("cpu"), GpuOptions("cudf"))
-    assert isinstance(other.feed.recipe.reader, StandIn)
+    other.pipeline = on_gpu(other.pipeline, torch.device("cpu"), GpuOptions("cudf"))
+    assert isinstance(other.pipeline.stages.reader, StandIn)
     for _ in range(2):
         pairs = list(zip(one, other, strict=True))
         assert all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
@@ -131,9 +131,9 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
 
     def decode(self, epoch, numbers):
         asked.extend(p for n in numbers for p in epoch.partitions(n))
-        lots = self.arrow.read(epoch, numbers)
-        bring(lots, self.slabs, Stream())
-        return lots
+        blocks = self.arrow.read(epoch, numbers)
+        bring(blocks, self.device_buffers, Stream())
+        return blocks
 
     monkeypatch.setattr(CudfBlockReader, "_read", decode)
     monkeypatch.setattr(build, "CudfBlockReader", CudfBlockReader)
@@ -141,7 +141,7 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
         TorchAsyncItr(dataset, [], ["x"], ["y"], batch_size=2048, shuffle=True, device="cpu")
         for _ in range(2)
     )
-    other.feed = on_gpu(other.feed, torch.device("cpu"), GpuOptions("cudf"))
+    other.pipeline = on_gpu(other.pipeline, torch.device("cpu"), GpuOptions("cudf"))
     for _ in range(2):
         for (_, a, y), (_, b, z) in zip(host, other, strict=True):
             assert torch.equal(a.nan_to_num(9), b.nan_to_num(9)) and torch.equal(y, z)

@@ -35,8 +35,8 @@ def plain(dataset, columns=("key", "x", "y")):
 def copying(dataset):
     """A loader that makes batches in the computer's memory, and copies them to a GPU."""
     loader = plain(dataset)
-    finish = loader.feed.recipe.finish
-    loader.feed = loader.feed.finishing(replace(finish, device=CUDA))
+    finish = loader.pipeline.stages.finish
+    loader.pipeline = loader.pipeline.finishing(replace(finish, device=CUDA))
     vars(loader)["device"] = CUDA
     return loader
 
@@ -83,15 +83,15 @@ def test_a_worker_leaves_the_gpu_alone(dataset, context):
 def test_a_worker_of_a_loader_that_makes_batches_on_the_gpu(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset)
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
-    assert isinstance(loader.feed.recipe, GpuStages)
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
+    assert isinstance(loader.pipeline.stages, GpuStages)
     assert keys(DLDataLoader(loader, num_workers=1)) == keys(plain(dataset))
 
 
 def test_a_worker_cannot_have_what_lies_on_the_gpu(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset)
-    loader.feed = resident(loader.feed, torch.device("cpu"), GpuOptions())
+    loader.pipeline = resident(loader.pipeline, torch.device("cpu"), GpuOptions())
     with pytest.raises(LoaderError, match="num_workers=0"):
         keys(DLDataLoader(loader, num_workers=1, multiprocessing_context="fork"))
 
@@ -102,7 +102,7 @@ def test_a_worker_cannot_have_what_lies_on_the_gpu(dataset, monkeypatch):
 def test_who_calls_a_function_of_map_on_a_gpu(dataset, monkeypatch, columns, here):
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset, columns=columns)
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
     callers = set()
 
     def look(x, y):

@@ -58,7 +58,7 @@ def test_stop_iteration_in_map_is_no_end(dataset):
 def test_stop_iteration_in_map_on_a_gpu(dataset, monkeypatch, columns):
     pretend_gpu(monkeypatch, free=10**8)
     loader = Loader(dataset, 10, targets=["y"], columns=columns)
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
     with pytest.raises(FunctionError, match="on batch 5 of the epoch"):
         list(loader.map(later(StopIteration())))
 

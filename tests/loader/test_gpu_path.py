@@ -19,7 +19,7 @@ from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.gpu import buffers, staging_plan
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, divide
+from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory
 from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.plan.order import Plan
@@ -50,7 +50,7 @@ def dataset(tmp_path):
 
 def walked(loader, memory=10**8):
     """The same loader, its batches made the GPU's way."""
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow", memory))
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow", memory))
     return loader
 
 
@@ -64,7 +64,7 @@ def tuples(dataset, **options):
 def test_the_same_batches(dataset, shuffle, options):
     plain = tuples(dataset, shuffle=shuffle, **options)
     gpu_way = walked(tuples(dataset, shuffle=shuffle, **options))
-    assert isinstance(gpu_way.feed.recipe, GpuStages)
+    assert isinstance(gpu_way.pipeline.stages, GpuStages)
     for _ in range(2):
         pairs = list(zip(plain, gpu_way, strict=True))
         assert all(
@@ -133,40 +133,42 @@ def test_a_program_far_ahead_of_its_gpu_waits(dataset, monkeypatch):
 
 def eight_columns():
     """What eight columns of ids need memory for."""
-    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, block=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
     return replace(
-        MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), packed=20.0, plain=30.0
+        MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), encoded=20.0, plain=30.0
     )
 
 
 def used(share):
     """Bytes that they take, divided so."""
     chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
-    unpacking = share.lanes * share.together * 250_000 * (20 + 30)
-    return share.lots * share.rows * 32 + chunks + share.decoding + unpacking
+    unpacking = share.decode_streams * share.together * 250_000 * (20 + 30)
+    return share.blocks * share.rows * 32 + chunks + share.decoding + unpacking
 
 
 @pytest.mark.parametrize("how", ["arrow", "cudf", "packed"])
 @pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
 def test_memory_is_divided_within_its_bounds(how, memory):
     need = eight_columns()
-    assert (need.lot, need.batch, need.passing) == (32, 64, 36)
-    share = divide(need, memory, how=how)
+    assert (need.block, need.batch, need.passing) == (32, 64, 36)
+    share = plan_memory(need, memory, how=how)
     if share is None:
         assert memory == 60_000_000
         return
     assert used(share) <= memory
-    assert bool(share.lanes) == (how == "packed") and bool(share.readings) == (how == "cudf")
+    assert bool(share.decode_streams) == (how == "packed") and bool(share.readings) == (
+        how == "cudf"
+    )
     assert share.rows == 250_000
-    # Two lots a stream may be open at once; more, if the chunks ahead reach over several.
-    assert share.lots >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
+    # Two blocks a stream may be open at once; more, if the chunks ahead reach over several.
+    assert share.blocks >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
 
 
 @pytest.mark.parametrize("memory", range(50_000_000, 10**9, 50_000_000))
 def test_there_is_room_for_the_copy_of_a_batch(memory):
     need = eight_columns()
-    share = divide(need, memory, copies=1)
+    share = plan_memory(need, memory, copies=1)
     if share is None:
         assert memory < 10**8
     elif share.steps > 1:  # else the batch is the chunk
@@ -174,39 +176,39 @@ def test_there_is_room_for_the_copy_of_a_batch(memory):
 
 
 def test_too_little_memory_for_anything_is_none():
-    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, block=32_768)
     layout = Layout(groups=(Group("c", ("a",), np.dtype(np.int64)),), matrices=True)
-    assert divide(MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), 1000) is None
+    assert plan_memory(MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), 1000) is None
 
 
 @pytest.mark.parametrize(
-    ("lots", "threads", "processes", "hands"),
+    ("blocks", "threads", "processes", "hands"),
     [(100, 14, 14, 1), (22, 14, 14, 1), (15, 7, 14, 2), (11, 3, 14, 5), (1, 1, 8, 8)],
 )
 def test_few_large_lots_are_decoded_by_several_processes_each(
-    dataset, monkeypatch, lots, threads, processes, hands
+    dataset, monkeypatch, blocks, threads, processes, hands
 ):
     monkeypatch.setattr(staging_plan, "cpu_count", lambda: 16)
-    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, lot=32_768)
+    plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, block=32_768)
     group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
     need = MemoryRequest.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
-    options = LoaderOptions(host_memory=lots * need.lot_rows * need.lot)
-    reader = replace(tuples(dataset).feed.recipe.reader, layout=Layout(groups=(group,)))
-    found = StagingPlan.of(need, MemoryPlan(2, 2, need.lot_rows, 8), options, reader)
+    options = LoaderOptions(host_memory=blocks * need.block_rows * need.block)
+    reader = replace(tuples(dataset).pipeline.stages.reader, layout=Layout(groups=(group,)))
+    found = StagingPlan.of(need, MemoryPlan(2, 2, need.block_rows, 8), options, reader)
     assert (found.threads, found.processes, found.hands) == (threads, processes, hands)
-    assert found.count == 8 + found.early <= max(lots, 9)
+    assert found.count == 8 + found.early <= max(blocks, 9)
 
 
 def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
     monkeypatch.setattr(staging_plan, "cpu_count", lambda: 5)
     loader = walked(tuples(dataset))
-    decoders = loader.feed.recipe.reader._decoders
+    decoders = loader.pipeline.stages.reader._decoders
     for _ in range(2):
         first = [batch[0].clone() for batch in loader]
         all_ = list(decoders._all)
         assert len(all_) == 4
         loader.close()
-        assert not any(helper.alive for helper in all_) and not decoders._all
+        assert not any(decoder.alive for decoder in all_) and not decoders._all
         assert len(first) == len(loader)
 
 
@@ -214,7 +216,7 @@ def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
 def test_processes_that_decode(dataset, monkeypatch, hands):
     monkeypatch.setattr(staging_plan, "cpu_count", lambda: 8)
     loader = walked(tuples(dataset))
-    reader = loader.feed.recipe.reader
+    reader = loader.pipeline.stages.reader
     assert (reader.processes, reader.hands) == (7, 1)
     reader.processes = reader.hands = hands
     for epoch in range(6):
@@ -227,7 +229,7 @@ def test_processes_that_decode(dataset, monkeypatch, hands):
 
 def test_with_too_little_memory_batches_are_copied(dataset):
     loader = walked(tuples(dataset), memory=10_000)
-    assert not isinstance(loader.feed.recipe, GpuStages)
+    assert not isinstance(loader.pipeline.stages, GpuStages)
     assert len(list(loader)) == len(loader)
     said = re.fullmatch(
         "Arrow: batches are made in the computer's memory, and copied; to make them on the GPU, "
@@ -235,14 +237,14 @@ def test_with_too_little_memory_batches_are_copied(dataset):
         loader.reader_choice,
     )
     enough = walked(tuples(dataset), memory=int(said[1]) * 10**6)
-    assert isinstance(enough.feed.recipe, GpuStages)
+    assert isinstance(enough.pipeline.stages, GpuStages)
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     import pickle
 
-    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
-    assert not isinstance(copied.recipe, GpuStages)
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).pipeline))
+    assert not isinstance(copied.stages, GpuStages)
     assert len(list(copied)) == len(copied)
 
 

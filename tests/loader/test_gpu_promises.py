@@ -19,8 +19,8 @@ def test_every_promise_of_a_loader_holds(monkeypatch, reader):
 
     def make(dataset, **options):
         loader = TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cpu", **options)
-        loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions(reader, 10**8))
-        assert loader.feed.recipe.here
+        loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions(reader, 10**8))
+        assert loader.pipeline.stages.here
         return loader
 
     def read(batch):

@@ -56,7 +56,7 @@ def test_batches_cut_on_the_device_are_those_cut_before(
     monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
     monkeypatch.setattr(carry, "cpu_count", lambda: 16 if shuffle else 2)
     loader = load(shuffle=shuffle, device="cpu")
-    assert isinstance(loader.feed.recipe.maker, WholeChunks)
+    assert isinstance(loader.pipeline.stages.maker, WholeChunks)
     found = list(loader)
     assert [len(y) for _, y in found] == [64] * 15 + [40]
     for (left, left_y), (right, right_y) in zip(expected, found, strict=True):
@@ -82,7 +82,9 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     here = torch.device("cpu")
     monkeypatch.setattr(
-        torch_chunks, "on_gpu", lambda feed, device, how, held: on_gpu(feed, here, how, held)
+        torch_chunks,
+        "on_gpu",
+        lambda pipeline, device, how, held: on_gpu(pipeline, here, how, held),
     )
 
 
@@ -108,14 +110,14 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
     files = narrow()
     plain = Loader(files, 64, shuffle, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     loader = Loader(files, 64, shuffle, targets=["x"])
-    assert isinstance(loader.feed.recipe, GpuStages)
+    assert isinstance(loader.pipeline.stages, GpuStages)
     for _ in range(2):
         for (left, _), (right, x) in zip(plain, loader, strict=True):
             assert isinstance(right["d"], jax.Array) and right["d"].dtype == np.int32
             np.testing.assert_array_equal(left["d"], right["d"])
             np.testing.assert_array_equal(left["x"], x)
-    again = pickle.loads(pickle.dumps(loader.feed))
-    assert not isinstance(again.recipe, GpuStages)
+    again = pickle.loads(pickle.dumps(loader.pipeline))
+    assert not isinstance(again.stages, GpuStages)
     assert len(list(again)) == len(loader)
 
 
@@ -124,13 +126,13 @@ def test_readers_and_memory_are_torchs(torch_makes_chunks: None) -> None:
 
     files = narrow()
     plain = Loader(files, 64, True, device_memory=3200)
-    assert isinstance(plain.feed.recipe.maker, WholeChunks)
+    assert isinstance(plain.pipeline.stages.maker, WholeChunks)
     assert 'give device_memory="' in plain.reader_choice
     auto = Loader(files, 64, True)
     assert auto.reader_choice.startswith("Arrow: how long steps wait")
     with pytest.warns(TabfeedWarning, match="reading with Arrow: "):
         asked = Loader(files, 64, True, reader="cudf")
-    assert isinstance(asked.feed.recipe, GpuStages) and same(plain, asked)
+    assert isinstance(asked.pipeline.stages, GpuStages) and same(plain, asked)
     with pytest.raises(ArgumentError, match="reader is 'duck'"):
         Loader(files, 64, reader="duck")
 
@@ -157,7 +159,7 @@ def test_memory_is_given_up_if_there_is_none_left(
     monkeypatch.setattr(gather, "gather_all", failing)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
         assert same(plain, loader)
-    assert isinstance(loader.feed.recipe.maker, WholeChunks)
+    assert isinstance(loader.pipeline.stages.maker, WholeChunks)
     assert "given up its own" in loader.reader_choice
     assert len(calls) == 4 and same(plain, loader)
 
@@ -214,9 +216,9 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
     """As Keras does for feature columns with so many buckets."""
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
-    feed = Loader(narrow(), 64, device_memory=3200).feed
-    feed.recipe = feed.recipe.finishing(SimpleNamespace(asks=True))
-    made = made_by_torch(feed, 0, GpuOptions(), lambda share: feed, Widths(()))
+    pipeline = Loader(narrow(), 64, device_memory=3200).pipeline
+    pipeline.stages = pipeline.stages.finishing(SimpleNamespace(asks=True))
+    made = made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
     assert made == "ids are compared with the sizes of their feature columns"
 
 
@@ -259,7 +261,7 @@ def test_memory_that_is_given_back_is_not_kept_for_jax(
     monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 2 * 64)
     monkeypatch.setattr(carry, "_first_value", lambda whole: Later())
     plain, loader = Loader(narrow(), 64, device="cpu"), Loader(narrow(), 64, buffer_size=1)
-    held, batches = loader.feed.recipe.finish.carry._cutting, iter(loader)
+    held, batches = loader.pipeline.stages.finish.carry._cutting, iter(loader)
     found = [next(batches) for _ in range(9)]
     assert 0 < len(held) <= 2
     loader.release_memory()
@@ -316,15 +318,15 @@ def test_copies_keep_within_memory(
     monkeypatch.setattr(device_chunks, "find_spec", lambda name: None)  # there is no torch
     monkeypatch.setattr(device_chunks, "_memory", lambda device: (40_000, 36_000))
     small, plain = Loader(narrow(), 64, True, **given), Loader(narrow(), 64, True, device="cpu")
-    assert small.feed.plan.chunk == 3  # steps of 64 rows of 8 bytes, there and cut from there
-    assert (small.feed.options.ahead + 2) * 3 * 64 * 2 * 8 <= 20_000
+    assert small.pipeline.plan.chunk == 3  # steps of 64 rows of 8 bytes, there and cut from there
+    assert (small.pipeline.options.ahead + 2) * 3 * 64 * 2 * 8 <= 20_000
     assert same(plain, small)
 
 
 def test_vectors_count_as_well(as_on_a_gpu: None) -> None:
     op = EmbeddingOperator(np.eye(100, dtype=np.float32), "d")
     loader = Loader(narrow(), 64, transforms=op, device_memory=180_000)
-    assert loader.feed.plan.chunk == 1  # 64 rows of 408 bytes
+    assert loader.pipeline.plan.chunk == 1  # 64 rows of 408 bytes
 
 
 def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

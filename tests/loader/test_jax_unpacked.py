@@ -50,7 +50,7 @@ def unpacked(folder: Path, columns: dict[str, Any], **options: Any) -> Loader:
     pq.write_table(table.cast(required), folder / "0.parquet", row_group_size=80, **options)
     loader = Loader(Dataset(str(folder)), 40, reader="cudf", buffer_size=1)
     assert loader.reader_choice == "the GPU: as asked for"
-    assert isinstance(loader.feed.recipe.reader, EncodedBlockReader)
+    assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
     return loader
 
 

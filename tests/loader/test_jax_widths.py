@@ -54,10 +54,10 @@ def make(way: str, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def loader(dataset: Dataset, **options: Any) -> Loader:
         made = Loader(dataset, 32, buffer_size=1, reader=reader, **options)
-        recipe = made.feed.recipe
-        assert isinstance(recipe, GpuStages) == way.startswith("torch")
-        assert isinstance(recipe.reader, StandIn) == (reader == "cudf")
-        assert isinstance(recipe.maker, WholeChunks) == (way == "whole buffers")
+        stages = made.pipeline.stages
+        assert isinstance(stages, GpuStages) == way.startswith("torch")
+        assert isinstance(stages.reader, StandIn) == (reader == "cudf")
+        assert isinstance(stages.maker, WholeChunks) == (way == "whole buffers")
         return made
 
     return loader

@@ -24,7 +24,7 @@ def test_the_same_global_batch_gives_the_same_order_on_1_2_and_4_ranks():
     plans = [
         plan(batch_size=4096 // world, global_size=world, global_rank=0) for world in (1, 2, 4)
     ]
-    assert len({(p.batch, p.streams, p.chunk, p.lot) for p in plans}) == 1
+    assert len({(p.batch, p.streams, p.chunk, p.block) for p in plans}) == 1
 
 
 def test_in_order_a_stream_a_rank():
@@ -56,13 +56,13 @@ def test_large_lots_leave_room_for_smaller_chunks():
 
 
 def test_in_order_lots_are_smaller():
-    assert plan(shuffle=False).lot == 2**14
-    assert plan(shuffle=False, global_size=2, global_rank=0).lot == 2**13
+    assert plan(shuffle=False).block == 2**14
+    assert plan(shuffle=False, global_size=2, global_rank=0).block == 2**13
 
 
 def test_many_small_files_need_not_wait_for_all_of_them():
     small = plan(sizes=(1000,) * 1000)
-    assert small.chunk * 4096 == small.lot * small.streams == 2**15
+    assert small.chunk * 4096 == small.block * small.streams == 2**15
 
 
 def test_never_more_streams_than_rows_in_a_batch():

@@ -89,8 +89,10 @@ def test_a_state_is_reached_without_reading_what_was_before(tmp_path):
         pass
 
     again = Watched(ds, 8, True, streams=2, buffer_size=1, threads=1, depth=1)
-    inner = again.feed.recipe.reader.read
-    object.__setattr__(again.feed.recipe.reader, "read", lambda e, n: read.extend(n) or inner(e, n))
+    inner = again.pipeline.stages.reader.read
+    object.__setattr__(
+        again.pipeline.stages.reader, "read", lambda e, n: read.extend(n) or inner(e, n)
+    )
     again.load_state_dict(state)
     next(iter(again))
     again.close()

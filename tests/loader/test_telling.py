@@ -34,16 +34,18 @@ def loader(framework: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_a_line_for_a_terminal(framework: str) -> None:
-    with loader(framework, batch_size=4, shuffle=True) as feed:
-        assert repr(feed) == ("<Loader: 10 rows, 3 batches of 4, shuffled, epoch 0, 0 rows given>")
-        for _ in feed:
+    with loader(framework, batch_size=4, shuffle=True) as pipeline:
+        assert repr(pipeline) == (
+            "<Loader: 10 rows, 3 batches of 4, shuffled, epoch 0, 0 rows given>"
+        )
+        for _ in pipeline:
             pass
-        assert repr(feed).endswith("epoch 0, 10 rows given>")
+        assert repr(pipeline).endswith("epoch 0, 10 rows given>")
 
 
 def test_a_table_for_a_notebook() -> None:
-    with loader("torch", batch_size=4) as feed:
-        shown = feed._repr_html_()
+    with loader("torch", batch_size=4) as pipeline:
+        shown = pipeline._repr_html_()
     assert "<b>Loader</b> · 10 rows · 3 batches of 4 · in order" in shown
     assert "as in the data, from 1 partition<" in shown
     assert "lists of int64" in shown and ">tags<" in shown
@@ -56,16 +58,16 @@ def test_many_columns_are_a_few_names() -> None:
 
     names = [f"C{i:02}" for i in range(30)]
     data = Dataset({n: np.arange(4) for n in names})
-    with TorchAsyncItr(data, cats=names, batch_size=2, device="cpu") as feed:
-        assert ">C00, C01, C02, C03, ... C29 (30)<" in feed._repr_html_()
+    with TorchAsyncItr(data, cats=names, batch_size=2, device="cpu") as pipeline:
+        assert ">C00, C01, C02, C03, ... C29 (30)<" in pipeline._repr_html_()
 
 
 def test_a_dataloader_tells_of_what_it_is_over() -> None:
     from tabfeed.loader.torch import DLDataLoader
 
-    with loader("torch", batch_size=4) as feed:
-        shown = DLDataLoader(feed)._repr_html_()
-        assert feed._repr_html_() in shown
+    with loader("torch", batch_size=4) as pipeline:
+        shown = DLDataLoader(pipeline)._repr_html_()
+        assert pipeline._repr_html_() in shown
     assert "<b>DLDataLoader</b> · 0 worker processes, over" in shown
 
 
@@ -74,22 +76,22 @@ def test_keras() -> None:
     from tabfeed.loader.keras import KerasSequenceLoader
 
     data = Dataset({"a": np.arange(10), "y": np.ones(10, np.float32)})
-    feed = KerasSequenceLoader(
+    pipeline = KerasSequenceLoader(
         data, batch_size=4, cat_names=["a"], cont_names=[], label_names=["y"], shuffle=False
     )
-    assert repr(feed).startswith("<KerasSequenceLoader: 10 rows, 3 batches of 4, in order")
-    assert "<b>KerasSequenceLoader</b>" in feed._repr_html_()
+    assert repr(pipeline).startswith("<KerasSequenceLoader: 10 rows, 3 batches of 4, in order")
+    assert "<b>KerasSequenceLoader</b>" in pipeline._repr_html_()
 
 
 def test_the_rank_is_told_where_there_are_several() -> None:
-    with loader("torch", batch_size=2, global_size=2, global_rank=1) as feed:
-        assert "rank 1 of 2" in repr(feed)
+    with loader("torch", batch_size=2, global_size=2, global_rank=1) as pipeline:
+        assert "rank 1 of 2" in repr(pipeline)
 
 
 def test_looking_starts_nothing() -> None:
     before = threading.active_count()
-    feed = loader("torch", batch_size=4)
-    assert repr(feed) and feed._repr_html_()
+    pipeline = loader("torch", batch_size=4)
+    assert repr(pipeline) and pipeline._repr_html_()
     assert threading.active_count() == before
 
 

@@ -520,7 +520,7 @@ def test_whole_buffers_give_the_same_batches(monkeypatch: pytest.MonkeyPatch) ->
     found = replace(keras_loader.find_tensors(None, GpuOptions()), columns=whole_columns)
     monkeypatch.setattr(keras_loader, "find_tensors", lambda device, options: found)
     whole = make(**options)
-    assert whole.feed.recipe.maker.layout.matrices
+    assert whole.pipeline.stages.maker.layout.matrices
     for (x, y), (other_x, other_y) in zip(plain, whole, strict=True):
         assert list(x) == list(other_x) and x["T"].to_list() == other_x["T"].to_list()
         for name in "CDIV":
@@ -536,12 +536,12 @@ def test_buffer_size_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Dataset({"C": np.arange(100_000), "y": np.zeros(100_000)}, npartitions=4)
     row = 8 + 4
     loose, tight = make(source, 100), make(source, 100, buffer_size=100 * row * 7)
-    assert loose.feed.plan.chunk > 7 and tight.feed.plan.chunk == 7
+    assert loose.pipeline.plan.chunk > 7 and tight.pipeline.plan.chunk == 7
     found = gpu_memory.GpuMemory(total=100 * row * 100, free=1)
     monkeypatch.setattr(gpu_memory, "gpu_memory", lambda: found)
-    assert make(source, 100, buffer_size=0.06).feed.plan.chunk == 6
+    assert make(source, 100, buffer_size=0.06).pipeline.plan.chunk == 6
     monkeypatch.setattr(gpu_memory, "gpu_memory", lambda: None)
-    assert make(source, 100, buffer_size=0.5).feed.plan.chunk == loose.feed.plan.chunk
+    assert make(source, 100, buffer_size=0.5).pipeline.plan.chunk == loose.pipeline.plan.chunk
 
 
 class FakeGpu:

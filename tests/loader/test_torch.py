@@ -481,7 +481,7 @@ def test_budget_slices_large_row_groups(tmp_path):
 
     pq.write_table(make_rows(range(20_000), lists=False), tmp_path / "one.parquet")
     loader = Loader(Dataset(str(tmp_path)), 100, shuffle=True, host_memory=500_000)
-    assert max(loader.feed.plan.sizes) * 28 <= 500_000 // 6
+    assert max(loader.pipeline.plan.sizes) * 28 <= 500_000 // 6
     assert sorted(k for x, _ in loader for k in x["key"].tolist()) == list(range(20_000))
 
 
@@ -497,9 +497,9 @@ def test_rank_and_world_of_a_process_group_count(tmp_path, monkeypatch):
         given = Loader(Dataset(table()), 5, global_rank=0, global_size=1)
     finally:
         dist.destroy_process_group()
-    assert loader.feed.options.place == (1, 2)
+    assert loader.pipeline.options.place == (1, 2)
     assert [x["C2"].tolist() for x, _ in loader] == [[5, 6, 7, 8, 9]]
-    assert given.feed.options.place == (0, 1)
+    assert given.pipeline.options.place == (0, 1)
 
 
 def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
@@ -507,5 +507,5 @@ def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = Loader(Dataset(table()), 5)
     monkeypatch.setenv("RANK", "0")
-    assert loader.feed.options.place == (1, 2)
-    assert pickle.loads(pickle.dumps(loader)).feed.options.place == (1, 2)
+    assert loader.pipeline.options.place == (1, 2)
+    assert pickle.loads(pickle.dumps(loader)).pipeline.options.place == (1, 2)

@@ -91,14 +91,14 @@ class SwallowsErrors(Good):
 
 class WorksInTheForeground(Good):
     def __iter__(self):
-        feed = self.loader.feed
+        feed = self.loader.pipeline
         epoch = feed.plan.epoch(0)
         from tabfeed.loader.plan.shard import Shard
         from tabfeed.loader.read.block_window import BlockWindow
 
-        lots = BlockWindow(lambda n: feed.recipe.reader.read(epoch, n), {})
+        lots = BlockWindow(lambda n: feed.stages.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):
-            yield from feed.recipe.make(epoch, Shard(0, 1), lots, number)
+            yield from feed.stages.make(epoch, Shard(0, 1), lots, number)
 
 
 class OverwritesBatches(Good):

@@ -113,10 +113,10 @@ def measure(
 
 def _sharing(feed: Pipeline[Any], pool: BufferPool) -> Pipeline[Any]:
     """The loader with the buffers of the others: one runs at a time, so one set is enough."""
-    reader, maker = feed.recipe.reader, feed.recipe.maker
+    reader, maker = feed.stages.reader, feed.stages.maker
     if isinstance(reader, BlockReader) and isinstance(maker, ChunkMaker):
         sharing = replace(reader, pool=pool), replace(maker, pool=pool)
-        feed.recipe = replace(feed.recipe, reader=sharing[0], maker=sharing[1])
+        feed.stages = replace(feed.stages, reader=sharing[0], maker=sharing[1])
     return feed
 
 

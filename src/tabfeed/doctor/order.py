@@ -81,7 +81,7 @@ def rank_load(plan: Plan) -> float:
     (8.0, 1.0)
     """
     epoch, ranks = plan.epoch(0), plan.ranks
-    loads = [sum(map(epoch.lot_rows, epoch.last_use(rank, ranks))) for rank in range(ranks)]
+    loads = [sum(map(epoch.block_rows, epoch.last_use(rank, ranks))) for rank in range(ranks)]
     return max(loads) * ranks / max(1, plan.rows)
 
 

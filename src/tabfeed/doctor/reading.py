@@ -120,7 +120,7 @@ def _has_nulls(dataset: Dataset, name: str) -> bool:
 
 def parts_of(feed: Pipeline[Any]) -> tuple[list[Partition], list[int]]:
     """What a loader reads at once, and the rows of each."""
-    reader = feed.recipe.reader.parts
+    reader = feed.stages.reader.parts
     if not isinstance(reader, PartReader):  # a cache around one; never asked for here
         raise ArgumentError("this loader keeps what it read")
     return list(reader.partitions), list(reader.lens)

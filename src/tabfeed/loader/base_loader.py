@@ -1,8 +1,8 @@
-"""What every door has: length, epochs, state, an end. Knows no framework.
+"""What every loader has: length, epochs, state, an end. Knows no framework.
 
-A door is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a `Pipeline`.
-Its constructor says, argument by argument, what a user may say; what comes after that is here,
-once.
+A loader is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a
+`Pipeline`. Its constructor says, argument by argument, what a user may say; what comes after that
+is here, once.
 
 What a loader says of itself: a line for a terminal, a small table for a notebook.
 
@@ -28,36 +28,38 @@ __all__ = ["BaseLoader", "line", "page"]
 _SHOWN = 4
 
 
-def line(kind: str, feed: Pipeline[Any], roles: Mapping[str, Sequence[str]] | None = None) -> str:
+def line(
+    kind: str, pipeline: Pipeline[Any], roles: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """For a terminal; with `roles`, columns by what they come as."""
     columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
-    return f"<{kind}: {', '.join([*_summary(feed), *_where(feed)])}{columns}>"
+    return f"<{kind}: {', '.join([*_summary(pipeline), *_where(pipeline)])}{columns}>"
 
 
-def page(kind: str, feed: Pipeline[Any]) -> str:
+def page(kind: str, pipeline: Pipeline[Any]) -> str:
     """For a notebook."""
-    rows = [("order", _order(feed)), *_columns(feed), *_reader(feed)]
-    rows.append(("stands at", ", ".join(_where(feed))))
-    return box(kind, _summary(feed), facts(rows))
+    rows = [("order", _order(pipeline)), *_columns(pipeline), *_reader(pipeline)]
+    rows.append(("stands at", ", ".join(_where(pipeline))))
+    return box(kind, _summary(pipeline), facts(rows))
 
 
-def _summary(feed: Pipeline[Any]) -> list[str]:
-    plan, options = feed.plan, feed.options
+def _summary(pipeline: Pipeline[Any]) -> list[str]:
+    plan, options = pipeline.plan, pipeline.options
     told = [
         f"{sum(plan.sizes):,} rows",
-        f"{len(feed):,} batches of {options.batch_size:,}",
+        f"{len(pipeline):,} batches of {options.batch_size:,}",
         "shuffled" if plan.shuffle else "in order",
     ]
     place = options.place
     return told if place.world == 1 else [*told, f"rank {place.rank} of {place.world}"]
 
 
-def _where(feed: Pipeline[Any]) -> list[str]:
-    return [f"epoch {feed.epoch}", f"{feed.rows_given:,} rows given"]
+def _where(pipeline: Pipeline[Any]) -> list[str]:
+    return [f"epoch {pipeline.epoch}", f"{pipeline.rows_given:,} rows given"]
 
 
-def _order(feed: Pipeline[Any]) -> str:
-    plan = feed.plan
+def _order(pipeline: Pipeline[Any]) -> str:
+    plan = pipeline.plan
     if not plan.shuffle:
         return f"as in the data, from {counted(len(plan.sizes), 'partition')}"
     if plan.whole:
@@ -68,13 +70,13 @@ def _order(feed: Pipeline[Any]) -> str:
     )
 
 
-def _reader(feed: Pipeline[Any]) -> list[tuple[str, str]]:
-    return [("read by", feed.reader_choice)] if feed.reader_choice else []
+def _reader(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
+    return [("read by", pipeline.reader_choice)] if pipeline.reader_choice else []
 
 
-def _columns(feed: Pipeline[Any]) -> list[tuple[str, str]]:
+def _columns(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
     """Which columns come, by what they come as."""
-    layout = getattr(feed.recipe.reader, "layout", None)
+    layout = getattr(pipeline.stages.reader, "layout", None)
     if not isinstance(layout, Layout):
         return []
     named = [(_group(g), _names(g.columns)) for g in layout.groups if g.columns]
@@ -120,10 +122,10 @@ _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
 class BaseLoader:
     """The methods of a loader, whatever its framework."""
 
-    feed: Pipeline[Any]
+    pipeline: Pipeline[Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CHOSEN and "feed" in vars(self):
+        if name in _CHOSEN and "pipeline" in vars(self):
             raise ArgumentError(
                 f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
                 f"would change nothing: make another one"
@@ -133,46 +135,46 @@ class BaseLoader:
     @property
     def batch_size(self) -> int:
         """Rows in a batch, on each rank."""
-        return self.feed.options.batch_size
+        return self.pipeline.options.batch_size
 
     def __len__(self) -> int:
         """Batches in an epoch; the same on every rank."""
-        return len(self.feed)
+        return len(self.pipeline)
 
     def peek(self) -> Any:
         """The first batch of the next pass, without moving on."""
-        return self.feed.peek()
+        return self.pipeline.peek()
 
     @property
     def num_rows_processed(self) -> int:
         """Rows given so far, over all epochs."""
-        return self.feed.rows_given
+        return self.pipeline.rows_given
 
     @property
     def epoch(self) -> int:
         """The epoch of the latest batch."""
-        return self.feed.epoch
+        return self.pipeline.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass is; otherwise each pass is the next one."""
-        self.feed.set_epoch(epoch)
+        self.pipeline.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands; small, plain values."""
-        return self.feed.state_dict()
+        return self.pipeline.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state: the next pass begins with the batch that would have come next."""
-        self.feed.load_state_dict(state_dict)
+        self.pipeline.load_state_dict(state_dict)
 
     @property
     def reader_choice(self) -> str:
         """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.feed.reader_choice or "Arrow: batches are made in the computer's memory"
+        return self.pipeline.reader_choice or "Arrow: batches are made in the computer's memory"
 
     def shuffle_quality(self) -> ShuffleQuality:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
-        return shuffle_quality(self.feed.plan)
+        return shuffle_quality(self.pipeline.plan)
 
     def release_memory(self) -> None:
         """Give back the memory on a GPU that chunks lie in, for a step that found too little.
@@ -181,21 +183,21 @@ class BaseLoader:
         same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
         may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
         """
-        self.feed.release_memory()
+        self.pipeline.release_memory()
 
     def close(self) -> None:
         """End the background threads of all passes."""
-        self.feed.close()
+        self.pipeline.close()
 
     def stop(self) -> None:
         """The same as `close`."""
         self.close()
 
     def __repr__(self) -> str:
-        return line(type(self).__name__, self.feed)
+        return line(type(self).__name__, self.pipeline)
 
     def _repr_html_(self) -> str:
-        return page(type(self).__name__, self.feed)
+        return page(type(self).__name__, self.pipeline)
 
     def __enter__(self: D) -> D:
         return self

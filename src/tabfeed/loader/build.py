@@ -20,13 +20,13 @@ from tabfeed.loader.assemble.batch_ops import BatchOp, EmbeddingOperator, Paddin
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.assemble.in_order import can_lay
 from tabfeed.loader.cache.partitions import with_cache
-from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead, make_plan, most_bytes
+from tabfeed.loader.options import LoaderOptions, RowBytes, blocks_ahead, make_plan, most_bytes
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.sizing import RowWeights
 from tabfeed.loader.read.arrow_columns import Group, Layout, numpy_dtype
 from tabfeed.loader.read.block_window import Ahead
-from tabfeed.loader.read.blocks import BlockReader, lot_dtypes
+from tabfeed.loader.read.blocks import BlockReader, block_dtypes
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.partition_reader import (
     FineCut,
@@ -87,7 +87,7 @@ def split_steps(transforms: Any) -> Steps:
 
 
 def table_steps(transforms: Any, door: str) -> Steps:
-    """The same for a door whose batches are not columns by name.
+    """The same for a loader whose batches are not columns by name.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def build_pipeline(
     if not steps.tables:
         reader.nulls.tell_from_footers(dataset, layout, stacklevel=4)
     cached = with_cache(reader, options.cache, options.budget)
-    dtypes = lot_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
+    dtypes = block_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
     pool = BufferPool(keep=options.budget * 2 // 3)
     plan = make_plan(cut.rows, row, options, weights)
     if uneven:
@@ -267,15 +267,15 @@ def build_pipeline(
         largest = partial(_largest_column, dataset, pieces.values(), read)
         options = _few_chunks(plan, row, weights, options, given, largest)
     in_order = can_lay(plan, layout, row, options)
-    recipe = Stages(
+    stages = Stages(
         BlockReader(cached, layout, dtypes, pool, gives_back=bool(uneven and cut.slices)),
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
-        ahead=Ahead(lots_ahead(plan, row.wide if in_order else row, options)),
+        ahead=Ahead(blocks_ahead(plan, row.wide if in_order else row, options)),
         in_order=in_order,
     )
-    return Pipeline(recipe, plan, options)
+    return Pipeline(stages, plan, options)
 
 
 def _most(row: RowBytes, options: LoaderOptions, uneven: Sequence[str]) -> tuple[int, int]:

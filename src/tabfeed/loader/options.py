@@ -26,8 +26,8 @@ __all__ = [
     "GpuOptions",
     "LoaderOptions",
     "RowBytes",
+    "blocks_ahead",
     "check_plan",
-    "lots_ahead",
     "make_plan",
     "most_bytes",
 ]
@@ -141,8 +141,8 @@ class LoaderOptions:
     cache
         "memory" or "disk" to keep decoded partitions for later epochs; on disk for later runs too,
         in ``TABFEED_CACHE_DIR``, up to ``TABFEED_CACHE_SIZE``. "device" to keep all of the data on
-        the GPU (torch's doors alone): read once, before the first batch, and permuted as a whole in
-        every epoch, the first one included.
+        the GPU (torch's loaders alone): read once, before the first batch, and permuted as a whole
+        in every epoch, the first one included.
     threads
         How many threads read and prepare; the usable cores, at most 8, by default.
     depth
@@ -191,7 +191,7 @@ class LoaderOptions:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any], **others: Any) -> LoaderOptions:
-        """The options among a door's arguments: its ``locals()``, since it names them as we do.
+        """The options among a loader's arguments: its ``locals()``, since it names them as we do.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ def make_plan(
         sizes=tuple(sizes),
         batch=batch,
         streams=streams,
-        lot=max(1, min(_lot_rows(options, mean), _most_rows(options, row.decoded)) // streams),
+        block=max(1, min(_block_rows(options, mean), _most_rows(options, row.decoded)) // streams),
         chunk=_choose_chunk(options, mean, row, batch, streams // place.world),
         shuffle=options.shuffle,
         seed=options.seed,
@@ -330,11 +330,11 @@ def make_plan(
 
 def _weighed(plan: Plan, weights: RowWeights, options: LoaderOptions) -> Plan:
     """The plan with lots and chunks small enough for the largest rows."""
-    lot = plan.lot
-    densest = weights.densest(lot)
+    block = plan.block
+    densest = weights.densest(block)
     if densest:
-        lot = max(1, min(lot, int(options.budget / _SMALL_LOT / densest)))
-    plan = replace(plan, lot=lot)
+        block = max(1, min(block, int(options.budget / _SMALL_LOT / densest)))
+    plan = replace(plan, block=block)
     fits = options.budget // 3 // _IN_FLIGHT
     chunk = plan.chunk
     while chunk > 1 and most_bytes(plan, weights, chunk) > fits:
@@ -365,14 +365,14 @@ def _enough(mean_rows: int) -> int:
     return min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
 
 
-def _lot_rows(options: LoaderOptions, mean_rows: int) -> int:
+def _block_rows(options: LoaderOptions, mean_rows: int) -> int:
     """Rows of the lots that are open at a time: in order, what is worth a thread's attention."""
     return _enough(mean_rows) if options.shuffle else _ORDERED_ROWS
 
 
-def lots_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
+def blocks_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
     """Lots that may be read before they are needed, beside those the streams have open."""
-    size = max(1, max(plan.sizes, default=0), plan.lot) * row.decoded
+    size = max(1, max(plan.sizes, default=0), plan.block) * row.decoded
     fits = options.budget // 3 // size
     return max(1, min(fits - len(plan.rank_streams(*options.place)), options.workers))
 
@@ -386,15 +386,15 @@ def _choose_chunk(
     most = min(
         options.budget // 3 // _IN_FLIGHT // row.batch,
         _most_rows(options, row.batch),
-        _beside_lots(options, mean_rows, row, streams),
+        _beside_blocks(options, mean_rows, row, streams),
     )
     return max(1, min(rows, most * options.place.world) // batch)
 
 
-def _beside_lots(options: LoaderOptions, mean_rows: int, row: RowBytes, streams: int) -> int:
-    """Rows of a chunk for which large lots leave room, however many cores there are.
+def _beside_blocks(options: LoaderOptions, mean_rows: int, row: RowBytes, streams: int) -> int:
+    """Rows of a chunk for which large blocks leave room, however many cores there are.
 
-    Of each stream two lots may be open, and one is read ahead. In order they lie in chunks.
+    Of each stream two blocks may be open, and one is read ahead. In order they lie in chunks.
     """
     width = row.decoded if options.shuffle else row.batch
     left = options.budget - (2 * max(1, streams) + 1) * mean_rows * width

@@ -39,7 +39,7 @@ class EpochIterator(Generic[B]):
 
     Parameters
     ----------
-    recipe
+    stages
         How batches are made.
     position
         Where to begin.
@@ -53,13 +53,13 @@ class EpochIterator(Generic[B]):
 
     def __init__(
         self,
-        recipe: Stages[B],
+        stages: Stages[B],
         position: Position,
         place: Shard,
         options: LoaderOptions,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
-        self._recipe, self._options, self._on_batch = recipe, options, on_batch
+        self._stages, self._options, self._on_batch = stages, options, on_batch
         self._rank = place
         self.begun = False
         self._sit_down(position)
@@ -69,9 +69,9 @@ class EpochIterator(Generic[B]):
         """Find the plan, the place and the step that a position means for this process."""
         self._begin, rank = position, self._rank
         self._epoch, workers = position.epoch, position.workers
-        self._step, lane = divmod(position.step + position.worker, workers)
-        self._shift = lane - position.worker
-        self._place = Shard(rank.rank * workers + lane, rank.world * workers)
+        self._step, decode_stream = divmod(position.step + position.worker, workers)
+        self._shift = decode_stream - position.worker
+        self._place = Shard(rank.rank * workers + decode_stream, rank.world * workers)
         self._plan = split_plan(position.plan, workers)
         self._odd_from = self._plan.steps - len(self._plan.tail)
         self._regular = self._plan.rank_rows(0, *self._place) if self._odd_from else 0
@@ -81,30 +81,30 @@ class EpochIterator(Generic[B]):
         plan, place = self._plan, self._place
         epoch = plan.epoch(self._epoch)
         first = self._step // plan.chunk
-        recipe, last_use = self._recipe, epoch.last_use(place.rank, place.world)
+        stages, last_use = self._stages, epoch.last_use(place.rank, place.world)
         coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
         parts = reading_ahead(
-            recipe.reader.parts,
-            (part for lot in coming for part in epoch.partitions(lot)),
+            stages.reader.parts,
+            (part for block in coming for part in epoch.partitions(block)),
             self._options.fetched,
         )
-        lots = BlockWindow(
-            recipe.reading(epoch, place, parts, first),
+        blocks = BlockWindow(
+            stages.reading(epoch, place, parts, first),
             last_use,
             first,
-            ahead=recipe.ahead,
+            ahead=stages.ahead,
             on_close=getattr(parts, "close", None),
         )
         self._skip = self._step - first * plan.chunk
         self._ready: Iterator[B] = iter(())
         self._queued: deque[Any] = deque()
         self._prefetch = Prefetch(
-            lambda number: recipe.make(epoch, place, lots, number),
+            lambda number: stages.make(epoch, place, blocks, number),
             range(first, plan.chunks if self._step < plan.steps else first),
             workers=self._options.workers,
             depth=self._options.ahead,
-            spare=lots.read_ahead,
-            on_stop=lots.close,
+            spare=blocks.read_ahead,
+            on_stop=blocks.close,
         )
 
     def __iter__(self) -> Iterator[B]:
@@ -139,15 +139,15 @@ class EpochIterator(Generic[B]):
 
     def _take(self) -> list[B]:
         """The batches of the next chunk."""
-        return self._recipe.arrive(self._next_chunk())
+        return self._stages.arrive(self._next_chunk())
 
     def _next_chunk(self) -> Any:
         """The next chunk, and what is there of those after it queued."""
-        queued, recipe = self._queued, self._recipe
-        while not queued or (len(queued) <= recipe.queue_ahead and self._prefetch.ready):
+        queued, stages = self._queued, self._stages
+        while not queued or (len(queued) <= stages.queue_ahead and self._prefetch.ready):
             if self._step < self._plan.steps:  # else there is none
-                recipe.let_catch_up()
-            queued.append(recipe.queue(next(self._prefetch)))
+                stages.let_catch_up()
+            queued.append(stages.queue(next(self._prefetch)))
             self._prefetch.go_on()
         return queued.popleft()
 
@@ -185,7 +185,7 @@ class Pipeline(Generic[B]):
 
     Parameters
     ----------
-    recipe
+    stages
         How batches are made.
     plan
         The order.
@@ -200,8 +200,8 @@ class Pipeline(Generic[B]):
 
     reader_choice = ""
 
-    def __init__(self, recipe: Stages[B], plan: Plan, options: LoaderOptions) -> None:
-        self.recipe = recipe
+    def __init__(self, stages: Stages[B], plan: Plan, options: LoaderOptions) -> None:
+        self.stages = stages
         self.plan = plan
         self.options = options
         self.rows_given = 0
@@ -221,7 +221,7 @@ class Pipeline(Generic[B]):
         worker: int = 0,
         workers: int = 1,
         *,
-        recipe: Stages[Any] | None = None,
+        stages: Stages[Any] | None = None,
     ) -> EpochIterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands.
 
@@ -229,26 +229,26 @@ class Pipeline(Generic[B]):
         ----------
         worker, workers
             Within a process that is one of several workers of a rank: which, of how many.
-        recipe
-            How to make these batches, if otherwise than the feed's own.
+        stages
+            How to make these batches, if otherwise than the pipeline's own.
         """
         begin, options = self._begin().in_worker(worker, workers), self.options
         if workers > 1:
             options = replace(options, threads=max(1, options.workers // workers))
-        iterator = self._iterator(recipe or self.recipe, begin, options)
+        iterator = self._iterator(stages or self.stages, begin, options)
         self._iterators.add(iterator)
         if begin.step + worker >= begin.steps:  # the other workers have the batches that are left
             self._next = Position(begin.plan, begin.epoch + 1, 0)
         return iterator
 
     def _iterator(
-        self, recipe: Stages[Any], begin: Position, options: LoaderOptions
+        self, stages: Stages[Any], begin: Position, options: LoaderOptions
     ) -> EpochIterator[Any]:
-        return EpochIterator(recipe, begin, options.place, options, self._on_batch)
+        return EpochIterator(stages, begin, options.place, options, self._on_batch)
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """A feed of the same chunks at the same position, cut into batches by another function."""
-        new: Pipeline[Any] = type(self)(self.recipe.finishing(finish), self.plan, self.options)
+        new: Pipeline[Any] = type(self)(self.stages.finishing(finish), self.plan, self.options)
         if self.reader_choice:
             new.reader_choice = self.reader_choice
         return new._standing_as(self)
@@ -262,7 +262,7 @@ class Pipeline(Generic[B]):
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
         options = self.options
         at = self._next._replace(step=step)
-        iterator = EpochIterator(self.recipe, at, options.place, options, _ignore)
+        iterator = EpochIterator(self.stages, at, options.place, options, _ignore)
         self._iterators.add(iterator)
         return iterator
 
@@ -284,7 +284,7 @@ class Pipeline(Generic[B]):
     def peek(self) -> B:
         """The first batch of the next pass, without moving on."""
         options = replace(self.options, threads=1, depth=1)
-        ahead = EpochIterator(self.recipe, self._next, options.place, options, _ignore)
+        ahead = EpochIterator(self.stages, self._next, options.place, options, _ignore)
         try:
             return next(ahead)
         finally:
@@ -304,9 +304,9 @@ class Pipeline(Generic[B]):
         plan = split_plan(begin.plan, workers)
 
         def took() -> None:
-            step, lane = divmod(self._now.step, workers)
-            lane += place.rank * workers
-            self.rows_given += plan.rank_rows(step, lane, place.world * workers)
+            step, decode_stream = divmod(self._now.step, workers)
+            decode_stream += place.rank * workers
+            self.rows_given += plan.rank_rows(step, decode_stream, place.world * workers)
             self._now = self._now._replace(step=self._now.step + 1)
 
         return took
@@ -366,7 +366,7 @@ class Pipeline(Generic[B]):
         """End the threads of all iterators, and processes that read for them."""
         for iterator in list(self._iterators):
             iterator.close()
-        self.recipe.reader.close()
+        self.stages.reader.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_iterators"}

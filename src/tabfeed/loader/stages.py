@@ -1,4 +1,4 @@
-"""How a chunk of batches is made: who reads its lots, puts it together and cuts it.
+"""How a chunk of batches is made: who reads its blocks, puts it together and cuts it.
 
 What differs between the computer's memory and a GPU is here, and in what derives from it; in which
 order chunks are made, by which threads and until when is the same for all
@@ -33,7 +33,7 @@ class Stages(Generic[B]):
     Attributes
     ----------
     reader
-        Reads lots.
+        Reads blocks.
     maker
         Puts batches together.
     ops
@@ -41,9 +41,9 @@ class Stages(Generic[B]):
     finish
         Cuts a chunk into the framework's batches.
     ahead
-        How lots are read before chunks need them.
+        How blocks are read before chunks need them.
     in_order
-        Whether lots that are not shuffled may be read straight into chunks.
+        Whether blocks that are not shuffled may be read straight into chunks.
     """
 
     reader: ReadsBlocks
@@ -65,12 +65,12 @@ class Stages(Generic[B]):
         reader = self.reader.reading(parts)
         return lambda numbers: reader.read(epoch, numbers)
 
-    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank."""
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
-        chunks = self.maker.make(plan, lots.get(strip.lot for strip in plan.strips))
-        lots.done(number)
+        chunks = self.maker.make(plan, blocks.get(copy_run.block for copy_run in plan.copy_runs))
+        blocks.done(number)
         return self.finished(chunks)
 
     def finished(self, chunks: Iterable[Chunk]) -> list[B]:

@@ -27,7 +27,8 @@ __all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
 
 VERSION = 3
 _VERSION = "tabfeed_loader"
-_PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "lot")
+_PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "block")
+_KEYS = {"block": "lot"}  # names of fields in a state that differ
 _WHOLE = "whole"  # in a state only where it is so
 _MOST_PROCESSES = 2**17
 _MOST_LOT = 2**20
@@ -100,7 +101,7 @@ def save(position: Position) -> dict[str, Any]:
         _VERSION: VERSION,
         "data": fingerprint(plan),
         "rows": plan.rows,
-        "plan": {name: getattr(plan, name) for name in _PLAN} | whole,
+        "plan": {_KEYS.get(name, name): getattr(plan, name) for name in _PLAN} | whole,
         "epoch": position.epoch,
         "step": position.step,
         **workers,
@@ -162,7 +163,7 @@ def _read_plan(keys: _Keys, plan: Plan) -> dict[str, Any]:
         "ranks": ranks,
         "streams": keys.number("streams", 1, streams),
         "chunk": keys.number("chunk", 1),
-        "lot": keys.number("lot", 1, max(plan.lot, _MOST_LOT)),
+        "block": keys.number("lot", 1, max(plan.block, _MOST_LOT)),
         "seed": keys.number("seed", None, None),
         "shuffle": keys.flag("shuffle"),
         "last": keys.text("last"),

@@ -24,7 +24,7 @@ LAYOUT = Layout(
 )
 
 
-def lot(first, last, dtype=np.int32):
+def block(first, last, dtype=np.int32):
     n = np.arange(first, last)
     lengths = n % 3
     return Block(
@@ -56,56 +56,56 @@ def check(chunk, order, dtype=np.int64):
 
 def test_strips_of_two_streams_are_spaced():
     """Batches of three: two rows of the first lot, then one of the second."""
-    strips = (CopyRun(0, 0, 2, 2, 2, 0, 3), CopyRun(1, 1, 1, 2, 1, 2, 3))
-    plan = ChunkPlan(0, strips, np.array([0, 3, 6]))
-    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 5), 1: lot(5, 9)})
+    copy_runs = (CopyRun(0, 0, 2, 2, 2, 0, 3), CopyRun(1, 1, 1, 2, 1, 2, 3))
+    plan = ChunkPlan(0, copy_runs, np.array([0, 3, 6]))
+    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: block(0, 5), 1: block(5, 9)})
     check(chunk, [0, 1, 6, 2, 3, 7])
 
 
 def test_a_rank_takes_its_share_of_each_step():
     """Of three rows a step, the second."""
     plan = ChunkPlan(0, (CopyRun(0, 1, 3, 3, 1, 0, 1),), np.array([0, 1, 2, 3]))
-    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 9)})
+    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: block(0, 9)})
     check(chunk, [1, 4, 7])
-    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 9, np.int64)})
+    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: block(0, 9, np.int64)})
     check(chunk, [1, 4, 7])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_rows_of_several_lots(dtype):
     plan = ChunkPlan(0, (run(0, 0, 5, 0), run(1, 0, 4, 5)), np.array([0, 9]))
-    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: lot(0, 5, dtype), 1: lot(5, 9, dtype)})
+    (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: block(0, 5, dtype), 1: block(5, 9, dtype)})
     check(chunk, range(9))
 
 
 def test_matrices_are_columns_by_rows():
     layout = Layout(groups=LAYOUT.groups, matrices=True)
     plan = ChunkPlan(0, (run(1, 1, 3, 0),), np.array([0, 2]))
-    (chunk,) = ChunkMaker(layout).make(plan, {1: lot(5, 9)})
+    (chunk,) = ChunkMaker(layout).make(plan, {1: block(5, 9)})
     assert chunk.matrices["i"].tolist() == [[6, 7], [60, 70]]
     assert chunk.matrices["i"].flags.c_contiguous
 
 
 def test_batches_within_a_lot_of_their_dtypes_are_views():
-    lots = {0: lot(0, 5, np.int64), 1: lot(5, 9, np.int64)}
-    strips = (run(0, 1, 5, 0), CopyRun(1, 0, 2, 2, 2, 4, 2))
-    plan = ChunkPlan(0, strips, np.array([0, 2, 4, 6, 8]))
-    first, second = ChunkMaker(LAYOUT).make(plan, lots)
+    blocks = {0: block(0, 5, np.int64), 1: block(5, 9, np.int64)}
+    copy_runs = (run(0, 1, 5, 0), CopyRun(1, 0, 2, 2, 2, 4, 2))
+    plan = ChunkPlan(0, copy_runs, np.array([0, 2, 4, 6, 8]))
+    first, second = ChunkMaker(LAYOUT).make(plan, blocks)
     check(first, range(1, 5))
     check(second, range(5, 9))
-    inside = lots[0].matrices["i"]
+    inside = blocks[0].matrices["i"]
     assert first.columns["a"].ctypes.data == inside.ctypes.data + inside.itemsize
     assert first.bounds.tolist() == second.bounds.tolist() == [0, 2, 4]
 
 
 def test_a_batch_over_two_lots_is_copied_alone():
-    lots = {0: lot(0, 5, np.int64), 1: lot(5, 9, np.int64)}
+    blocks = {0: block(0, 5, np.int64), 1: block(5, 9, np.int64)}
     plan = ChunkPlan(0, (run(0, 0, 5, 0), run(1, 0, 4, 5)), np.array([0, 3, 6, 9]))
-    chunks = ChunkMaker(LAYOUT).make(plan, lots)
+    chunks = ChunkMaker(LAYOUT).make(plan, blocks)
     for chunk, start in zip(chunks, (0, 3, 6), strict=True):
         check(chunk, range(start, start + 3))
     shared = [
-        np.shares_memory(c.columns["a"], m.matrices["i"]) for c in chunks for m in lots.values()
+        np.shares_memory(c.columns["a"], m.matrices["i"]) for c in chunks for m in blocks.values()
     ]
     assert shared == [True, False, False, False, False, True]
 

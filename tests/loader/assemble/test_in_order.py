@@ -48,7 +48,7 @@ def ordered_plans(draw):
         shuffle=False,
         ranks=ranks,
         last=draw(st.sampled_from(["short", "drop"])),
-        lot=draw(st.integers(1, 40)),
+        block=draw(st.integers(1, 40)),
     )
 
 
@@ -70,17 +70,17 @@ def chunks_of_pass(plan, rank, first=0):
     """The chunks of a pass, as a recipe would make them, and the rows of each."""
     parts = Numbers(plan.sizes)
     reader, place, epoch = BlockReader(parts, LAYOUT, {}), Shard(rank, plan.ranks), plan.epoch(0)
-    lots, maker = InOrderBlocks(reader, parts, epoch, place, first), ChunkMaker(LAYOUT)
+    blocks, maker = InOrderBlocks(reader, parts, epoch, place, first), ChunkMaker(LAYOUT)
     held: dict[int, HostBlock] = {}
     for number in range(first, plan.chunks):
         wanted = epoch.chunk(number, *place)
-        for strip in wanted.strips:
-            if strip.lot not in held:
-                (held[strip.lot],) = lots.read([strip.lot])
+        for copy_run in wanted.copy_runs:
+            if copy_run.block not in held:
+                (held[copy_run.block],) = blocks.read([copy_run.block])
         (chunk,) = maker.make(wanted, held)
         yield number, chunk
     assert max(Counter(parts.read_parts).values(), default=0) <= 1
-    assert not any(lot.trays for lot in held.values())  # nothing keeps what was given
+    assert not any(block.trays for block in held.values())  # nothing keeps what was given
 
 
 @given(ordered_plans(), st.data())
@@ -94,8 +94,8 @@ def test_the_rows_of_every_chunk_are_those_of_the_plan(plan, data):
         for number, chunk in chunks_of_pass(plan, rank, first):
             wanted = epoch.chunk(number, *place)
             rows = []
-            for s in wanted.strips:
-                begin = int(epoch.starts[s.lot]) + s.start
+            for s in wanted.copy_runs:
+                begin = int(epoch.starts[s.block]) + s.start
                 rows += range(begin, begin + s.steps * s.width)
             assert chunk.bounds.tolist() == wanted.bounds.tolist()
             assert chunk.matrices["cats"].tolist() == [[r * 10 for r in rows], rows]
@@ -113,10 +113,10 @@ def test_the_chunks_of_a_lot(plan):
         place = (rank, plan.ranks)
         uses: dict[int, set[int]] = {}
         for number in range(plan.chunks):
-            for strip in epoch.chunk(number, *place).strips:
-                uses.setdefault(strip.lot, set()).add(number)
-        for lot, chunks in uses.items():
-            found = epoch.chunks_of(lot, *place)
+            for copy_run in epoch.chunk(number, *place).copy_runs:
+                uses.setdefault(copy_run.block, set()).add(number)
+        for block, chunks in uses.items():
+            found = epoch.chunks_of(block, *place)
             assert chunks <= set(found) and len(found) <= len(chunks) + 2
 
 
@@ -146,7 +146,7 @@ def test_whether_lots_may_lie_in_trays():
     assert not can(shuffle=True)
     assert not can(replace(LAYOUT, lists=(("w", np.dtype(np.int64)),)))
     assert not can(replace(LAYOUT, extras=("t",)))
-    # Ten times as large in a batch as in the file: four lots, and four chunks of 10,000 rows.
+    # Ten times as large in a batch as in the file: four blocks, and four chunks of 10,000 rows.
     wide = RowBytes(decoded=8, batch=80)
     assert can(row=wide, host_memory=8 * 800_000)
     assert not can(row=wide, host_memory=2_000_000)
@@ -182,8 +182,8 @@ def cut(chunk):
 def pipeline_of(dataset, layout=LAYOUT, steps=None, plan=None, **options):
     """A feed that reads in order, with some of its plan changed."""
     made = build_pipeline(dataset, layout, LoaderOptions(**options), cut, steps or Steps())
-    assert made.recipe.in_order
-    return Pipeline(made.recipe, replace(made.plan, **(plan or {})), made.options)
+    assert made.stages.in_order
+    return Pipeline(made.stages, replace(made.plan, **(plan or {})), made.options)
 
 
 def kept(batches):
@@ -203,16 +203,16 @@ def same(one, other):
 @pytest.mark.parametrize("options", [{}, {"cache": "memory"}, {"threads": 1}, {"drop_last": True}])
 def test_the_same_as_by_way_of_lots(dataset, batch, options):
     options = options | {"batch_size": batch, "plan": {"chunk": 3, "lot": 300}}
-    feed, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
-    other.recipe = replace(other.recipe, in_order=False)
-    same(kept(feed), kept(other))
-    same(kept(feed), kept(other))  # again, with the memory of the first
+    pipeline, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
+    other.stages = replace(other.stages, in_order=False)
+    same(kept(pipeline), kept(other))
+    same(kept(pipeline), kept(other))  # again, with the memory of the first
 
 
 def test_many_threads_and_small_lots_meet_in_chunks(dataset):
-    feed = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
+    pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
     for _ in range(5):
-        rows = np.concatenate([batch["cats"][1] for batch in feed])
+        rows = np.concatenate([batch["cats"][1] for batch in pipeline])
         np.testing.assert_array_equal(rows, np.arange(3000))
 
 
@@ -220,25 +220,25 @@ def test_through_a_transform_that_changes_types(dataset):
     def double(table):
         return table.set_column(0, "a", pa.array(np.asarray(table["a"]) * 2.0))
 
-    feed = pipeline_of(dataset, batch_size=500, steps=Steps((double,)))
-    rows = np.concatenate([batch["cats"][1] for batch in feed])
+    pipeline = pipeline_of(dataset, batch_size=500, steps=Steps((double,)))
+    rows = np.concatenate([batch["cats"][1] for batch in pipeline])
     np.testing.assert_array_equal(rows, np.arange(0, 6000, 2))
 
 
 def test_it_goes_on_at_any_step(dataset):
-    feed = pipeline_of(dataset, batch_size=256, plan={"chunk": 2})
-    whole = kept(feed)
+    pipeline = pipeline_of(dataset, batch_size=256, plan={"chunk": 2})
+    whole = kept(pipeline)
     for step in range(len(whole)):
-        same(kept(feed.seek(step)), whole[step:])
+        same(kept(pipeline.seek(step)), whole[step:])
 
 
 def test_memory_goes_back_when_no_batch_looks_at_it(dataset):
-    feed = pipeline_of(dataset, batch_size=256, threads=1)
-    pool = feed.recipe.reader.pool
-    batch = next(iter(feed))
+    pipeline = pipeline_of(dataset, batch_size=256, threads=1)
+    pool = pipeline.stages.reader.pool
+    batch = next(iter(pipeline))
     values = batch["cats"].copy()
     for _ in range(3):
-        for _ in feed:
+        for _ in pipeline:
             pass
     np.testing.assert_array_equal(batch["cats"], values)  # nobody wrote over it
     before = pool.free_bytes

@@ -55,8 +55,8 @@ class Timed(Event):
 class Disguised:
     """Arrow, passing for the GPU."""
 
-    def __init__(self, arrow, slabs, *_):
-        self.arrow, self.slabs = arrow, slabs
+    def __init__(self, arrow, device_buffers, *_):
+        self.arrow, self.device_buffers = arrow, device_buffers
         self.parts = arrow.parts
 
     def reading(self, parts):
@@ -113,10 +113,10 @@ def plain(dataset):
 def auto(dataset):
     """A loader with small chunks, so that there are enough of them."""
     loader = plain(dataset)
-    feed = loader.feed
-    small = Pipeline(feed.recipe, replace(feed.plan, chunk=1), feed.options)
-    loader.feed = on_gpu(small, torch.device("cpu"), GpuOptions("auto"))
-    assert isinstance(loader.feed, AutoPipeline)
+    pipeline = loader.pipeline
+    small = Pipeline(pipeline.stages, replace(pipeline.plan, chunk=1), pipeline.options)
+    loader.pipeline = on_gpu(small, torch.device("cpu"), GpuOptions("auto"))
+    assert isinstance(loader.pipeline, AutoPipeline)
     return loader
 
 
@@ -160,7 +160,7 @@ def test_it_waits_and_goes_over_and_stays(script, dataset, caplog):
     assert why.startswith("the GPU: steps came 2.33 times as fast with the GPU, waiting 0% of")
     assert "as with Arrow, waiting 50%" in why and why.count("million rows/s") == 2
     assert [r.getMessage() for r in caplog.records] == [f"reader: {why}"]
-    assert loader.feed.plan.chunk == 7 and loader.epoch == 0
+    assert loader.pipeline.plan.chunk == 7 and loader.epoch == 0
     second, expected = list(loader), plain(dataset)
     expected.set_epoch(1)
     assert same(second, expected) and loader.epoch == 1
@@ -174,7 +174,7 @@ def test_it_got_slower_and_goes_back(script, dataset):
     assert same(take(iter(loader), 313), plain(dataset))
     assert script.built == [ARROW, GPU, ARROW]
     assert loader.reader_choice.startswith("Arrow: steps came 0.84 times as fast with the GPU")
-    assert loader.feed.plan.chunk == 5 and loader.feed.choice.settled
+    assert loader.pipeline.plan.chunk == 5 and loader.pipeline.choice.settled
 
 
 def test_a_trial_that_fails_goes_back(script, dataset):
@@ -209,7 +209,7 @@ def test_a_library_that_cannot_be_loaded(script, dataset, monkeypatch):
 def test_the_first_memory_is_gone_before_the_second_comes(script, dataset, monkeypatch):
     script.wait[ARROW] = 1.0
     loader = auto(dataset)
-    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    device_buffers = weakref.ref(loader.pipeline.stages.maker.device_buffers)
     taken, held = [], []
     build = gpu._Build.__call__
 
@@ -217,7 +217,9 @@ def test_the_first_memory_is_gone_before_the_second_comes(script, dataset, monke
         if cudf:
             inputs, target = taken[-1]
             tensors = [*inputs.values(), target]
-            held.append((slabs(), sum(t.untyped_storage().nbytes() - t.nbytes for t in tensors)))
+            held.append(
+                (device_buffers(), sum(t.untyped_storage().nbytes() - t.nbytes for t in tensors))
+            )
         return build(self, cudf, copies)
 
     monkeypatch.setattr(gpu._Build, "__call__", building)
@@ -265,7 +267,7 @@ def test_an_early_end_on_trial(script, dataset):
     loader = auto(dataset)
     batches = iter(loader)
     take(batches, 45)
-    assert loader.feed.choice.trying
+    assert loader.pipeline.choice.trying
     loader.close()
     assert list(batches) == []
     assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
@@ -273,8 +275,8 @@ def test_an_early_end_on_trial(script, dataset):
 
 def test_a_copy_for_another_process_is_of_the_cpu(script, dataset):
     mapped = auto(dataset).map(_twice)
-    copied = pickle.loads(pickle.dumps(mapped.feed))
-    assert type(copied) is Pipeline and type(copied.recipe) is type(plain(dataset).feed.recipe)
+    copied = pickle.loads(pickle.dumps(mapped.pipeline))
+    assert type(copied) is Pipeline and type(copied.stages) is type(plain(dataset).pipeline.stages)
     assert same([(x, y / 2) for x, y in copied], plain(dataset))
 
 
@@ -286,13 +288,13 @@ def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypa
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     loader = plain(dataset)
     assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("auto"))
-    assert not isinstance(loader.feed, AutoPipeline)
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("auto"))
+    assert not isinstance(loader.pipeline, AutoPipeline)
     assert loader.reader_choice == (
         "Arrow: what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     )
     loader = plain(dataset)
-    loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("arrow"))
+    loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
     assert loader.map(_twice).reader_choice == "Arrow: as asked for"
 
 
@@ -341,9 +343,11 @@ def no_room(on_gpu):
 
 def test_no_memory_for_either_reader_leaves_copies(script, dataset, monkeypatch):
     loader, wanted = auto(dataset), list(plain(dataset))
-    feed = loader.feed
+    pipeline = loader.pipeline
     script.wait[ARROW] = 0.5
-    monkeypatch.setattr(feed, "_ways", feed._ways._replace(build=no_room, why_not=lambda: None))
+    monkeypatch.setattr(
+        pipeline, "_ways", pipeline._backends._replace(build=no_room, why_not=lambda: None)
+    )
     assert same(wanted, take(iter(loader), len(loader)))
     assert "copied: it cannot begin: CUDA error: out of memory" in loader.reader_choice
     loader.set_epoch(0)

@@ -205,8 +205,8 @@ def test_a_loader_with_operators_makes_its_batches_there(dataset, form, shuffle,
         return Loader(dataset, 64, shuffle, **how)
 
     plain, walked = make(), make()
-    walked.feed = on_gpu(walked.feed, CPU, GpuOptions("arrow"))
-    assert isinstance(walked.feed.recipe, GpuStages) and walked.feed.recipe.ops
+    walked.pipeline = on_gpu(walked.pipeline, CPU, GpuOptions("arrow"))
+    assert isinstance(walked.pipeline.stages, GpuStages) and walked.pipeline.stages.ops
     for (a, ya), (b, yb) in zip(plain, walked, strict=True):
         assert a.keys() == b.keys() and torch.equal(ya, yb)
         for name in a:
@@ -220,5 +220,5 @@ def test_with_a_table_larger_than_the_memory_batches_are_copied(dataset, monkeyp
     pretend_gpu(monkeypatch, free=10**8)
     op = EmbeddingOperator(np.zeros((10**6, 30), np.float32), "k")
     loader = Loader(dataset, 64, targets=["y"], transforms=[op], device="cpu")
-    copied = on_gpu(loader.feed, CPU, GpuOptions("arrow"))
-    assert not isinstance(copied.recipe, GpuStages) and copied.recipe.ops == (op,)
+    copied = on_gpu(loader.pipeline, CPU, GpuOptions("arrow"))
+    assert not isinstance(copied.stages, GpuStages) and copied.stages.ops == (op,)

@@ -128,10 +128,10 @@ def loader():
 def test_less_free_memory_means_smaller_chunks_and_the_same_batches(loader, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     cpu = torch.device("cpu")
-    wide = on_gpu(loader.feed, cpu, GpuOptions("arrow"))
+    wide = on_gpu(loader.pipeline, cpu, GpuOptions("arrow"))
     pretend_gpu(monkeypatch, free=10**6)
-    tight = on_gpu(loader.feed, cpu, GpuOptions("arrow"))
-    assert isinstance(wide.recipe, GpuStages) and isinstance(tight.recipe, GpuStages)
+    tight = on_gpu(loader.pipeline, cpu, GpuOptions("arrow"))
+    assert isinstance(wide.stages, GpuStages) and isinstance(tight.stages, GpuStages)
     assert tight.plan.chunk < wide.plan.chunk
     for one, other in zip(wide, tight, strict=True):
         assert torch.equal(one[0], other[0])
@@ -145,7 +145,7 @@ def test_without_pylibcudf_arrow_serves_and_it_is_said_once(tmp_path, monkeypatc
     loader = TorchAsyncItr(Dataset(str(tmp_path)), ["c"], labels=["y"], batch_size=50, device="cpu")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("cudf"))
+        loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("cudf"))
         for _ in range(2):
             assert [y for c, _, _ in loader for y in c[:, 0].tolist()] == list(range(500))
     assert [w.category for w in told] == [TabfeedWarning]  # once, and for two epochs
@@ -185,18 +185,18 @@ def test_a_gpu_is_current_for_as_long_as_it_is_used(monkeypatch):
     assert current.number == 0
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, packed):
+@pytest.mark.parametrize("encoded", [True, False])
+def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, encoded):
     """On the first one each process would take half a gigabyte."""
     current, seen = Current(monkeypatch), []
     monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: seen.append(current.number))
     monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: seen.append(-current.number))
-    plan = StagingPlan(1000, 2, 1, 1, packed=packed)
+    plan = StagingPlan(1000, 2, 1, 1, encoded=encoded)
     reader = plan.reader(None, (), torch.device("cuda:3"))
-    arrow = reader.arrow if packed else reader
-    assert type(reader) is (EncodedBlockReader if packed else GpuBlockReader)
+    arrow = reader.arrow if encoded else reader
+    assert type(reader) is (EncodedBlockReader if encoded else GpuBlockReader)
     assert arrow.device == torch.device("cuda:3")
-    thread = Thread(target=arrow.desks.take)
+    thread = Thread(target=arrow.staging_buffers.take)
     thread.start()
     thread.join()
     assert seen == [3] and current.number == 0
@@ -216,22 +216,22 @@ def test_threads_read_with_the_gpu_of_the_loader_as_theirs(monkeypatch, kind):
 
 def test_lots_are_brought_with_it_as_the_current_one(monkeypatch):
     current, seen = Current(monkeypatch), []
-    lot = GpuBlock(1, packed="bytes")
+    block = GpuBlock(1, encoded="bytes")
 
-    def unpack(lots):
+    def unpack(blocks):
         seen.append(current.number)
-        lots[0].slab = "there"
+        blocks[0].device_buffer = "there"
 
-    bring([lot], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
+    bring([block], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
     assert seen == [1] and current.number == 0
 
 
 def test_pylibcudf_reads_with_it_as_the_current_one(monkeypatch):
     current, seen = Current(monkeypatch), []
-    slabs = SimpleNamespace(device=torch.device("cuda:1"))
+    device_buffers = SimpleNamespace(device=torch.device("cuda:1"))
     arrow = SimpleNamespace(read=lambda epoch, numbers: seen.append(current.number) or [])
     epoch = SimpleNamespace(partitions=lambda number: [])
-    reader = CudfBlockReader(arrow, slabs, 100, 2)
+    reader = CudfBlockReader(arrow, device_buffers, 100, 2)
     monkeypatch.setattr(reader, "_read", lambda epoch, n: seen.append(current.number) or ["lot"])
     assert reader.read(epoch, [5]) == ["lot"]
     assert seen == [1, 1] and current.number == 0
@@ -340,7 +340,7 @@ def test_with_a_broken_pylibcudf_arrow_serves_and_it_is_said_once(tmp_path, monk
                            device="cpu")  # fmt: skip
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        loader.feed = on_gpu(loader.feed, torch.device("cpu"), GpuOptions("cudf"))
+        loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("cudf"))
         for _ in range(2):
             assert [k for c, _, _ in loader for k in c[:, 0].tolist()] == keys.tolist()
     (said,) = (str(w.message) for w in told)

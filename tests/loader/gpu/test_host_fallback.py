@@ -46,35 +46,35 @@ def same(one, other):
 @pytest.mark.parametrize("memory", [3 * 64 * ROW, 5_000, 20_000, 300_000, 10**8])
 def test_it_keeps_within_memory(memory):
     plain = loader()
-    made = fallback_pipeline(plain.feed, CPU, memory, ROW)
+    made = fallback_pipeline(plain.pipeline, CPU, memory, ROW)
     chunk = made.plan.chunk * 64 * ROW
     # Those ahead, that of which the model has a batch, and the one before it.
     assert (made.options.ahead + 2) * chunk <= memory
-    assert made.plan.chunk <= plain.feed.plan.chunk
+    assert made.plan.chunk <= plain.pipeline.plan.chunk
     assert same(plain, made)
 
 
 def test_the_model_waits_for_the_copy_and_for_nothing_else(monkeypatch):
     waited = []
     monkeypatch.setattr(Stream, "wait_event", lambda stream, event: waited.append(event))
-    made = fallback_pipeline(loader().feed, CPU, 20_000, ROW)
-    assert isinstance(made.recipe, StreamStages) and not isinstance(made.recipe, GpuStages)
+    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
+    assert isinstance(made.stages, StreamStages) and not isinstance(made.stages, GpuStages)
     assert len(list(made)) == len(made)
     assert len(waited) == made.plan.chunks
 
 
 def test_in_another_process_batches_stay_on_the_cpu():
-    made = fallback_pipeline(loader().feed, CPU, 20_000, ROW)
+    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
     again = pickle.loads(pickle.dumps(made))
-    assert not isinstance(again.recipe, StreamStages)
+    assert not isinstance(again.stages, StreamStages)
     assert same(loader(), again)
 
 
 def test_no_room_for_some_batches_is_said_before_training_starts():
     said = "3 batches of 64 rows take about .* MB on the GPU, and the loader may have 0.0 MB of it"
     with pytest.raises(LoaderError, match=said):
-        on_gpu(loader().feed, CPU, GpuOptions(device_memory=1000))
-    tiny = on_gpu(loader(buffer_size=1).feed, CPU, GpuOptions())  # a chunk has a batch at least
+        on_gpu(loader().pipeline, CPU, GpuOptions(device_memory=1000))
+    tiny = on_gpu(loader(buffer_size=1).pipeline, CPU, GpuOptions())  # a chunk has a batch at least
     assert same(loader(buffer_size=1), tiny)
 
 
@@ -86,8 +86,8 @@ def test_less_memory_than_the_driver_says(monkeypatch, reader):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(build, "DeviceBuffers", none_left)
-    made = on_gpu(loader().feed, CPU, GpuOptions(reader))
-    assert not isinstance(made.recipe, GpuStages)
+    made = on_gpu(loader().pipeline, CPU, GpuOptions(reader))
+    assert not isinstance(made.stages, GpuStages)
     assert "batches are made in the computer's memory, and copied" in made.reader_choice
     assert same(loader(), made)
 
@@ -104,7 +104,7 @@ def test_lists_take_the_memory_that_they_take(tmp_path, length, in_files):
         pq.write_table(table, tmp_path / "0.parquet", row_group_size=2_000)
     memory = 5 * 10**6 + 300 * length * 64
     loader = Loader(Dataset(str(tmp_path) if in_files else table), 64, shuffle=True)
-    made = on_gpu(loader.feed, CPU, GpuOptions("arrow", memory))
+    made = on_gpu(loader.pipeline, CPU, GpuOptions("arrow", memory))
     chunk = made.plan.chunk * 64 * (length * 8 + 8)
     assert (made.options.ahead + 2) * chunk <= memory * 1.01
     assert sum(len(inputs["words__values"]) for inputs, _ in made) == rows * length
@@ -114,8 +114,10 @@ def test_lists_of_row_groups_that_are_cut(tmp_path):
     lists = pa.ListArray.from_arrays(np.arange(2_001) * 300, np.arange(600_000))
     pq.write_table(pa.table({"words": lists, "x": np.zeros(2_000)}), tmp_path / "0.parquet")
     loader = Loader(Dataset(str(tmp_path), part_size="1MB"), 10)
-    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
-    assert "lengths" not in repr(loader.feed.recipe.maker.layout), "names in a cache are of it"
+    assert dict(loader.pipeline.stages.maker.layout.lengths) == {
+        "words": pytest.approx(300, rel=0.1)
+    }
+    assert "lengths" not in repr(loader.pipeline.stages.maker.layout), "names in a cache are of it"
 
 
 def test_lists_behind_transforms(tmp_path):
@@ -129,7 +131,9 @@ def test_lists_behind_transforms(tmp_path):
         return table.select(["words"]).append_column("text", new)
 
     loader = Loader(Dataset(str(tmp_path)), 10, transforms=ids)
-    assert dict(loader.feed.recipe.maker.layout.lengths) == {"words": pytest.approx(300, rel=0.1)}
+    assert dict(loader.pipeline.stages.maker.layout.lengths) == {
+        "words": pytest.approx(300, rel=0.1)
+    }
     assert next(iter(loader))[0]["text__values"].shape == (20,)
 
 
@@ -137,7 +141,7 @@ def test_lists_behind_transforms(tmp_path):
 def test_columns_of_lists_alone_are_copied(ops):
     data = Dataset({"words": [[1], [2, 3]] * 50})
     loader = Loader(data, 10, transforms=ops)
-    made = on_gpu(loader.feed, CPU, GpuOptions())
+    made = on_gpu(loader.pipeline, CPU, GpuOptions())
     assert made.reader_choice == "Arrow: columns of lists are put together in the computer's memory"
     for (one, _), (other, _) in zip(loader, made, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -154,7 +158,7 @@ def test_an_operator_of_the_cpu_is_named(caplog):
         pytest.warns(TabfeedWarning, match="reading with Arrow: an operator works in the computer"),
         caplog.at_level(logging.INFO, "tabfeed"),
     ):
-        made = on_gpu(loader.feed, CPU, GpuOptions("cudf"))
+        made = on_gpu(loader.pipeline, CPU, GpuOptions("cudf"))
     assert made.reader_choice.startswith("Arrow: an operator works")
     assert "reader: Arrow: an operator works" in caplog.text
     assert len(list(made)) == 10
@@ -162,4 +166,4 @@ def test_an_operator_of_the_cpu_is_named(caplog):
 
 def test_chunks_ahead_are_no_more_than_asked_for():
     for depth, found in ((1, 1), (2, 2), (9, 3), (None, 3)):
-        assert on_gpu(loader(depth=depth).feed, CPU, GpuOptions("arrow")).options.ahead == found
+        assert on_gpu(loader(depth=depth).pipeline, CPU, GpuOptions("arrow")).options.ahead == found

@@ -64,10 +64,12 @@ def tuples(dataset, **options):
 
 
 def walked(loader, reader="arrow"):
-    feed = loader.feed
-    small = Pipeline(feed.recipe, replace(feed.plan, chunk=1), feed.options)
-    loader.feed = on_gpu(small, torch.device("cpu"), GpuOptions(reader))
-    assert isinstance(loader.feed, GpuPipeline) and isinstance(loader.feed.recipe, GpuStages)
+    pipeline = loader.pipeline
+    small = Pipeline(pipeline.stages, replace(pipeline.plan, chunk=1), pipeline.options)
+    loader.pipeline = on_gpu(small, torch.device("cpu"), GpuOptions(reader))
+    assert isinstance(loader.pipeline, GpuPipeline) and isinstance(
+        loader.pipeline.stages, GpuStages
+    )
     return loader
 
 
@@ -98,12 +100,12 @@ TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "bring")
 @pytest.mark.parametrize("after", [0, 3])
 def test_the_epoch_goes_on_with_the_same_rows(dataset, monkeypatch, where, error, after):
     plain, loader = tuples(dataset), walked(tuples(dataset))
-    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    device_buffers = weakref.ref(loader.pipeline.stages.maker.device_buffers)
     fail_in(monkeypatch, where, error, after)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU") as told:
         assert same(plain, loader)
     assert len([w for w in told if w.category is TabfeedWarning]) == 1
-    assert slabs() is None, "its memory is given up"
+    assert device_buffers() is None, "its memory is given up"
     assert "given up its own" in loader.reader_choice
     assert same(plain, loader)  # the next epoch, without a word
 
@@ -114,18 +116,18 @@ def test_no_thread_waits_for_memory_that_nobody_gives_back(tmp_path, monkeypatch
     monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 8 * 1000)
     dataset, options = written(tmp_path, 6, 40_000), {"batch_size": 1000, "streams": 1}
     plain, loader = tuples(dataset, **options), walked(tuples(dataset, **options))
-    slabs = loader.feed.recipe.maker.slabs
-    real, taken, waiting = slabs.take, [], threading.Event()
+    device_buffers = loader.pipeline.stages.maker.device_buffers
+    real, taken, waiting = device_buffers.take, [], threading.Event()
 
     def take(stream, count=1):
         taken.append(count)
         if len(taken) == 2:
-            while not slabs._free.empty():  # none is left but those in use
-                slabs._free.get_nowait()
+            while not device_buffers._free.empty():  # none is left but those in use
+                device_buffers._free.get_nowait()
             waiting.set()
         return real(stream, count)
 
-    monkeypatch.setattr(slabs, "take", take)
+    monkeypatch.setattr(device_buffers, "take", take)
     gather = gpu_chunks.gather_all
 
     def failing(*arguments):
@@ -146,11 +148,11 @@ def test_with_auto_as_well(dataset, monkeypatch):
     monkeypatch.setattr("tabfeed.loader.gpu.auto_reader.timed_event", lambda stream: Never())
     monkeypatch.setattr("tabfeed.loader.gpu.delivery.timed_event", lambda stream: Never())
     plain, loader = tuples(dataset), walked(tuples(dataset), "auto")
-    assert isinstance(loader.feed, AutoPipeline)
+    assert isinstance(loader.pipeline, AutoPipeline)
     fail_in(monkeypatch, TRAINING)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
         assert same(plain, loader)
-    assert "given up its own" in loader.reader_choice and loader.feed.choice.settled
+    assert "given up its own" in loader.reader_choice and loader.pipeline.choice.settled
     assert same(plain, loader)
 
 
@@ -201,9 +203,9 @@ def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
         found = both(one, other)
     assert len([w for w in told if w.category is TabfeedWarning]) == 1
     assert same(plain, found[0]) and same(plain, found[1])
-    assert other._recipe is loader.feed.recipe
+    assert other._stages is loader.pipeline.stages
     for batches in (one, other):
-        assert not isinstance(batches._recipe, GpuStages)
+        assert not isinstance(batches._stages, GpuStages)
 
 
 # -- several passes at a time: the memory is enough for one ---------------------------------
@@ -228,8 +230,8 @@ def test_a_pass_that_lies_open_goes_on_in_the_computers_memory(many, begun):
     loader.set_epoch(0)
     assert same(plain, loader), "the new one has the memory"
     assert same(plain, before + list(old)), "and the old one goes on"
-    assert not isinstance(old._recipe, GpuStages)
-    assert isinstance(loader.feed.recipe, GpuStages)
+    assert not isinstance(old._stages, GpuStages)
+    assert isinstance(loader.pipeline.stages, GpuStages)
 
 
 def test_passes_in_turns(many):
@@ -259,14 +261,14 @@ def test_single_batches_do_not_take_memory_from_a_pass(many):
         found.append(batch)
         if number % 40 == 7:
             loader.peek()
-            loader.feed.set_epoch(0)
-            assert same([plain[number]], [next(loader.feed.seek(number))])
+            loader.pipeline.set_epoch(0)
+            assert same([plain[number]], [next(loader.pipeline.seek(number))])
     assert same(plain, found)
-    loader.feed.set_epoch(0)
-    walk = loader.feed.seek(3)
-    assert isinstance(walk._recipe, GpuStages), "without a pass they may have it"
+    loader.pipeline.set_epoch(0)
+    walk = loader.pipeline.seek(3)
+    assert isinstance(walk._stages, GpuStages), "without a pass they may have it"
     assert same(plain[3:5], [next(walk), next(walk)])
-    loader.feed.set_epoch(0)
+    loader.pipeline.set_epoch(0)
     assert same(plain, loader)
 
 
@@ -313,10 +315,10 @@ def test_memory_is_back_at_once_and_the_pass_goes_on(dataset, monkeypatch, reade
     monkeypatch.setattr("tabfeed.loader.gpu.auto_reader.timed_event", lambda stream: Never())
     monkeypatch.setattr("tabfeed.loader.gpu.delivery.timed_event", lambda stream: Never())
     plain, loader = tuples(dataset), walked(tuples(dataset), reader)
-    slabs, batches = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    device_buffers, batches = weakref.ref(loader.pipeline.stages.maker.device_buffers), iter(loader)
     expected, found = list(plain), [next(batches) for _ in range(taken)]
     loader.release_memory()
-    assert slabs() is None
+    assert device_buffers() is None
     assert loader.reader_choice.startswith("Arrow: as asked for, batches are made in the computer")
     assert same(expected, found + list(batches))
     loader.release_memory()  # there is nothing left
@@ -325,20 +327,20 @@ def test_memory_is_back_at_once_and_the_pass_goes_on(dataset, monkeypatch, reade
 
 def test_memory_of_several_passes(many):
     plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
-    slabs, old = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    device_buffers, old = weakref.ref(loader.pipeline.stages.maker.device_buffers), iter(loader)
     before = [next(old) for _ in range(5)]
     loader.set_epoch(0)
     new = iter(loader)
     after = [next(new) for _ in range(7)]
     loader.release_memory()
-    assert slabs() is None
+    assert device_buffers() is None
     assert same(plain, before + list(old)) and same(plain, after + list(new))
 
 
 @pytest.mark.parametrize("released", [False, True])
 def test_a_pass_that_was_closed_keeps_no_memory(many, monkeypatch, released):
     loader = walked(tuples(many, **MANY))
-    slabs, closed = weakref.ref(loader.feed.recipe.maker.slabs), iter(loader)
+    device_buffers, closed = weakref.ref(loader.pipeline.stages.maker.device_buffers), iter(loader)
     next(closed)
     closed.close()
     if released:
@@ -347,14 +349,14 @@ def test_a_pass_that_was_closed_keeps_no_memory(many, monkeypatch, released):
         fail_in(monkeypatch, TRAINING, after=2)
         with pytest.warns(TabfeedWarning, match="no memory left"):
             list(loader)
-    assert slabs() is None
+    assert device_buffers() is None
     with pytest.raises(StopIteration):
         next(closed)
 
 
 def test_memory_of_a_pass_that_another_thread_walks(many):
     plain, loader = list(tuples(many, **MANY)), walked(tuples(many, **MANY))
-    slabs, ready = weakref.ref(loader.feed.recipe.maker.slabs), queue.Queue(2)
+    device_buffers, ready = weakref.ref(loader.pipeline.stages.maker.device_buffers), queue.Queue(2)
 
     def produce():
         for batch in loader:
@@ -368,7 +370,7 @@ def test_memory_of_a_pass_that_another_thread_walks(many):
         time.sleep(0.01)
     time.sleep(0.1)  # it is about to wait for room
     loader.release_memory()
-    assert slabs() is None
+    assert device_buffers() is None
     found += [ready.get(timeout=60) for _ in range(len(loader) - 3)]
     producer.join(60)
     assert same(plain, found)
@@ -429,11 +431,11 @@ def test_a_state_of_other_ranks_and_streams(tmp_path, monkeypatch, reader, saved
     batches.close()
     plain.load_state_dict(state)
     loader = walked(tuples(dataset, **loaded), reader)
-    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    device_buffers = weakref.ref(loader.pipeline.stages.maker.device_buffers)
     left = iter(loader)
     loader.load_state_dict(state)
-    assert slabs() is None, "there is other memory now"
-    assert isinstance(loader.feed.recipe, GpuStages)
+    assert device_buffers() is None, "there is other memory now"
+    assert isinstance(loader.pipeline.stages, GpuStages)
     for _ in range(2):
         assert same(plain, loader)
     left.load_state_dict(state)  # of a pass that had the memory
@@ -443,10 +445,10 @@ def test_a_state_of_other_ranks_and_streams(tmp_path, monkeypatch, reader, saved
 
 def test_a_state_of_a_like_plan_leaves_memory_as_it_is(dataset):
     loader = walked(tuples(dataset))
-    slabs, batches = loader.feed.recipe.maker.slabs, iter(loader)
+    device_buffers, batches = loader.pipeline.stages.maker.device_buffers, iter(loader)
     next(batches)
     loader.load_state_dict(loader.state_dict())
-    assert loader.feed.recipe.maker.slabs is slabs
+    assert loader.pipeline.stages.maker.device_buffers is device_buffers
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -476,11 +478,11 @@ def test_other_errors_are_not_taken_for_it(dataset, monkeypatch):
 def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
     loader = walked(tuples(dataset))
     fail_in(monkeypatch, TRAINING)
-    finish = type(loader.feed.recipe.finish)
+    finish = type(loader.pipeline.stages.finish)
     real = finish.__call__
 
     def failing(self, chunk):
-        if not isinstance(loader.feed.recipe, GpuStages):
+        if not isinstance(loader.pipeline.stages, GpuStages):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, chunk)
 
@@ -493,8 +495,8 @@ def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
-    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).feed))
-    assert type(copied) is Pipeline and not isinstance(copied.recipe, GpuStages)
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).pipeline))
+    assert type(copied) is Pipeline and not isinstance(copied.stages, GpuStages)
     assert same(copied, tuples(dataset))
 
 
@@ -525,19 +527,19 @@ def test_a_pass_that_is_closed_gives_up_nothing(many):
     with pytest.raises(StopIteration):
         for _ in range(len(loader)):
             next(old)
-    assert isinstance(loader.feed.recipe, GpuStages)
+    assert isinstance(loader.pipeline.stages, GpuStages)
     assert len(list(new)) == len(loader)
 
 
 def test_a_pass_that_is_kept_holds_no_memory_of_the_gpu(many, monkeypatch):
     loader = walked(tuples(many, **MANY))
-    slabs = weakref.ref(loader.feed.recipe.maker.slabs)
+    device_buffers = weakref.ref(loader.pipeline.stages.maker.device_buffers)
     old = iter(loader)
     next(old)
     fail_in(monkeypatch, TRAINING, after=2)
     with pytest.warns(TabfeedWarning, match="no memory left"):
         list(loader)
-    assert slabs() is None
+    assert device_buffers() is None
     assert len(list(old)) == len(loader) - 1
 
 

@@ -30,24 +30,24 @@ def plans(draw, last=ANY_END):
         seed=draw(st.integers(-3, 3)),
         ranks=ranks,
         last=draw(last),
-        lot=draw(st.integers(1, 40)),
+        block=draw(st.integers(1, 40)),
     )
 
 
-def lot_rows(epoch, lot):
+def block_rows(epoch, block):
     """(partition, row) of a lot, as permuted."""
     sizes = epoch.plan.sizes
-    laid = [(part, row) for part in epoch.partitions(lot) for row in range(sizes[part])]
-    index = epoch.permutation(lot)
+    laid = [(part, row) for part in epoch.partitions(block) for row in range(sizes[part])]
+    index = epoch.permutation(block)
     return laid if index is None else [laid[i] for i in index]
 
 
 def rows_of(epoch, chunk):
     """(partition, row) in the order of delivery; every place must be filled once."""
     places = {}
-    for s in chunk.strips:
+    for s in chunk.copy_runs:
         assert s.steps > 0 and s.width > 0
-        rows = lot_rows(epoch, s.lot)
+        rows = block_rows(epoch, s.block)
         for i in range(s.steps):
             for j in range(s.width):
                 place = s.place + i * s.stride + j
@@ -135,8 +135,8 @@ def test_last_use_is_never_too_early(plan, world):
     for rank in range(world):
         last = epoch.last_use(rank, world)
         for number in range(plan.chunks):
-            for strip in epoch.chunk(number, rank, world).strips:
-                assert last[strip.lot] >= number
+            for copy_run in epoch.chunk(number, rank, world).copy_runs:
+                assert last[copy_run.block] >= number
 
 
 @given(plans(), st.integers(0, 40), st.integers(1, 40))
@@ -146,16 +146,16 @@ def test_runs_of_a_stream_are_as_long_as_asked_and_none_is_empty(plan, start, ro
     for stream in range(plan.streams):
         runs = epoch.stream_runs(stream, start, start + rows)
         assert sum(run.stop - run.start for run in runs) == rows
-        assert all(0 <= run.start < run.stop <= epoch.lot_rows(run.lot) for run in runs)
+        assert all(0 <= run.start < run.stop <= epoch.block_rows(run.block) for run in runs)
 
 
 def test_in_order_one_process_reads_the_files_as_they_are():
     plan = Plan(sizes=(3, 0, 4), batch=2, chunk=2, shuffle=False)
     assert [r for b in batches(plan) for r in b] == everything(plan)
     assert plan.epoch(0).permutation(0) is None
-    assert plan.epoch(0).chunk(1).strips == (
-        CopyRun(lot=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
-        CopyRun(lot=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
+    assert plan.epoch(0).chunk(1).copy_runs == (
+        CopyRun(block=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
+        CopyRun(block=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
     )
 
 
@@ -163,14 +163,14 @@ def test_in_order_one_process_reads_the_files_as_they_are():
 @settings(max_examples=100, deadline=None)
 def test_small_partitions_are_permuted_together(plan):
     epoch = plan.epoch(1)
-    lots = len(epoch.starts) - 1
-    joined = [epoch.partitions(lot) for lot in range(lots)]
-    assert [p for lot in joined for p in lot] == epoch.order.tolist()
-    for lot, parts in enumerate(joined):
+    blocks = len(epoch.starts) - 1
+    joined = [epoch.partitions(block) for block in range(blocks)]
+    assert [p for block in joined for p in block] == epoch.order.tolist()
+    for block, parts in enumerate(joined):
         rows = sum(plan.sizes[p] for p in parts)
-        assert rows == epoch.starts[lot + 1] - epoch.starts[lot]
-        assert rows >= plan.lot or lot == lots - 1
-        assert rows - plan.sizes[parts[-1]] < plan.lot
+        assert rows == epoch.starts[block + 1] - epoch.starts[block]
+        assert rows >= plan.block or block == blocks - 1
+        assert rows - plan.sizes[parts[-1]] < plan.block
 
 
 def test_a_batch_takes_rows_from_all_over_a_lot():
@@ -221,9 +221,9 @@ def test_ranks_together_read_the_data_once_and_a_little():
         reads = Counter()
         for rank in range(4):
             parts = {
-                strip.lot
+                copy_run.block
                 for c in range(plan.chunks)
-                for strip in plan.epoch(epoch).chunk(c, rank, 4).strips
+                for copy_run in plan.epoch(epoch).chunk(c, rank, 4).copy_runs
             }
             reads.update(parts)
         assert reads.total() <= len(plan.sizes) + 3
@@ -235,8 +235,8 @@ def test_neighbouring_streams_meet_at_their_border():
     epoch = plan.epoch(3)
     where: dict[int, list[int]] = {}
     for number in range(plan.chunks):
-        for strip in epoch.chunk(number).strips:
-            where.setdefault(strip.lot, []).append(number)
+        for copy_run in epoch.chunk(number).copy_runs:
+            where.setdefault(copy_run.block, []).append(number)
     spans = [max(w) - min(w) for w in where.values()]
     assert max(spans) < plan.chunks // 2
 
@@ -245,7 +245,7 @@ def test_a_distant_chunk_costs_no_replay():
     plan = Plan(sizes=(1_000_000,) * 10_000, batch=65_536, streams=8, chunk=4)
     chunk = plan.epoch(7).chunk(plan.chunks - 2)
     assert chunk.rows == 4 * 65_536
-    assert sum(s.steps * s.width for s in chunk.strips) == chunk.rows
+    assert sum(s.steps * s.width for s in chunk.copy_runs) == chunk.rows
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_rows_before_the_last_two_batches_that_share():
 
 
 def test_how_many_lots_there_are():
-    assert Plan((5, 3, 1, 1), 4, lot=4, shuffle=False).epoch(0).lots == 3
-    assert Plan((5, 3), 4).epoch(0).lots == 2
+    assert Plan((5, 3, 1, 1), 4, block=4, shuffle=False).epoch(0).blocks == 3
+    assert Plan((5, 3), 4).epoch(0).blocks == 2
 
 
 @given(plans(), st.integers(1, 4))
@@ -293,10 +293,10 @@ def test_chunks_of_a_lot_are_those_that_have_rows_of_it(plan, world):
     for rank in range(0, world, 2 if plan.shuffle else 1):
         found = {}
         for number in range(plan.chunks):
-            for strip in epoch.chunk(number, rank, world).strips:
-                found.setdefault(strip.lot, set()).add(number)
-        for lot, chunks in found.items():
-            said = epoch.chunks_of(lot, rank, world)
+            for copy_run in epoch.chunk(number, rank, world).copy_runs:
+                found.setdefault(copy_run.block, set()).add(number)
+        for block, chunks in found.items():
+            said = epoch.chunks_of(block, rank, world)
             if plan.last in ("short", "drop") and plan.batch % world == 0:
                 assert chunks <= set(said) <= set(range(min(chunks) - 1, max(chunks) + 2))
             assert said.start >= 0 and said.stop <= plan.chunks

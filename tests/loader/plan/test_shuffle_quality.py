@@ -9,7 +9,7 @@ def test_from_file_order_to_uniform():
     in_order = shuffle_quality(Plan(sizes, batch=100, chunk=1, shuffle=False))
     one = shuffle_quality(Plan(sizes, batch=100, streams=1, chunk=50))
     eight = shuffle_quality(Plan(sizes, batch=100, streams=8, chunk=50))
-    whole = shuffle_quality(Plan(sizes, batch=100, streams=1, lot=32_000))
+    whole = shuffle_quality(Plan(sizes, batch=100, streams=1, block=32_000))
     assert in_order.score < 0.1
     assert in_order.score < one.score < eight.score < whole.score + 0.05
     assert whole.score > 0.95

@@ -31,10 +31,11 @@ class Slow:
 
 def test_threads_that_need_the_same_lots_read_each_once():
     reader = Slow()
-    lots = BlockWindow(reader.read_all, dict.fromkeys(range(6), 9))
+    blocks = BlockWindow(reader.read_all, dict.fromkeys(range(6), 9))
     got = []
     threads = [
-        threading.Thread(target=lambda: got.append(lots.get([0, 1, 2, 3, 4, 5]))) for _ in range(4)
+        threading.Thread(target=lambda: got.append(blocks.get([0, 1, 2, 3, 4, 5])))
+        for _ in range(4)
     ]
     for t in threads:
         t.start()
@@ -47,35 +48,35 @@ def test_threads_that_need_the_same_lots_read_each_once():
 
 
 def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
-    lots = BlockWindow(Slow().read_all, {0: 0, 1: 1, 2: 5})
-    lots.get([0, 1, 2])
-    lots.done(1)
-    assert set(lots._lots) == {0, 1, 2}  # chunk 0 may still need them
-    lots.done(0)
-    assert set(lots._lots) == {2}
+    blocks = BlockWindow(Slow().read_all, {0: 0, 1: 1, 2: 5})
+    blocks.get([0, 1, 2])
+    blocks.done(1)
+    assert set(blocks._blocks) == {0, 1, 2}  # chunk 0 may still need them
+    blocks.done(0)
+    assert set(blocks._blocks) == {2}
 
 
 def test_a_lot_needed_again_is_read_again():
     reader = Slow()
-    lots = BlockWindow(reader.read_all, {0: 0})
-    lots.get([0])
-    lots.done(0)
-    lots.get([0])
+    blocks = BlockWindow(reader.read_all, {0: 0})
+    blocks.get([0])
+    blocks.done(0)
+    blocks.get([0])
     assert reader.reads == [0, 0]
 
 
 def test_an_error_reaches_all_who_ask():
-    lots = BlockWindow(Slow(fail=[1]).read_all, {0: 0, 1: 0})
+    blocks = BlockWindow(Slow(fail=[1]).read_all, {0: 0, 1: 0})
     for _ in range(2):
         with pytest.raises(OSError, match="part 1"):
-            lots.get([0, 1])
+            blocks.get([0, 1])
 
 
 def test_after_close_nothing_is_read():
-    lots = BlockWindow(Slow().read_all, {})
-    lots.close()
+    blocks = BlockWindow(Slow().read_all, {})
+    blocks.close()
     with pytest.raises(LoaderError, match="closed"):
-        lots.get([0])
+        blocks.get([0])
 
 
 def test_a_thread_that_would_wait_reads_what_is_needed_next():
@@ -89,30 +90,30 @@ def test_a_thread_that_would_wait_reads_what_is_needed_next():
             return super().read(number)
 
     reader = Held()
-    lots = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4})
+    blocks = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4})
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(lots.get, [0])
+        first = pool.submit(blocks.get, [0])
         assert begun.wait(10)
-        second = pool.submit(lots.get, [0])
-        while 1 not in lots._lots:  # the test's timeout is the end of this wait
+        second = pool.submit(blocks.get, [0])
+        while 1 not in blocks._blocks:  # the test's timeout is the end of this wait
             time.sleep(0.01)
         release.set()
         assert list(first.result()) == list(second.result()) == [0]
-    assert reader.reads == [1, 0]  # lot 1 early, 2 and 3 not: one at a time
-    assert list(lots.get([1])) == [1]
+    assert reader.reads == [1, 0]  # block 1 early, 2 and 3 not: one at a time
+    assert list(blocks.get([1])) == [1]
     assert reader.reads == [1, 0]
 
 
 def test_as_many_lots_are_read_ahead_as_allowed():
     reader = Slow()
-    lots = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4}, ahead=Ahead(2))
-    assert [lots.read_ahead() for _ in range(3)] == [True, True, False]
+    blocks = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4}, ahead=Ahead(2))
+    assert [blocks.read_ahead() for _ in range(3)] == [True, True, False]
     assert reader.reads == [0, 1]
-    lots.get([0])
-    assert lots.read_ahead()
+    blocks.get([0])
+    assert blocks.read_ahead()
     assert reader.reads == [0, 1, 2]
-    lots.close()
-    assert not lots.read_ahead()
+    blocks.close()
+    assert not blocks.read_ahead()
 
 
 def test_lots_that_are_faster_together_are_read_together():
@@ -122,11 +123,11 @@ def test_lots_that_are_faster_together_are_read_together():
         calls.append(list(numbers))
         return list(numbers)
 
-    lots = BlockWindow(read, dict.fromkeys(range(7), 9), ahead=Ahead(4, together=3))
-    assert lots.get([0, 1, 2, 3]) == {n: n for n in range(4)}
+    blocks = BlockWindow(read, dict.fromkeys(range(7), 9), ahead=Ahead(4, together=3))
+    assert blocks.get([0, 1, 2, 3]) == {n: n for n in range(4)}
     assert calls == [[0, 1, 2], [3]]
-    assert lots.read_ahead() and calls[-1] == [4, 5, 6]
-    assert not lots.read_ahead()
+    assert blocks.read_ahead() and calls[-1] == [4, 5, 6]
+    assert not blocks.read_ahead()
 
 
 def test_with_many_threads_a_chunk_waits_for_its_lots():
@@ -139,11 +140,11 @@ def test_with_many_threads_a_chunk_waits_for_its_lots():
         assert release.wait(10)
         return list(numbers)
 
-    lots = BlockWindow(read, {0: 1, 1: 2}, ahead=Ahead(2, by_all=False))
+    blocks = BlockWindow(read, {0: 1, 1: 2}, ahead=Ahead(2, by_all=False))
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(lots.get, [0])]
+        both = [pool.submit(blocks.get, [0])]
         assert begun.wait(10)
-        both.append(pool.submit(lots.get, [0]))
+        both.append(pool.submit(blocks.get, [0]))
         time.sleep(0.05)
         release.set()
         assert [f.result() for f in both] == [{0: 0}, {0: 0}]

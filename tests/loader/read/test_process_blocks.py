@@ -23,7 +23,7 @@ from tabfeed.loader.read.process_blocks import (
     DecodeRequest,
     StagingSlice,
     can_decode,
-    decoders,
+    decoders_of,
     decoding,
 )
 from tabfeed.loader.read.staging import StagingBuffers
@@ -37,7 +37,7 @@ def make_reader(folder):
     loader = TorchAsyncItr(
         Dataset(str(folder)), ["a", "b"], ["x"], batch_size=64, shuffle=True, device="cpu"
     )
-    return loader.feed.recipe.reader
+    return loader.pipeline.stages.reader
 
 
 @pytest.fixture
@@ -51,20 +51,20 @@ def folder(tmp_path):
 @pytest.fixture
 def ready(folder):
     reader = make_reader(folder)
-    desks = StagingBuffers(ROWS * 12, 2)
-    helpers = decoders(reader, desks, 1)
-    yield reader, desks, helpers
-    helpers.dismiss()
+    staging_buffers = StagingBuffers(ROWS * 12, 2)
+    decoders = decoders_of(reader, staging_buffers, 1)
+    yield reader, staging_buffers, decoders
+    decoders.dismiss()
 
 
-def borrowed(helpers, count=1):
+def borrowed(decoders, count=1):
     """Borrow, once so many have come up."""
     while True:
-        with helpers.borrow(count) as found:
+        with decoders.borrow(count) as found:
             if len(found) == count:
                 break
         time.sleep(0.01)
-    return helpers.borrow(count)
+    return decoders.borrow(count)
 
 
 SPOTS = (
@@ -75,35 +75,40 @@ SPOTS = (
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_process_gives_what_a_thread_gives(ready, quick):
-    reader, desks, helpers = ready
-    desk = desks.take()
-    with borrowed(helpers) as found, decoding(found, desk, DecodeRequest([1], ROWS, SPOTS, quick)):
+    reader, staging_buffers, decoders = ready
+    staging_buffer = staging_buffers.take()
+    with (
+        borrowed(decoders) as found,
+        decoding(found, staging_buffer, DecodeRequest([1], ROWS, SPOTS, quick)),
+    ):
         pass
-    lot = reader.fill([1], ROWS, None)
+    block = reader.fill([1], ROWS, None)
     for spot in SPOTS:
-        assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+        assert np.array_equal(spot.on(staging_buffer.memory, ROWS), block.matrices[spot.group])
 
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("quick", [False, True])
 def test_several_processes_lay_one_lot(folder, count, quick):
-    reader, desks = make_reader(folder), StagingBuffers(ROWS * 12, 2)
-    helpers, desk = decoders(reader, desks, count), desks.take()
+    reader, staging_buffers = make_reader(folder), StagingBuffers(ROWS * 12, 2)
+    decoders, staging_buffer = decoders_of(reader, staging_buffers, count), staging_buffers.take()
     swapped = (
         StagingSlice("conts", 0, 1, np.dtype(np.float32)),
         StagingSlice("cats", ROWS * 4, 2, np.dtype(np.int32)),
     )
     try:
         for spots in (SPOTS, swapped):
-            desk.memory[:] = 255
+            staging_buffer.memory[:] = 255
             order = DecodeRequest([1], ROWS, spots, quick)
-            with borrowed(helpers, count) as found, decoding(found, desk, order):
+            with borrowed(decoders, count) as found, decoding(found, staging_buffer, order):
                 assert len(found) == count
-            lot = reader.fill([1], ROWS, None)
+            block = reader.fill([1], ROWS, None)
             for spot in spots:
-                assert np.array_equal(spot.on(desk.memory, ROWS), lot.matrices[spot.group])
+                assert np.array_equal(
+                    spot.on(staging_buffer.memory, ROWS), block.matrices[spot.group]
+                )
     finally:
-        helpers.dismiss()
+        decoders.dismiss()
 
 
 @pytest.mark.parametrize(
@@ -120,105 +125,114 @@ def test_several_processes_lay_one_lot(folder, count, quick):
 def test_polars_casts_what_no_cast_can_spoil(tmp_path, dtype, wanted, done):
     values = np.random.default_rng(0).permutation(ROWS).astype(dtype)
     pq.write_table(pa.table({"a": values}), tmp_path / "one.parquet")
-    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
-    group, lot = Group("all", ("a",), np.dtype(wanted)), np.zeros((1, ROWS), wanted)
-    assert quick_fill(reader.parts, [group], 0, {"all": lot}) == done
-    assert np.array_equal(lot[0], values.astype(wanted)) == done
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").pipeline.stages.reader
+    group, block = Group("all", ("a",), np.dtype(wanted)), np.zeros((1, ROWS), wanted)
+    assert quick_fill(reader.parts, [group], 0, {"all": block}) == done
+    assert np.array_equal(block[0], values.astype(wanted)) == done
 
 
 def test_polars_leaves_a_file_that_has_changed_to_arrow(tmp_path):
     path = tmp_path / "one.parquet"
     pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")}), path)
-    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").feed.recipe.reader
-    group, lot = Group("all", ("a",), np.dtype("f4")), np.zeros((1, ROWS), "f4")
-    assert quick_fill(reader.parts, [group], 0, {"all": lot})
+    reader = Loader(Dataset(str(tmp_path)), 64, True, device="cpu").pipeline.stages.reader
+    group, block = Group("all", ("a",), np.dtype("f4")), np.zeros((1, ROWS), "f4")
+    assert quick_fill(reader.parts, [group], 0, {"all": block})
     pq.write_table(pa.table({"a": np.arange(ROWS, dtype="f4")[::-1]}), tmp_path / "new")
     (tmp_path / "new").rename(path)
-    assert not quick_fill(reader.parts, [group], 0, {"all": lot})
+    assert not quick_fill(reader.parts, [group], 0, {"all": block})
 
 
 def test_when_one_of_two_fails_the_other_is_heard_out(folder):
-    desks = StagingBuffers(ROWS * 12, 2)
-    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    staging_buffers = StagingBuffers(ROWS * 12, 2)
+    decoders, staging_buffer = (
+        decoders_of(make_reader(folder), staging_buffers, 2),
+        staging_buffers.take(),
+    )
     try:
-        with borrowed(helpers, 2) as (first, second):
+        with borrowed(decoders, 2) as (first, second):
             os.kill(second.pid, signal.SIGKILL)
             with (
                 pytest.raises(LoaderError, match="ended with status -9"),
-                decoding([second, first], desk, DecodeRequest([1], ROWS, SPOTS)),
+                decoding([second, first], staging_buffer, DecodeRequest([1], ROWS, SPOTS)),
             ):
                 pass
             assert first.alive and not first.waiting and not second.alive
-        with borrowed(helpers) as left, decoding(left, desk, DecodeRequest([1], ROWS, SPOTS)):
+        with (
+            borrowed(decoders) as left,
+            decoding(left, staging_buffer, DecodeRequest([1], ROWS, SPOTS)),
+        ):
             assert left == [first]
-        assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
+        assert SPOTS[0].on(staging_buffer.memory, ROWS)[1, 5] == 2 * (ROWS + 5)
     finally:
-        helpers.dismiss()
+        decoders.dismiss()
 
 
 def test_a_process_that_gives_no_answer_is_an_error_and_is_ended(ready, monkeypatch):
-    _, desks, helpers = ready
-    with borrowed(helpers) as (helper,):
-        os.kill(helper.pid, signal.SIGSTOP)  # as one that waits for a disk for ever
+    _, staging_buffers, decoders = ready
+    with borrowed(decoders) as (decoder,):
+        os.kill(decoder.pid, signal.SIGSTOP)  # as one that waits for a disk for ever
         monkeypatch.setattr(decoder_processes, "_PATIENCE", 0.2)
         with (
             pytest.raises(LoaderError, match="gave no answer for 0 s, and was ended"),
-            decoding([helper], desks.take(), DecodeRequest([1], ROWS, SPOTS)),
+            decoding([decoder], staging_buffers.take(), DecodeRequest([1], ROWS, SPOTS)),
         ):
             pass
-        assert not helper.alive
-    assert not helpers.up
+        assert not decoder.alive
+    assert not decoders.up
 
 
 def test_an_error_there_is_raised_here_and_the_process_goes_on(ready, folder):
-    _, desks, helpers = ready
-    desk = desks.take()
+    _, staging_buffers, decoders = ready
+    staging_buffer = staging_buffers.take()
     whole = (folder / "one.parquet").read_bytes()
     rot(folder / "one.parquet", whole[:2000])
     with (
         pytest.raises(TabfeedError, match=r"one\.parquet"),
-        borrowed(helpers) as found,
-        decoding(found, desk, DecodeRequest([1], ROWS, SPOTS)),
+        borrowed(decoders) as found,
+        decoding(found, staging_buffer, DecodeRequest([1], ROWS, SPOTS)),
     ):
         pass
     rot(folder / "one.parquet", whole)
-    with borrowed(helpers) as found, decoding(found, desk, DecodeRequest([0], ROWS, SPOTS)):
+    with (
+        borrowed(decoders) as found,
+        decoding(found, staging_buffer, DecodeRequest([0], ROWS, SPOTS)),
+    ):
         pass
-    assert SPOTS[0].on(desk.memory, ROWS)[1, 5] == 10
+    assert SPOTS[0].on(staging_buffer.memory, ROWS)[1, 5] == 10
 
 
 def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
-    _, desks, helpers = ready
-    desk = desks.take()
+    _, staging_buffers, decoders = ready
+    staging_buffer = staging_buffers.take()
     with (
         pytest.raises(LoaderError, match="ended with status -9, perhaps for want of memory"),
-        borrowed(helpers) as (decoder,),
+        borrowed(decoders) as (decoder,),
     ):
         os.kill(decoder.pid, signal.SIGKILL)
-        decoder.begin(desk, DecodeRequest([1], ROWS, SPOTS))
+        decoder.begin(staging_buffer, DecodeRequest([1], ROWS, SPOTS))
         decoder.finish()
-    assert not helpers.up
-    with helpers.borrow() as found:
+    assert not decoders.up
+    with decoders.borrow() as found:
         assert not found
 
 
 def test_one_that_never_comes_up_is_told_once_and_then_left_alone(ready):
-    _, _, helpers = ready
-    with helpers.borrow() as found:
+    _, _, decoders = ready
+    with decoders.borrow() as found:
         assert not found
-    os.kill(helpers._all[0].pid, signal.SIGKILL)
+    os.kill(decoders._all[0].pid, signal.SIGKILL)
     with pytest.raises(LoaderError, match="ended with status -9"):
         while True:
-            with helpers.borrow():
+            with decoders.borrow():
                 time.sleep(0.01)
-    with helpers.borrow() as found:
-        assert not found and not helpers.up
+    with decoders.borrow() as found:
+        assert not found and not decoders.up
 
 
 def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
-    _, desks, helpers = ready
-    with pytest.raises(KeyboardInterrupt), borrowed(helpers) as (decoder,):
-        decoder.begin(desks.take(), DecodeRequest([1], ROWS, SPOTS))
+    _, staging_buffers, decoders = ready
+    with pytest.raises(KeyboardInterrupt), borrowed(decoders) as (decoder,):
+        decoder.begin(staging_buffers.take(), DecodeRequest([1], ROWS, SPOTS))
         raise KeyboardInterrupt
     assert not decoder.alive
 
@@ -226,8 +240,8 @@ def test_one_interrupted_before_its_answer_is_not_lent_again(ready):
 _STARTS_AND_DIES = """
 import os, signal, sys, time
 sys.path[:0] = sys.argv[2:]
-from test_decoders import decoders, Desks, ROWS, borrowed, make_reader
-helpers = decoders(make_reader(sys.argv[1]), StagingBuffers(ROWS * 12, 2), 1)
+from test_process_blocks import ROWS, StagingBuffers, borrowed, decoders_of, make_reader
+helpers = decoders_of(make_reader(sys.argv[1]), StagingBuffers(ROWS * 12, 2), 1)
 with borrowed(helpers) as (decoder,):
     print(decoder.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -255,33 +269,36 @@ def _is_zombie(pid):
 
 
 def test_those_in_use_are_not_dismissed(folder):
-    desks = StagingBuffers(ROWS * 12, 2)
-    helpers, desk = decoders(make_reader(folder), desks, 2), desks.take()
+    staging_buffers = StagingBuffers(ROWS * 12, 2)
+    decoders, staging_buffer = (
+        decoders_of(make_reader(folder), staging_buffers, 2),
+        staging_buffers.take(),
+    )
     try:
-        with borrowed(helpers, 2):
+        with borrowed(decoders, 2):
             pass
-        with helpers.borrow() as (used,):
-            helpers.dismiss()
-            with decoding([used], desk, DecodeRequest([1], ROWS, SPOTS)):
+        with decoders.borrow() as (used,):
+            decoders.dismiss()
+            with decoding([used], staging_buffer, DecodeRequest([1], ROWS, SPOTS)):
                 pass
-            assert helpers._all == [used]
-        helpers.dismiss()
-        assert not helpers._all and not used.alive
-        with borrowed(helpers, 2) as found:  # new ones
+            assert decoders._all == [used]
+        decoders.dismiss()
+        assert not decoders._all and not used.alive
+        with borrowed(decoders, 2) as found:  # new ones
             assert used not in found
     finally:
-        helpers.dismiss()
+        decoders.dismiss()
 
 
 def test_what_a_user_has_set_stays(folder, monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
     monkeypatch.setenv("_RJEM_MALLOC_CONF", "narenas:1")
-    helpers = decoders(make_reader(folder), StagingBuffers(ROWS * 12, 2), 1)
+    decoders = decoders_of(make_reader(folder), StagingBuffers(ROWS * 12, 2), 1)
     try:
-        with borrowed(helpers) as (helper,):
-            found = Path(f"/proc/{helper.pid}/environ").read_text().replace("\0", ":")
+        with borrowed(decoders) as (decoder,):
+            found = Path(f"/proc/{decoder.pid}/environ").read_text().replace("\0", ":")
     finally:
-        helpers.dismiss()
+        decoders.dismiss()
     assert "GLIBC_TUNABLES=glibc.malloc.check=0:glibc.cpu." in found  # taken apart by glibc
     assert "_RJEM_MALLOC_CONF=narenas:1,dirty_decay_ms:" in found
 
@@ -291,5 +308,5 @@ def test_what_another_process_cannot_have_is_left_to_threads(folder):
     plain = make_reader(folder)
     changed = TorchAsyncItr(
         dataset, ["a"], [], batch_size=8, device="cpu", transforms=lambda table: table
-    ).feed.recipe.reader
+    ).pipeline.stages.reader
     assert can_decode(plain) and not can_decode(changed)

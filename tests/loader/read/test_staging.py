@@ -49,7 +49,7 @@ def test_desks_in_garbage_come_back_and_all_are_released():
         pass
 
     holder = Holder()
-    holder.me, holder.desk = holder, some.take()
+    holder.me, holder.staging_buffer = holder, some.take()
     del holder
     gc.collect()
     assert some.take().number == 0
@@ -69,7 +69,7 @@ def test_what_is_still_copied_is_waited_for():
             self.waited = True
 
     some, event = StagingBuffers(100, 1), Event()
-    desk = some.take()
-    desk.used = event
-    del desk
+    staging_buffer = some.take()
+    staging_buffer.used = event
+    del staging_buffer
     assert some.take().number == 0 and event.waited

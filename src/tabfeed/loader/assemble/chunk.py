@@ -1,11 +1,12 @@
-"""A chunk: batches made in one go of rows of several lots, in buffers shaped ``(columns, rows)``.
+"""A chunk: batches made in one go of rows of several blocks, in buffers shaped ``(columns, rows)``.
 
-The plan says which rows of which lot go where, as a few evenly spaced strips; each is one strided
-copy of all columns of a group, with a cast on the way, for which the interpreter lock is released.
+The plan says which rows of which block go where, as a few evenly spaced copy runs; each is one
+strided copy of all columns of a group, with a cast on the way, for which the interpreter lock is
+released.
 
-Where a batch lies within one lot as it is (one stream, and the dtypes of the files), nothing is
-copied: the batch is a view of the lot's buffers. Nor is anything where lots that are not shuffled
-were read into the chunk itself (`tabfeed.loader.assemble.in_order`).
+Where a batch lies within one block as it is (one stream, and the dtypes of the files), nothing is
+copied: the batch is a view of the block's buffers. Nor is anything where blocks that are not
+shuffled were read into the chunk itself (`tabfeed.loader.assemble.in_order`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Chunk:
 class MakesChunks(Protocol):
     """Anything that puts the rows of lots together."""
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, blocks: Mapping[int, Any]) -> list[Chunk]:
         """The rows of `plan`."""
         ...
 
@@ -93,30 +94,30 @@ class ChunkMaker:
     layout: Layout
     pool: BufferPool = field(default_factory=BufferPool)
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, blocks: Mapping[int, Block]) -> list[Chunk]:
         """The rows of `plan`; several chunks where some batches need no copy."""
-        laid = self._laid(plan, lots)
+        laid = self._laid(plan, blocks)
         if laid is not None:
             return [laid]
         with span("gather", rows=plan.rows):
-            if not self._same_dtypes(plan, lots):
-                return [self._copy(plan, lots)]
+            if not self._same_dtypes(plan, blocks):
+                return [self._copy(plan, blocks)]
             return [
-                self._view(p, lots[p.strips[0].lot]) if _is_run(p) else self._copy(p, lots)
-                for p in _split_at_lots(plan)
+                self._view(p, blocks[p.copy_runs[0].block]) if _is_run(p) else self._copy(p, blocks)
+                for p in _split_at_blocks(plan)
             ]
 
-    def make_whole(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> Chunk:
+    def make_whole(self, plan: ChunkPlan, blocks: Mapping[int, Block]) -> Chunk:
         """The same as one chunk, everything copied."""
-        laid = self._laid(plan, lots)
+        laid = self._laid(plan, blocks)
         if laid is not None:
             return laid
         with span("gather", rows=plan.rows):
-            return self._copy(plan, lots)
+            return self._copy(plan, blocks)
 
-    def _laid(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> Chunk | None:
+    def _laid(self, plan: ChunkPlan, blocks: Mapping[int, Any]) -> Chunk | None:
         """The chunk that the lots were read into, if they were."""
-        tray = taken_from([lots[n] for n in {s.lot for s in plan.strips}], plan)
+        tray = taken_from([blocks[n] for n in {s.block for s in plan.copy_runs}], plan)
         if tray is None:
             return None
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
@@ -124,52 +125,53 @@ class ChunkMaker:
             self._keep(chunk, group, tray.matrices[group.name])
         return chunk
 
-    def _same_dtypes(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> bool:
+    def _same_dtypes(self, plan: ChunkPlan, blocks: Mapping[int, Block]) -> bool:
         """Whether lots have the columns as batches are to have them."""
-        used = [lots[s.lot] for s in plan.strips]
+        used = [blocks[s.block] for s in plan.copy_runs]
         groups = self.layout.groups
-        return all(lot.matrices[g.name].dtype == g.dtype for lot in used for g in groups)
+        return all(block.matrices[g.name].dtype == g.dtype for block in used for g in groups)
 
-    def _view(self, plan: ChunkPlan, lot: Block) -> Chunk:
-        start = plan.strips[0].start
+    def _view(self, plan: ChunkPlan, block: Block) -> Chunk:
+        start = plan.copy_runs[0].start
         stop = start + plan.rows
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
-            self._keep(chunk, group, lot.matrices[group.name][:, start:stop])
-        for name, array in lot.fixed.items():
+            self._keep(chunk, group, block.matrices[group.name][:, start:stop])
+        for name, array in block.fixed.items():
             chunk.columns[name] = array[start:stop]
-        for name, lists in lot.lists.items():
+        for name, lists in block.lists.items():
             chunk.lists[name] = slice_lists(lists, start, stop)
-        for name, extra in lot.extras.items():
+        for name, extra in block.extras.items():
             chunk.extras[name] = extra.slice(start, plan.rows)
         return chunk
 
-    def _copy(self, plan: ChunkPlan, lots: Mapping[int, Block]) -> Chunk:
+    def _copy(self, plan: ChunkPlan, blocks: Mapping[int, Block]) -> Chunk:
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
             buffer = self.pool.empty((len(group.columns), plan.rows), group.dtype)
-            for strip in plan.strips:
-                _lay(strip, lots[strip.lot].matrices[group.name], buffer)
+            for copy_run in plan.copy_runs:
+                _lay(copy_run, blocks[copy_run.block].matrices[group.name], buffer)
             self._keep(chunk, group, buffer)
         for name, width, dtype in self.layout.fixed:
             out = chunk.columns[name] = self.pool.empty((plan.rows, width), dtype)
-            for strip in plan.strips:
-                _lay(strip, lots[strip.lot].fixed[name].T, out.T)
+            for copy_run in plan.copy_runs:
+                _lay(copy_run, blocks[copy_run.block].fixed[name].T, out.T)
         if self.layout.lists or self.layout.extras:
-            self._copy_ragged(chunk, plan, lots)
+            self._copy_ragged(chunk, plan, blocks)
         return chunk
 
-    def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, lots: Mapping[int, Block]) -> None:
+    def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, blocks: Mapping[int, Block]) -> None:
         """Lay the strips end to end, then gather: such columns have no places to copy into."""
         used = [
-            (lots[s.lot], s.start, s.start + (s.steps - 1) * s.pitch + s.width) for s in plan.strips
+            (blocks[s.block], s.start, s.start + (s.steps - 1) * s.pitch + s.width)
+            for s in plan.copy_runs
         ]
-        index = None if _follow(plan.strips) else _places(plan)
+        index = None if _follow(plan.copy_runs) else _places(plan)
         for name, dtype in self.layout.lists:
-            runs = [slice_lists(lot.lists[name], start, stop) for lot, start, stop in used]
+            runs = [slice_lists(block.lists[name], start, stop) for block, start, stop in used]
             chunk.lists[name] = gather_lists(join_lists(runs, dtype), index, dtype)
         for name in self.layout.extras:
-            arrays = [lot.extras[name].slice(start, stop - start) for lot, start, stop in used]
+            arrays = [block.extras[name].slice(start, stop - start) for block, start, stop in used]
             laid = pa.concat_arrays(arrays)
             chunk.extras[name] = laid if index is None else laid.take(pa.array(index))
 
@@ -180,24 +182,24 @@ class ChunkMaker:
             chunk.columns.update(zip(group.columns, buffer, strict=True))
 
 
-def _lay(strip: CopyRun, source: Array, out: Array) -> None:
+def _lay(copy_run: CopyRun, source: Array, out: Array) -> None:
     """Copy the columns of a strip to their places."""
-    if strip.steps == 1:
-        start, place, width = strip.start, strip.place, strip.width
+    if copy_run.steps == 1:
+        start, place, width = copy_run.start, copy_run.place, copy_run.width
         to = out[:, place : place + width]
         np.copyto(to, source[:, start : start + width], casting="unsafe")
     else:
         np.copyto(
-            _spaced(out[:, strip.place :], strip.stride, strip),
-            _spaced(source[:, strip.start :], strip.pitch, strip),
+            _spaced(out[:, copy_run.place :], copy_run.stride, copy_run),
+            _spaced(source[:, copy_run.start :], copy_run.pitch, copy_run),
             casting="unsafe",
         )
 
 
-def _spaced(array: Array, distance: int, strip: CopyRun) -> Array:
+def _spaced(array: Array, distance: int, copy_run: CopyRun) -> Array:
     """``(columns, steps, width)``: a view of places that lie `distance` rows apart."""
     across, along = array.strides
-    shape = (array.shape[0], strip.steps, strip.width)
+    shape = (array.shape[0], copy_run.steps, copy_run.width)
     return as_strided(array, shape, (across, distance * along, along))
 
 
@@ -205,57 +207,57 @@ def _places(plan: ChunkPlan) -> Index:
     """Where the row of each place lies in the strips laid end to end."""
     index: Index = np.empty((1, plan.rows), np.int64)
     offset = 0
-    for strip in plan.strips:
-        length = (strip.steps - 1) * strip.pitch + strip.width
-        _lay(strip._replace(start=0), np.arange(offset, offset + length)[None], index)
+    for copy_run in plan.copy_runs:
+        length = (copy_run.steps - 1) * copy_run.pitch + copy_run.width
+        _lay(copy_run._replace(start=0), np.arange(offset, offset + length)[None], index)
         offset += length
     return index.reshape(-1)
 
 
-def _follow(strips: tuple[CopyRun, ...]) -> bool:
+def _follow(copy_runs: tuple[CopyRun, ...]) -> bool:
     """Whether strips laid end to end have every row at its place."""
     place = 0
-    for strip in strips:
-        gaps = strip.steps > 1 and not strip.pitch == strip.width == strip.stride
-        if gaps or strip.place != place:
+    for copy_run in copy_runs:
+        gaps = copy_run.steps > 1 and not copy_run.pitch == copy_run.width == copy_run.stride
+        if gaps or copy_run.place != place:
             return False
-        place += strip.steps * strip.width
+        place += copy_run.steps * copy_run.width
     return True
 
 
 def _is_run(plan: ChunkPlan) -> bool:
     """Whether all of it lies end to end in one lot."""
-    if len(plan.strips) != 1:
+    if len(plan.copy_runs) != 1:
         return False
-    strip = plan.strips[0]
-    return strip.steps == 1 or strip.pitch == strip.width == strip.stride
+    copy_run = plan.copy_runs[0]
+    return copy_run.steps == 1 or copy_run.pitch == copy_run.width == copy_run.stride
 
 
-def _split_at_lots(plan: ChunkPlan) -> Iterator[ChunkPlan]:
+def _split_at_blocks(plan: ChunkPlan) -> Iterator[ChunkPlan]:
     """Cut a chunk so that as many batches as possible lie within one lot; or leave it whole."""
-    places = [s.place for s in plan.strips]
-    gaps = any(not s.pitch == s.width == s.stride for s in plan.strips)
+    places = [s.place for s in plan.copy_runs]
+    gaps = any(not s.pitch == s.width == s.stride for s in plan.copy_runs)
     if gaps or places != sorted(places):
-        yield plan  # several streams: no batch lies in one lot
+        yield plan  # several streams: no batch lies in one block
         return
-    ends = np.cumsum([s.steps * s.width for s in plan.strips])
+    ends = np.cumsum([s.steps * s.width for s in plan.copy_runs])
     first = np.searchsorted(ends, plan.bounds[:-1], side="right")
     last = np.searchsorted(ends, plan.bounds[1:], side="left")
-    # Batches of one strip share a key; one that spans strips has a key of its own.
+    # Batches of one strip share a key; one that spans copy runs has a key of its own.
     keys = np.where(first == last, first, -1 - np.arange(plan.steps))
     cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), plan.steps]
     for start, stop in pairwise(cuts):
         if start < stop:
             low, high = int(plan.bounds[start]), int(plan.bounds[stop])
-            strips = tuple(_rows_of_strips(plan.strips, low, high))
-            yield ChunkPlan(plan.first_step + start, strips, plan.bounds[start : stop + 1] - low)
+            copy_runs = tuple(_rows_of_copy_runs(plan.copy_runs, low, high))
+            yield ChunkPlan(plan.first_step + start, copy_runs, plan.bounds[start : stop + 1] - low)
 
 
-def _rows_of_strips(strips: tuple[CopyRun, ...], low: int, high: int) -> Iterator[CopyRun]:
+def _rows_of_copy_runs(copy_runs: tuple[CopyRun, ...], low: int, high: int) -> Iterator[CopyRun]:
     """What strips without gaps have for the places ``[low, high)``."""
-    for strip in strips:
-        start = max(low, strip.place)
-        width = min(high, strip.place + strip.steps * strip.width) - start
+    for copy_run in copy_runs:
+        start = max(low, copy_run.place)
+        width = min(high, copy_run.place + copy_run.steps * copy_run.width) - start
         if width > 0:
-            first = strip.start + start - strip.place
-            yield CopyRun(strip.lot, first, width, 1, width, start - low, width)
+            first = copy_run.start + start - copy_run.place
+            yield CopyRun(copy_run.block, first, width, 1, width, start - low, width)

@@ -1,14 +1,14 @@
 """Rows that are not shuffled: each column is copied once, from where it was decoded to its batches.
 
-Where rows are shuffled, a lot is gathered into memory of its own, and chunks are made of strips of
-several lots. Where they are not, a row's place in its chunk is known before it is decoded, so a lot
-has no memory of its own: each of its columns is laid into the *trays* of the chunks it belongs to,
-cast on the way, while it is in the processor's cache. When all lots of a chunk are read, its tray
-is the chunk. Measured on two cores, 1 M rows of 40 columns: 0.16 processor seconds, where a copy
-into lots and another into chunks took 0.19, and decoding alone takes 0.15.
+Where rows are shuffled, a block is gathered into memory of its own, and chunks are made of copy
+runs of several blocks. Where they are not, a row's place in its chunk is known before it is
+decoded, so a block has no memory of its own: each of its columns is laid into the *trays* of the
+chunks it belongs to, cast on the way, while it is in the processor's cache. When all blocks of a
+chunk are read, its tray is the chunk. Measured on two cores, 1 M rows of 40 columns: 0.16 processor
+seconds, where a copy into blocks and another into chunks took 0.19, and decoding alone takes 0.15.
 
-A tray belongs to the lots that have rows in it, and goes when the chunk is made and they are gone:
-two threads whose lots meet in a chunk find the same one, whoever came first.
+A tray belongs to the blocks that have rows in it, and goes when the chunk is made and they are
+gone: two threads whose blocks meet in a chunk find the same one, whoever came first.
 
 What was given up: lists and what rides along have no place before they are decoded, so layouts with
 such columns go the usual way. So do several streams, and rows that are given twice.
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tabfeed.loader.options import LoaderOptions, RowBytes, lots_ahead
+from tabfeed.loader.options import LoaderOptions, RowBytes, blocks_ahead
 from tabfeed.loader.plan.order import ChunkPlan, CopyRun, Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Layout
@@ -71,17 +71,17 @@ class _Row(NamedTuple):
 
 
 def can_lay(plan: Plan, layout: Layout, row: RowBytes, options: LoaderOptions) -> bool:
-    """Whether all columns have a place in a tray, and memory is enough to keep lots in trays.
+    """Whether all columns have a place in a tray, and memory is enough to keep blocks in trays.
 
-    Lots take what their rows take in a batch, which may be more than in the file. There are those
+    Blocks take what their rows take in a batch, which may be more than in the file. There are those
     read ahead, those at both ends of the chunks that are made or wait, and these chunks themselves.
     """
     if plan.shuffle or layout.rest.columns:
         return False
-    lot = max(plan.lot, *plan.sizes) * row.batch
+    block = max(plan.block, *plan.sizes) * row.batch
     chunk = plan.chunk * options.batch_size * row.batch
-    lots = lots_ahead(plan, row.wide, options) + 2
-    return lots * lot + (options.ahead + 1) * chunk <= options.budget
+    blocks = blocks_ahead(plan, row.wide, options) + 2
+    return blocks * block + (options.ahead + 1) * chunk <= options.budget
 
 
 def rows_follow(plan: Plan, place: Shard) -> bool:
@@ -89,17 +89,17 @@ def rows_follow(plan: Plan, place: Shard) -> bool:
     return not plan.shuffle and plan.streams == place.world and plan.delivered <= plan.rows
 
 
-def taken_from(lots: Sequence[Any], plan: ChunkPlan) -> Tray | None:
+def taken_from(blocks: Sequence[Any], plan: ChunkPlan) -> Tray | None:
     """The tray of a chunk, once all of its lots are read; None if they lie in no trays."""
     tray: Tray | None = None
-    for lot in lots:
-        if isinstance(lot, HostBlock):
-            tray = lot.trays.pop(plan.first_step)
+    for block in blocks:
+        if isinstance(block, HostBlock):
+            tray = block.trays.pop(plan.first_step)
     return tray
 
 
 class InOrderBlocks:
-    """Reads the lots of one pass over the data into trays; threads may share it.
+    """Reads the blocks of one pass over the data into trays; threads may share it.
 
     Parameters
     ----------
@@ -139,13 +139,15 @@ class InOrderBlocks:
             start = stop
         return HostBlock({t.tray.plan.first_step: t.tray for t in targets})
 
-    def _targets(self, lot: int) -> Iterator[_Target]:
-        chunks = self._epoch.chunks_of(lot, *self._place)
+    def _targets(self, block: int) -> Iterator[_Target]:
+        chunks = self._epoch.chunks_of(block, *self._place)
         for chunk in range(max(chunks.start, self._first), chunks.stop):
             tray = self._tray(chunk)
-            for strip in tray.plan.strips:
-                if strip.lot == lot:
-                    yield _Target(strip.start, strip.start + _rows(strip), strip.place, tray)
+            for copy_run in tray.plan.copy_runs:
+                if copy_run.block == block:
+                    yield _Target(
+                        copy_run.start, copy_run.start + _rows(copy_run), copy_run.place, tray
+                    )
 
     def _tray(self, chunk: int) -> Tray:
         with self._lock:
@@ -188,12 +190,12 @@ class InOrderBlocks:
                 yield name, [array] * len(self._rows[name])
 
 
-def _rows(strip: CopyRun) -> int:
-    return strip.steps * strip.width
+def _rows(copy_run: CopyRun) -> int:
+    return copy_run.steps * copy_run.width
 
 
 def _within(targets: Sequence[_Target], start: int, stop: int) -> Iterator[_Target]:
-    """What targets say of the rows ``[start, stop)`` of a lot, counted from `start`.
+    """What targets say of the rows ``[start, stop)`` of a block, counted from `start`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``reader="auto"``: a feed that goes over to another reader in mid-epoch, if that trains faster.
+"""``reader="auto"``: a pipeline that changes its reader in mid-epoch, if that trains faster.
 
 What a step waits for is read from the GPU's own clock, since the program may run ahead of it: an
 event behind the model's work when the next chunk is asked for, and the one behind that chunk. If
@@ -104,9 +104,9 @@ class Metered:
         rows = 0
         self.meter.begin()
         try:
-            lots = self.reader.read(epoch, numbers)
-            rows = sum(epoch.lot_rows(n) for n in numbers)
-            return lots
+            blocks = self.reader.read(epoch, numbers)
+            rows = sum(epoch.block_rows(n) for n in numbers)
+            return blocks
         finally:
             self.meter.end(rows)
 
@@ -144,12 +144,12 @@ class _Timeline:
 
 
 class Backends(NamedTuple):
-    """The two ways of making a feed's batches on a GPU.
+    """The two ways of making a pipeline's batches on a GPU.
 
     Attributes
     ----------
     build
-        A feed for which the GPU decodes (True) or Arrow does; None if memory is too small.
+        A pipeline for which the GPU decodes (True) or Arrow does; None if memory is too small.
     why_not
         Why the GPU cannot decode, None if it can; may take seconds, to load what does.
     for_plan
@@ -176,7 +176,7 @@ class _Loading(threading.Thread):
 
 
 class AutoPipeline(GpuPipeline[B]):
-    """A feed that begins with Arrow and may go over to the GPU.
+    """A pipeline that begins with Arrow and may go over to the GPU.
 
     Parameters
     ----------
@@ -190,11 +190,11 @@ class AutoPipeline(GpuPipeline[B]):
 
     _own = ("_spare", "remake", "choice", "_ways", "_loading", "_kin")
 
-    def __init__(self, made: Pipeline[B], spare: Pipeline[Any], ways: Backends) -> None:
+    def __init__(self, made: Pipeline[B], spare: Pipeline[Any], backends: Backends) -> None:
         super().__init__(made, spare, _made_by_itself)
-        self.recipe = _watched(made.recipe)
+        self.stages = _watched(made.stages)
         self.choice = Choice()
-        self._ways = ways
+        self._backends = backends
         self._loading: _Loading | None = None
         self._kin: weakref.WeakSet[AutoPipeline[Any]] = weakref.WeakSet(
             [self]
@@ -210,7 +210,7 @@ class AutoPipeline(GpuPipeline[B]):
         self.choice.end(why)
 
     def _made_for(self, plan: Plan) -> Pipeline[Any]:
-        self._ways = self._ways.for_plan(plan)
+        self._backends = self._backends.for_plan(plan)
         made = self._built(self.choice.reader == GPU)
         if isinstance(made, str):
             made = self._built(False)
@@ -219,13 +219,13 @@ class AutoPipeline(GpuPipeline[B]):
     def take_over(self, made: Pipeline[Any]) -> None:
         """Make batches as another feed of the same rows does."""
         super().take_over(made)
-        if isinstance(self.recipe, GpuStages):
-            self.recipe = _watched(self.recipe)
+        if isinstance(self.stages, GpuStages):
+            self.stages = _watched(self.stages)
 
     def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
-        if not isinstance(made.recipe, GpuStages):  # it has given up its memory
+        if not isinstance(made.stages, GpuStages):  # it has given up its memory
             return super()._kin_of(made)
-        new: AutoPipeline[Any] = AutoPipeline(made, self._spare, self._ways)
+        new: AutoPipeline[Any] = AutoPipeline(made, self._spare, self._backends)
         new._kin, new._sized_for = self._kin, self._sized_for
         new._kin.add(new)
         return new
@@ -245,7 +245,7 @@ class AutoPipeline(GpuPipeline[B]):
     def _loaded(self) -> bool:
         """Whether what decodes there is loaded; if not yet, it soon will be."""
         if self._loading is None:
-            self._loading = _Loading(self._ways.why_not)
+            self._loading = _Loading(self._backends.why_not)
         if self._loading.is_alive():
             return False
         if not self._loading.ok:
@@ -254,7 +254,7 @@ class AutoPipeline(GpuPipeline[B]):
 
     def change(self) -> None:
         """Go over to the reader that is wanted. Nobody else may hold the recipe."""
-        finish = self.recipe.finish
+        finish = self.stages.finish
         made: Pipeline[Any] | str = ""
         self.let_go()
         if self.choice.wanted == GPU and isinstance(made := self._built(True), str):
@@ -271,7 +271,7 @@ class AutoPipeline(GpuPipeline[B]):
     def _built(self, on_gpu: bool) -> Pipeline[Any] | str:
         """A feed for which the GPU decodes, or Arrow does; or why there is none."""
         try:
-            return self._ways.build(on_gpu) or "device_memory is too small for it"
+            return self._backends.build(on_gpu) or "device_memory is too small for it"
         except (TabfeedError, MemoryError, RuntimeError) as e:
             return f"it cannot begin: {e}"
 
@@ -280,14 +280,14 @@ def _made_by_itself(plan: Plan) -> Pipeline[Any]:
     raise AssertionError("what was made for a plan is its own matter")
 
 
-def _watched(recipe: Any) -> Any:
-    reader = recipe.reader
+def _watched(stages: Any) -> Any:
+    reader = stages.reader
     metered = reader if isinstance(reader, Metered) else Metered(reader)
-    return replace(recipe, reader=metered, timed=True)
+    return replace(stages, reader=metered, timed=True)
 
 
 class AutoIterator(GpuIterator[B]):
-    """Batches of one epoch, by whichever reader the feed has chosen.
+    """Batches of one epoch, by whichever reader the pipeline has chosen.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ class AutoIterator(GpuIterator[B]):
         Where to begin.
     """
 
-    _feed: AutoPipeline[B]
+    _pipeline: AutoPipeline[B]
 
     def _start(self) -> None:
         self._timeline = _Timeline()
@@ -305,18 +305,18 @@ class AutoIterator(GpuIterator[B]):
         super()._start()
 
     def _take_now(self) -> list[B]:
-        feed = self._feed
-        if feed.choice.settled:
+        pipeline = self._pipeline
+        if pipeline.choice.settled:
             return super()._take_now()
-        meter: Meter = self._recipe.reader.meter  # type: ignore[attr-defined]
-        self._timeline.tell(feed.choice, meter.rate)
-        if self._step < self._plan.steps and feed.may_change() and self._can_let_go():
-            self._go_over(feed.change)
-        asked = timed_event(torch.cuda.current_stream(self._recipe.device))  # type: ignore[attr-defined]
+        meter: Meter = self._stages.reader.meter  # type: ignore[attr-defined]
+        self._timeline.tell(pipeline.choice, meter.rate)
+        if self._step < self._plan.steps and pipeline.may_change() and self._can_let_go():
+            self._go_over(pipeline.change)
+        asked = timed_event(torch.cuda.current_stream(self._stages.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
-        batches = self._recipe.arrive(made)
-        if feed.choice.wanted == GPU != feed.choice.reader:
+        batches = self._stages.arrive(made)
+        if pipeline.choice.wanted == GPU != pipeline.choice.reader:
             self._own_batch = True
             if self._plan.chunk > 1:
                 batches[-1] = copied(batches[-1])
@@ -324,7 +324,7 @@ class AutoIterator(GpuIterator[B]):
 
     def _can_let_go(self) -> bool:
         """Whether the program's last batch holds no chunk that is larger than those to come."""
-        return self._own_batch or self._feed.choice.reader == GPU
+        return self._own_batch or self._pipeline.choice.reader == GPU
 
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if the GPU fails while it is on trial."""
@@ -333,8 +333,8 @@ class AutoIterator(GpuIterator[B]):
         except StopIteration:
             raise
         except Exception as e:  # whatever it is: Arrow will say if the data are to blame
-            if self._closed or self._sent_aside or not self._feed.choice.trying:
+            if self._closed or self._sent_aside or not self._pipeline.choice.trying:
                 raise
-            self._feed.choice.refuse(f"it failed: {e!r}")
-        self._go_over(self._feed.change)
+            self._pipeline.choice.refuse(f"it failed: {e!r}")
+        self._go_over(self._pipeline.change)
         return super()._next_chunk()

@@ -1,14 +1,15 @@
-"""Memory on a GPU for lots, and the streams that fill and read it.
+"""Memory on a GPU for blocks, and the streams that fill and read it.
 
-All lots lie in one piece of memory for each width of column: *slabs* of ``(columns, rows)`` one
-after the other. So rows of any number of lots are gathered in one call, by one list of places. That
-list is made in the computer's memory, where the permutations of lots are drawn, and copied: four
-bytes a row, and one call. Few calls matter: each of them hands the interpreter over and queues
-behind the calls of threads that read, and that takes longer than the GPU needs for the work.
+All blocks lie in one piece of memory for each width of column: *device buffers* of ``(columns,
+rows)`` one after the other. So rows of any number of blocks are gathered in one call, by one list
+of places. That list is made in the computer's memory, where the permutations of blocks are drawn,
+and copied: four bytes a row, and one call. Few calls matter: each of them hands the interpreter
+over and queues behind the calls of threads that read, and that takes longer than the GPU needs for
+the work.
 
-A slab is written on one stream and read on another, the one that puts chunks together. The event
-after the last such reading travels with the slab; whoever writes it next waits for that, on the
-GPU, not in the program.
+A device buffer is written on one stream and read on another, the one that puts chunks together. The
+event after the last such reading travels with the device buffer; whoever writes it next waits for
+that, on the GPU, not in the program.
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ import torch
 from tabfeed.errors import LoaderError
 from tabfeed.loader.plan.order import CopyRun
 from tabfeed.loader.read.arrow_columns import Group
-from tabfeed.loader.tensors.scripted import lay_strips
+from tabfeed.loader.tensors.scripted import lay_copy_runs
 
-__all__ = ["DeviceBuffer", "DeviceBuffers", "WidthGroup", "page_locked", "planes_of", "torch_dtype"]
+__all__ = [
+    "DeviceBuffer",
+    "DeviceBuffers",
+    "WidthGroup",
+    "page_locked",
+    "torch_dtype",
+    "width_groups_of",
+]
 
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
@@ -50,7 +58,7 @@ class WidthGroup:
     width
         Bytes of a value.
     groups
-        Each with its dtype in lots, in order.
+        Each with its dtype in blocks, in order.
     """
 
     width: int
@@ -70,7 +78,9 @@ class WidthGroup:
         return out
 
 
-def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tuple[WidthGroup, ...]:
+def width_groups_of(
+    groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]
+) -> tuple[WidthGroup, ...]:
     """The groups by the width of their columns.
 
     Examples
@@ -78,7 +88,7 @@ def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tupl
     >>> one = Group("ids", ("a", "b"), np.dtype(np.int64))
     >>> two = Group("numbers", ("x",), np.dtype(np.float32))
     >>> dtypes = {"ids": np.dtype(np.int32), "numbers": np.dtype(np.float32)}
-    >>> [(plane.width, plane.columns) for plane in planes_of([one, two], dtypes)]
+    >>> [(width group.width, width group.columns) for width group in planes_of([one, two], dtypes)]
     [(4, 3)]
     """
     by_width: dict[int, list[tuple[Group, np.dtype[Any]]]] = {}
@@ -94,45 +104,50 @@ def planes_of(groups: Sequence[Group], dtypes: dict[str, np.dtype[Any]]) -> tupl
 class DeviceBuffer:
     """A place for a lot; free again when nothing refers to it."""
 
-    def __init__(self, slabs: DeviceBuffers, number: int) -> None:
-        self._slabs, self.number = slabs, number
+    def __init__(self, device_buffers: DeviceBuffers, number: int) -> None:
+        self._device_buffers, self.number = device_buffers, number
         self.ready: Any = None  # the event after it was filled
         self.awaited = False  # whether the stream that reads it waits for that already
         self.used: Any = None  # the event after it was read last
 
-    def matrix(self, plane: WidthGroup, rows: int, columns: slice | None = None) -> Tensor:
+    def matrix(self, width_group: WidthGroup, rows: int, columns: slice | None = None) -> Tensor:
         """Some columns of its first rows in a plane."""
-        return self._slabs.view(self.number, plane, rows, columns)
+        return self._device_buffers.view(self.number, width_group, rows, columns)
 
     def __del__(self) -> None:
-        self._slabs.give(self.number, self.used or self.ready)
+        self._device_buffers.give(self.number, self.used or self.ready)
 
 
 class DeviceBuffers:
-    """A fixed number of slabs on a GPU, used again and again.
+    """A fixed number of device buffers on a GPU, used again and again.
 
     Parameters
     ----------
     device
         The GPU.
-    planes
-        What lies in a slab.
+    width groups
+        What lies in a device buffer.
     rows
-        Rows of a slab.
+        Rows of a device buffer.
     count
-        How many slabs.
+        How many device buffers.
     stream
         The stream that reads them; their memory is asked for in its name.
     """
 
     def __init__(
-        self, device: torch.device, planes: Sequence[WidthGroup], rows: int, count: int, stream: Any
+        self,
+        device: torch.device,
+        width_groups: Sequence[WidthGroup],
+        rows: int,
+        count: int,
+        stream: Any,
     ) -> None:
         self.device, self.rows = device, rows
         with torch.cuda.stream(stream):
-            self.planes = {
+            self.width_groups = {
                 p: torch.empty((count, p.columns, rows), dtype=_BY_WIDTH[p.width], device=device)
-                for p in planes
+                for p in width_groups
             }
             event = stream.record_event()
         self._views: dict[Any, Tensor] = {}
@@ -147,7 +162,7 @@ class DeviceBuffers:
         taken = [self._next() for _ in range(count)]
         for event in {event for _, event in taken if event is not None}:
             stream.wait_event(event)
-        return [slab for slab, _ in taken]
+        return [device_buffer for device_buffer, _ in taken]
 
     def _next(self) -> tuple[DeviceBuffer, Any]:
         """A slab that is free, and the event after which it may be written."""
@@ -163,14 +178,16 @@ class DeviceBuffers:
         """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
         self._free.put((number, event))
 
-    def view(self, number: int, plane: WidthGroup, rows: int, columns: slice | None) -> Tensor:
+    def view(
+        self, number: int, width_group: WidthGroup, rows: int, columns: slice | None
+    ) -> Tensor:
         """The first rows of a slab: some columns of a plane."""
-        key = (number, plane, rows, columns and (columns.start, columns.stop))
+        key = (number, width_group, rows, columns and (columns.start, columns.stop))
         if key not in self._views:
-            whole = self.planes[plane][number]
+            whole = self.width_groups[width_group][number]
             if columns is not None:
                 whole = whole[columns]
-            if rows != self.rows:  # one of a few odd lots
+            if rows != self.rows:  # one of a few odd blocks
                 return whole[..., :rows]
             self._views[key] = whole
         return self._views[key]
@@ -181,44 +198,47 @@ class DeviceBuffers:
             self._addresses[number] = np.concatenate(
                 [
                     memory[number].data_ptr() + np.arange(p.columns) * self.rows * p.width
-                    for p, memory in self.planes.items()
+                    for p, memory in self.width_groups.items()
                 ]
             )
         return self._addresses[number]
 
     def places(
-        self, strips: Sequence[tuple[DeviceBuffer, Array | None, CopyRun]], rows: int
+        self, copy_runs: Sequence[tuple[DeviceBuffer, Array | None, CopyRun]], rows: int
     ) -> Tensor:
-        """For each plane, where in it the row of each place of a chunk lies.
+        """For each width group, where in it the row of each place of a chunk lies.
 
-        Row ``r`` of slab ``s`` is at ``s * columns * rows + r`` of a plane: seen from there, its
-        columns lie `rows` values apart.
+        Row ``r`` of device buffer ``s`` is at ``s * columns * rows + r`` of a width group: seen
+        from there, its columns lie `rows` values apart.
 
         Parameters
         ----------
-        strips
-            Each with the slab it is of, and that lot's permutation, if it has one.
+        copy runs
+            Each with the device buffer it is of, and that block's permutation, if it has one.
         rows
             Of the chunk.
         """
-        places = page_locked((len(self.planes), rows), self._index)
-        firsts = [[s.number * p.columns * self.rows for s, _, _ in strips] for p in self.planes]
-        orders = [
-            self._in_order if order is None else torch.from_numpy(order) for _, order, _ in strips
+        places = page_locked((len(self.width_groups), rows), self._index)
+        firsts = [
+            [s.number * p.columns * self.rows for s, _, _ in copy_runs] for p in self.width_groups
         ]
-        lay_strips(places, orders, firsts, [list(strip) for _, _, strip in strips])
+        orders = [
+            self._in_order if order is None else torch.from_numpy(order)
+            for _, order, _ in copy_runs
+        ]
+        lay_copy_runs(places, orders, firsts, [list(copy_run) for _, _, copy_run in copy_runs])
         return places
 
     @property
     def _index(self) -> Any:
         """A dtype that can number all values."""
-        most = max(plane.numel() for plane in self.planes.values())
+        most = max(width_group.numel() for width_group in self.width_groups.values())
         return torch.int64 if most >= _LARGE else torch.int32
 
-    def columns(self, plane: WidthGroup, dtype: np.dtype[Any], columns: range) -> Tensor:
+    def columns(self, width_group: WidthGroup, dtype: np.dtype[Any], columns: range) -> Tensor:
         """Some columns of one dtype of all slabs: ``(columns, places)``."""
-        whole = self.planes[plane].view(-1).view(torch_dtype(dtype))
-        last = whole.numel() - (plane.columns - 1) * self.rows
+        whole = self.width_groups[width_group].view(-1).view(torch_dtype(dtype))
+        last = whole.numel() - (width_group.columns - 1) * self.rows
         return whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
 
 

@@ -1,4 +1,4 @@
-"""A feed whose batches are made on a GPU: which reader, how much memory, which streams.
+"""A pipeline whose batches are made on a GPU: which reader, how much memory, which streams.
 
 Everything happens beside the model: reading on a stream for each thread, putting together on
 another. When the training thread takes the first batch of a chunk, its current stream is made to
@@ -24,18 +24,18 @@ from tabfeed.loader.assemble.batch_ops import op_bytes
 from tabfeed.loader.assemble.chunk import ChunkMaker
 from tabfeed.loader.gpu.auto_reader import AutoPipeline, Backends
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.buffers import DeviceBuffers, planes_of
+from tabfeed.loader.gpu.buffers import DeviceBuffers, width_groups_of
 from tabfeed.loader.gpu.delivery import GpuStages, for_host
 from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
 from tabfeed.loader.gpu.fallback_sizes import ASIDE, check_room
 from tabfeed.loader.gpu.gather import GpuChunkMaker
 from tabfeed.loader.gpu.host_fallback import fallback_pipeline
-from tabfeed.loader.gpu.memory_plan import MemoryRequest, divide, least
+from tabfeed.loader.gpu.memory_plan import MemoryRequest, least, plan_memory
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import (
     EncodedRow,
+    encoded_row,
     kinds_of,
-    packed_row,
     why_not_unpacked,
 )
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError
@@ -64,7 +64,7 @@ def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = Non
 
 
 def on_gpu(
-    feed: Pipeline[B], device: torch.device, options: GpuOptions, held: int | None = None
+    pipeline: Pipeline[B], device: torch.device, options: GpuOptions, held: int | None = None
 ) -> Pipeline[B]:
     """The same batches, made on a GPU.
 
@@ -80,30 +80,34 @@ def on_gpu(
         As for `MemoryRequest`, if it is another number than usual.
     """
     check_device(device)
-    recipe = feed.recipe
-    reader, maker = recipe.reader, recipe.maker
+    stages = pipeline.stages
+    reader, maker = stages.reader, stages.maker
     if not isinstance(reader, BlockReader) or not isinstance(maker, ChunkMaker):
-        return feed
+        return pipeline
     with on_device(device):
-        made = _made(feed, reader.layout, device, options, held)
+        made = _made(pipeline, reader.layout, device, options, held)
     if not isinstance(made, AutoPipeline):  # which will say so by itself
         _log.info("reader: %s", made.reader_choice)
     return made
 
 
 def _made(
-    feed: Pipeline[Any], layout: Layout, device: torch.device, options: GpuOptions, held: int | None
+    pipeline: Pipeline[Any],
+    layout: Layout,
+    device: torch.device,
+    options: GpuOptions,
+    held: int | None,
 ) -> Pipeline[Any]:
-    ops = GpuOps.of(feed.recipe.ops, layout, device)
-    row_bytes = layout.row_bytes + op_bytes(feed.recipe.ops, layout)
-    memory = memory_for(options, device, feed.options.buffer_size)
-    check_room(feed, max(memory, memory_for(options, device)), row_bytes)
+    ops = GpuOps.of(pipeline.stages.ops, layout, device)
+    row_bytes = layout.row_bytes + op_bytes(pipeline.stages.ops, layout)
+    memory = memory_for(options, device, pipeline.options.buffer_size)
+    check_room(pipeline, max(memory, memory_for(options, device)), row_bytes)
     if ops is None or not layout.groups:
         what = "columns of lists are put together" if ops is not None else "an operator works"
-        plain = fallback_pipeline(feed, device, memory, row_bytes)
+        plain = fallback_pipeline(pipeline, device, memory, row_bytes)
         plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
         return plain
-    build = _Build(feed, device, ops, memory - ops.table_bytes, row_bytes, held)
+    build = _Build(pipeline, device, ops, memory - ops.table_bytes, row_bytes, held)
     if options.reader == "auto":
         return _auto(build)
     on_gpu, why = _as_asked(options, build)
@@ -112,7 +116,7 @@ def _made(
         made, why = build(False), "Arrow: the GPU needs more device_memory to decode"
     if made is None:
         return build.on_host()
-    if isinstance(made.recipe.reader, CudfBlockReader):
+    if isinstance(made.stages.reader, CudfBlockReader):
         reason = build.unpacking if isinstance(build.unpacking, str) else "memory is too small"
         why = f"pylibcudf: as asked for; tabfeed's own way is not open, since {reason}"
     made.reader_choice = why
@@ -123,7 +127,7 @@ def _made(
 class _Build:
     """Makes feeds whose batches are made on a GPU, within so many bytes."""
 
-    feed: Pipeline[Any]
+    pipeline: Pipeline[Any]
     device: torch.device
     ops: GpuOps
     memory: int
@@ -132,9 +136,9 @@ class _Build:
 
     def for_plan(self, plan: Plan) -> _Build:
         """The same for another plan of the same rows, perhaps of other ranks than there are now."""
-        options = self.feed.options
-        plan = replace(plan, chunk=self.feed.plan.chunk, ranks=options.place.world)
-        return replace(self, feed=Pipeline(self.feed.recipe, plan, options))
+        options = self.pipeline.options
+        plan = replace(plan, chunk=self.pipeline.plan.chunk, ranks=options.place.world)
+        return replace(self, pipeline=Pipeline(self.pipeline.stages, plan, options))
 
     def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
         """One for another plan, in whichever way there is memory for it."""
@@ -143,12 +147,12 @@ class _Build:
 
     def copied(self, memory: int) -> Pipeline[Any]:
         """One whose batches are copied, within so many bytes."""
-        return fallback_pipeline(self.feed, self.device, memory, self.row_bytes)
+        return fallback_pipeline(self.pipeline, self.device, memory, self.row_bytes)
 
     @property
     def arrow(self) -> Reading:
         """Reads what Arrow decodes."""
-        return Reading(cast(BlockReader, self.feed.recipe.reader))
+        return Reading(cast(BlockReader, self.pipeline.stages.reader))
 
     @cached_property
     def in_files(self) -> Reading | str:
@@ -166,8 +170,8 @@ class _Build:
     def need(self, reading: Reading) -> MemoryRequest:
         """What memory is needed for."""
         layout = reading.reader.layout
-        need = MemoryRequest.of(self.feed.plan, layout, reading.reader.dtypes)
-        here = not (layout.rest.columns or getattr(self.feed.recipe.finish, "asks", False))
+        need = MemoryRequest.of(self.pipeline.plan, layout, reading.reader.dtypes)
+        here = not (layout.rest.columns or getattr(self.pipeline.stages.finish, "asks", False))
         batch, passing = need.batch + self.ops.row_bytes, need.passing + reading.joining
         held = need.held if self.held is None else self.held
         return replace(need, batch=batch, passing=passing, here=here, held=held)
@@ -203,7 +207,7 @@ class _Build:
         if (reason := why_not_unpacked(self.device, kinds_of(reader))) is not None:
             return reason
         try:
-            return packed_row(reader)
+            return encoded_row(reader)
         except UnsupportedError as e:
             return str(e)
 
@@ -225,8 +229,8 @@ class _Build:
             return None
         made = None
         if not isinstance(self.unpacking, str):
-            packed, plain = self.unpacking
-            need = replace(self.need(self.narrow), packed=packed, plain=plain)
+            encoded, plain = self.unpacking
+            need = replace(self.need(self.narrow), encoded=encoded, plain=plain)
             made = self._built("packed", self.narrow, need, copies)
         if made is None and why_not_cudf() is None:
             made = self._built("cudf", self.in_files, self.need(self.in_files), copies)
@@ -235,47 +239,51 @@ class _Build:
     def _built(
         self, how: str, reading: Reading, need: MemoryRequest, copies: int
     ) -> Pipeline[Any] | None:
-        feed, reader = self.feed, reading.reader
-        maker = cast(ChunkMaker, feed.recipe.maker)
-        share = divide(need, self.memory, how=how, copies=copies)
+        pipeline, reader = self.pipeline, reading.reader
+        maker = cast(ChunkMaker, pipeline.stages.maker)
+        share = plan_memory(need, self.memory, how=how, copies=copies)
         if share is None:
             return None
         prepare()
-        planes = planes_of(reader.layout.groups, reader.dtypes)
+        width_groups = width_groups_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
-        slabs = DeviceBuffers(self.device, planes, share.rows, share.lots, streams[0])
-        desks = StagingPlan.of(need, share, feed.options, reader)
-        lots: Any = desks.reader(reader, planes, self.device)
+        device_buffers = DeviceBuffers(
+            self.device, width_groups, share.rows, share.blocks, streams[0]
+        )
+        staging_buffers = StagingPlan.of(need, share, pipeline.options, reader)
+        blocks: Any = staging_buffers.reader(reader, width_groups, self.device)
         unpack = None
         if share.readings:
-            lots = CudfBlockReader(lots, slabs, share.decoding, share.readings)
-        elif share.lanes:
-            packed, plain = need.packed_lot
-            lanes = DecodeStreams(share.lanes, share.together * packed, share.together * plain)
-            unpack = Unpacker(slabs, lanes, kinds_of(reader))
+            blocks = CudfBlockReader(blocks, device_buffers, share.decoding, share.readings)
+        elif share.decode_streams:
+            encoded, plain = need.encoded_block
+            decode_streams = DecodeStreams(
+                share.decode_streams, share.together * encoded, share.together * plain
+            )
+            unpack = Unpacker(device_buffers, decode_streams, kinds_of(reader))
         chunks = GpuChunkMaker(
-            reader.layout, maker, slabs, streams[0], streams[1], unpack, reading.pieces
+            reader.layout, maker, device_buffers, streams[0], streams[1], unpack, reading.pieces
         )
-        made = replace(self._recipe(lots, chunks, desks.ahead(share)), here=need.here)
-        threads = feed.options.threads or 2 + share.readings + desks.threads
-        depth = min(share.depth, feed.options.depth or share.depth)
-        options = replace(feed.options, threads=threads, depth=depth)
-        plan = replace(feed.plan, chunk=share.steps)
+        made = replace(self._stages(blocks, chunks, staging_buffers.ahead(share)), here=need.here)
+        threads = pipeline.options.threads or 2 + share.readings + staging_buffers.threads
+        depth = min(share.depth, pipeline.options.depth or share.depth)
+        options = replace(pipeline.options, threads=threads, depth=depth)
+        plan = replace(pipeline.plan, chunk=share.steps)
         return GpuPipeline(
             Pipeline(made, plan, options), self.spare, partial(self.remake, how != "arrow")
         )
 
-    def _recipe(self, lots: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuStages[Any]:
-        recipe = self.feed.recipe
+    def _stages(self, blocks: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuStages[Any]:
+        stages = self.pipeline.stages
         return GpuStages(
-            lots,
+            blocks,
             chunks,
-            recipe.finish,
+            stages.finish,
             self.ops.ops,
             ahead=ahead,
             stream=chunks.stream,
             device=self.device,
-            host=replace(recipe, finish=for_host(recipe.finish)),
+            host=replace(stages, finish=for_host(stages.finish)),
         )
 
 
@@ -288,17 +296,17 @@ def _auto(build: _Build) -> Pipeline[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoPipeline(made, build.spare, _ways(build))
+        return AutoPipeline(made, build.spare, _backends(build))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
 
-def _ways(build: _Build) -> Backends:
+def _backends(build: _Build) -> Backends:
     """Arrow's way leaves room for the copy of a batch, which is made before the GPU takes over."""
     return Backends(
         lambda on_gpu: build(on_gpu, copies=int(not on_gpu)),
         build.why_not,
-        lambda plan: _ways(build.for_plan(plan)),
+        lambda plan: _backends(build.for_plan(plan)),
     )
 
 

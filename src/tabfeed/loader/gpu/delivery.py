@@ -4,7 +4,7 @@ Batches are queued on a stream beside the model's. When the training thread take
 them, its own stream is made to wait for the event behind them and told to the allocator as a user
 of their memory; the program waits for nothing.
 
-The training thread itself queues them, a chunk ahead, once their lots are there. Other threads
+The training thread itself queues them, a chunk ahead, once their blocks are there. Other threads
 would do so in passing: but each of a dozen calls that it takes hands the interpreter over, and for
 every one the training thread would wait. Where columns are put together in the computer's memory
 (lists, what rides along), or values are looked at, that takes longer, and other threads do it.
@@ -54,11 +54,11 @@ class Parts(NamedTuple):
     plan
         Which rows.
     found
-        The lots they are of, on the GPU or on their way there.
+        The blocks they are of, on the GPU or on their way there.
     places
         Where they will lie.
     done
-        To be called when the lots are no longer needed.
+        To be called when the blocks are no longer needed.
     """
 
     plan: ChunkPlan
@@ -127,10 +127,10 @@ class StreamStages(Stages[B]):
     host: Any = None
     latest: deque[Any] = field(default_factory=partial(deque, maxlen=1))
 
-    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank, queued."""
         with on_device(self.device), torch.cuda.stream(self.stream):
-            return self.queued(super().make(epoch, place, lots, number))
+            return self.queued(super().make(epoch, place, blocks, number))
 
     def queued(self, batches: list[B]) -> Ready:
         """Batches that were just queued on the stream, with what `arrive` needs to know."""
@@ -176,7 +176,7 @@ class GpuStages(StreamStages[B]):
     here
         Whether the training thread queues what is to be done on the GPU.
     turn
-        Which pass has the memory of lots.
+        Which pass has the memory of blocks.
     """
 
     timed: bool = False
@@ -188,15 +188,15 @@ class GpuStages(StreamStages[B]):
         """Chunks that are queued before they are needed, beside the next one."""
         return int(self.here)
 
-    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, or all that is needed for that."""
         if not self.here:
-            return super().make(epoch, place, lots, number)
+            return super().make(epoch, place, blocks, number)
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
-        found = lots.get(strip.lot for strip in plan.strips)
+        found = blocks.get(copy_run.block for copy_run in plan.copy_runs)
         places = self._maker.bring(plan, found)
-        return Parts(plan, found, places, partial(lots.done, number))
+        return Parts(plan, found, places, partial(blocks.done, number))
 
     @property
     def _maker(self) -> Any:
@@ -247,8 +247,8 @@ def timed_event(stream: Any) -> Any:
     return stream.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
-def _same(recipe: Stages[B]) -> Stages[B]:
-    return recipe
+def _same(stages: Stages[B]) -> Stages[B]:
+    return stages
 
 
 def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:

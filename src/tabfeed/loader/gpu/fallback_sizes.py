@@ -18,7 +18,7 @@ ASIDE = 8  # of a loader's memory so much is for batches that are copied beside 
 _HELD = 2  # chunks beside those ahead: that of which the model has a batch, and the one before
 
 
-def within(feed: Pipeline[B], memory: int, row_bytes: int) -> Pipeline[B]:
+def within(pipeline: Pipeline[B], memory: int, row_bytes: int) -> Pipeline[B]:
     """The same batches, of which no more are on a GPU than fit.
 
     Parameters
@@ -30,16 +30,16 @@ def within(feed: Pipeline[B], memory: int, row_bytes: int) -> Pipeline[B]:
     row_bytes
         About what a row takes there.
     """
-    plan, options = feed.plan, feed.options
+    plan, options = pipeline.plan, pipeline.options
     batch = max(1, plan.batch // plan.ranks * row_bytes)
     steps = max(1, min(plan.chunk, memory // (2 * (_HELD + 1)) // batch))
     depth = max(1, min(options.ahead, memory // (steps * batch) - _HELD))
-    return Pipeline(feed.recipe, replace(plan, chunk=steps), replace(options, depth=depth))
+    return Pipeline(pipeline.stages, replace(plan, chunk=steps), replace(options, depth=depth))
 
 
-def check_room(feed: Pipeline[Any], memory: int, row_bytes: int) -> None:
+def check_room(pipeline: Pipeline[Any], memory: int, row_bytes: int) -> None:
     """Refuse a GPU on which not even some batches have room."""
-    plan = feed.plan
+    plan = pipeline.plan
     rows = plan.batch // plan.ranks
     needed = (_HELD + 1) * rows * row_bytes
     if needed > memory:

@@ -1,6 +1,6 @@
-"""Chunks on a GPU: rows gathered from lots there, in one call for each dtype, and cast.
+"""Chunks on a GPU: rows gathered from blocks there, in one call for each dtype, and cast.
 
-All chunks are made on one stream beside the model's; lots that are still in the computer's memory
+All chunks are made on one stream beside the model's; blocks that are still in the computer's memory
 are copied on another, for which that one waits. The training thread makes its own stream wait for
 the event after a chunk, when it takes the chunk's first batch; the program waits for nothing.
 """
@@ -41,47 +41,47 @@ class GpuChunkMaker:
         What a batch is made of.
     host
         Makes the columns without a matrix.
-    slabs
-        Where lots lie.
+    device buffers
+        Where blocks lie.
     stream
         The stream to gather on.
     copies
-        The stream to copy lots on.
+        The stream to copy blocks on.
     unpack
-        Sees to lots that are packed, if any are.
+        Sees to blocks that are packed, if any are.
     pieces
-        Which groups of the slabs are but pieces of those that a batch has, by name.
+        Which groups of the device buffers are but pieces of those that a batch has, by name.
     """
 
     layout: Layout
     host: ChunkMaker
-    slabs: DeviceBuffers
+    device_buffers: DeviceBuffers
     stream: Any
     copies: Any
     unpack: Callable[[Sequence[GpuBlock]], None] | None = None
     pieces: Mapping[str, Piece] = field(default_factory=dict)
     _turn: Any = field(default_factory=threading.Lock)
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> list[Chunk]:
         """The rows of `plan`, once the work queued on the stream is done."""
         with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
-            chunk = self._rest(plan, lots)
-            self.gather(chunk, lots, self.bring(plan, lots))
-            mark_used(lots, self.stream.record_event())
+            chunk = self._rest(plan, blocks)
+            self.gather(chunk, blocks, self.bring(plan, blocks))
+            mark_used(blocks, self.stream.record_event())
             return [chunk]
 
-    def bring(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> Tensor:
+    def bring(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> Tensor:
         """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
         with self._turn:
-            bring(list(lots.values()), self.slabs, self.copies, self.unpack)
-        found = [(lots[strip.lot], strip) for strip in plan.strips]
-        return self.slabs.places(
-            [(_slab(lot), lot.order, strip) for lot, strip in found], plan.rows
+            bring(list(blocks.values()), self.device_buffers, self.copies, self.unpack)
+        found = [(blocks[copy_run.block], copy_run) for copy_run in plan.copy_runs]
+        return self.device_buffers.places(
+            [(_device_buffer(block), block.order, copy_run) for block, copy_run in found], plan.rows
         )
 
-    def gather(self, chunk: Chunk, lots: Mapping[int, GpuBlock], places: Tensor) -> None:
+    def gather(self, chunk: Chunk, blocks: Mapping[int, GpuBlock], places: Tensor) -> None:
         """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
-        self._wait_for([_slab(lot) for lot in lots.values()])
+        self._wait_for([_device_buffer(block) for block in blocks.values()])
         found: list[Any] = gather_all(*self._runs, places)
         for group, part in zip(self._groups, found, strict=True):
             if not self.layout.matrices:
@@ -101,56 +101,66 @@ class GpuChunkMaker:
     @cached_property
     def _rows(self) -> dict[Piece, Tensor]:
         """The rows of each piece, on the GPU."""
-        device = self.slabs.device
+        device = self.device_buffers.device
         return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}
 
-    def _wait_for(self, slabs: list[DeviceBuffer]) -> None:
+    def _wait_for(self, device_buffers: list[DeviceBuffer]) -> None:
         """Let the stream wait until slabs are filled: once for each, since there is one stream."""
-        new = [slab for slab in slabs if not slab.awaited]
-        for event in {slab.ready for slab in new}:
+        new = [device_buffer for device_buffer in device_buffers if not device_buffer.awaited]
+        for event in {device_buffer.ready for device_buffer in new}:
             self.stream.wait_event(event)
-        for slab in new:
-            slab.awaited = True
+        for device_buffer in new:
+            device_buffer.awaited = True
 
     @cached_property
     def _groups(self) -> list[Group]:
         """All groups, in the order of planes."""
-        return [group for plane in self.slabs.planes for group, _ in plane.groups]
+        return [
+            group
+            for width_group in self.device_buffers.width_groups
+            for group, _ in width_group.groups
+        ]
 
     @cached_property
     def _runs(self) -> tuple[list[Tensor], list[int], list[Tensor], list[list[int]]]:
         """What to gather at once: groups that lie side by side and become the same dtype.
 
-        For each such run where its columns lie, in which plane, something of the dtype it becomes,
-        and the columns of each group.
+        For each such run where its columns lie, in which width group, something of the dtype it
+        becomes, and the columns of each group.
         """
-        wholes, planes, casts, counts = [], [], [], []
-        for number, plane in enumerate(self.slabs.planes):
-            kinds = groupby(plane.spans(), key=lambda span: (span[1], span[0].dtype))
+        wholes, width_groups, casts, counts = [], [], [], []
+        for number, width_group in enumerate(self.device_buffers.width_groups):
+            kinds = groupby(width_group.spans(), key=lambda span: (span[1], span[0].dtype))
             for (dtype, becomes), run in kinds:
                 spans = list(run)
                 sizes = [len(group.columns) for group, _, _ in spans]
                 first = spans[0][2]
-                wholes.append(self.slabs.columns(plane, dtype, range(first, first + sum(sizes))))
-                planes.append(number)
+                wholes.append(
+                    self.device_buffers.columns(
+                        width_group, dtype, range(first, first + sum(sizes))
+                    )
+                )
+                width_groups.append(number)
                 casts.append(torch.empty(0, dtype=torch_dtype(becomes)))
                 counts.append(sizes)
-        return wholes, planes, casts, counts
+        return wholes, width_groups, casts, counts
 
-    def _rest(self, plan: ChunkPlan, lots: Mapping[int, GpuBlock]) -> Chunk:
+    def _rest(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> Chunk:
         layout = self.layout.rest
         if not layout.columns:
             return Chunk(plan.bounds, first_step=plan.first_step)
-        held: dict[int, Block] = {n: lot.host for n, lot in lots.items() if lot.host is not None}
+        held: dict[int, Block] = {
+            n: block.host for n, block in blocks.items() if block.host is not None
+        }
         return ChunkMaker(layout, self.host.pool).make_whole(plan, held)
 
 
-def mark_used(lots: Mapping[int, GpuBlock], event: Any) -> None:
+def mark_used(blocks: Mapping[int, GpuBlock], event: Any) -> None:
     """Have whoever writes where these lots lie wait for an event."""
-    for lot in lots.values():
-        _slab(lot).used = event
+    for block in blocks.values():
+        _device_buffer(block).used = event
 
 
-def _slab(lot: GpuBlock) -> DeviceBuffer:
-    assert lot.slab is not None, "it was brought"
-    return lot.slab
+def _device_buffer(block: GpuBlock) -> DeviceBuffer:
+    assert block.device_buffer is not None, "it was brought"
+    return block.device_buffer

@@ -21,7 +21,7 @@ B = TypeVar("B")
 
 
 def fallback_pipeline(
-    feed: Pipeline[B], device: torch.device, memory: int, row_bytes: int
+    pipeline: Pipeline[B], device: torch.device, memory: int, row_bytes: int
 ) -> Pipeline[B]:
     """The same batches, copied on a stream of their own.
 
@@ -34,9 +34,9 @@ def fallback_pipeline(
     memory, row_bytes
         As for `within`.
     """
-    recipe, small = feed.recipe, within(feed, memory, row_bytes)
-    parts: dict[str, Any] = {field.name: getattr(recipe, field.name) for field in fields(Stages)}
-    host = replace(recipe, finish=for_host(recipe.finish))
+    stages, small = pipeline.stages, within(pipeline, memory, row_bytes)
+    parts: dict[str, Any] = {field.name: getattr(stages, field.name) for field in fields(Stages)}
+    host = replace(stages, finish=for_host(stages.finish))
     stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
     return Pipeline(made, small.plan, small.options)

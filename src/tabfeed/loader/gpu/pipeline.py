@@ -1,4 +1,4 @@
-"""A feed whose batches are made on a GPU, and which can go over to another way of making them.
+"""A pipeline whose batches are made on a GPU, and which can go over to another way of making them.
 
 The order of rows does not depend on who reads, nor on how many batches a chunk has. So an iterator
 goes over by beginning again at the step where it stands. The memory of one way is given up before
@@ -46,7 +46,7 @@ _RELEASED = "as asked for, batches are made in the computer's memory, and copied
 
 
 class GpuPipeline(Pipeline[B]):
-    """A feed that gives its memory on the GPU up if there is none left.
+    """A pipeline that gives its memory on the GPU up if there is none left.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class GpuPipeline(Pipeline[B]):
     spare
         Makes them in the computer's memory, and copies them.
     remake
-        Gives such a feed for another plan of the same rows, for which other memory is needed.
+        Gives such a pipeline for another plan of the same rows, for which other memory is needed.
     """
 
     _own: tuple[str, ...] = ("_spare", "remake")  # what is of no use in another process
@@ -63,13 +63,13 @@ class GpuPipeline(Pipeline[B]):
     def __init__(
         self, made: Pipeline[B], spare: Pipeline[Any], remake: Callable[[Plan], Pipeline[Any]]
     ) -> None:
-        super().__init__(made.recipe, made.plan, made.options)
+        super().__init__(made.stages, made.plan, made.options)
         self._spare, self.remake = spare, remake
         self._sized_for = sizes_of(made.plan)
 
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuPipeline[Any]:
         """A feed of the same chunks, cut into batches by another function."""
-        made: Pipeline[Any] = Pipeline(self.recipe.finishing(finish), self.plan, self.options)
+        made: Pipeline[Any] = Pipeline(self.stages.finishing(finish), self.plan, self.options)
         return self._kin_of(made)._standing_as(self)
 
     def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
@@ -79,10 +79,10 @@ class GpuPipeline(Pipeline[B]):
         return new
 
     def _iterator(
-        self, recipe: Stages[Any], begin: Position, options: LoaderOptions
+        self, stages: Stages[Any], begin: Position, options: LoaderOptions
     ) -> EpochIterator[Any]:
-        if recipe is not self.recipe:
-            return super()._iterator(recipe, begin, options)
+        if stages is not self.stages:
+            return super()._iterator(stages, begin, options)
         return self._begin_at(begin)
 
     def _begin_at(self, begin: Position) -> GpuIterator[B]:
@@ -95,9 +95,9 @@ class GpuPipeline(Pipeline[B]):
         """
         super().load_state_dict(state)
         plan = self._next.plan
-        if isinstance(self.recipe, GpuStages) and not self.has_room(plan):
+        if isinstance(self.stages, GpuStages) and not self.has_room(plan):
             self.release_iterators()
-            finish = self.recipe.finish
+            finish = self.stages.finish
             self.let_go()
             self._sized_for, made = sizes_of(plan), self._made_for(plan)
             if isinstance(made, GpuPipeline):
@@ -126,17 +126,17 @@ class GpuPipeline(Pipeline[B]):
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
         begin = self._next._replace(step=step)
-        free = isinstance(self.recipe, GpuStages) and not self.recipe.turn.taken
+        free = isinstance(self.stages, GpuStages) and not self.stages.turn.taken
         iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
         self._iterators.add(iterator)
         return iterator
 
     def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:
         """Batches from a place on, made in the computer's memory: a pass may have the GPU's."""
-        spare = self.spare(self.recipe.finish)
+        spare = self.spare(self.stages.finish)
         options = replace(spare.options, **few)
         begin = with_chunk(begin, spare.plan.chunk)
-        return EpochIterator(spare.recipe, begin, options.place, options, _ignore)
+        return EpochIterator(spare.stages, begin, options.place, options, _ignore)
 
     def spare(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """Makes the same batches in the computer's memory, and copies them."""
@@ -154,7 +154,7 @@ class GpuPipeline(Pipeline[B]):
     def release_memory(self) -> None:
         """The same because the program wants it; a pass that runs goes on with its next chunk."""
         self.release_iterators()
-        if isinstance(self.recipe, GpuStages):
+        if isinstance(self.stages, GpuStages):
             self._leave_gpu(_RELEASED)
 
     def release_iterators(self) -> None:
@@ -164,7 +164,7 @@ class GpuPipeline(Pipeline[B]):
                 iterator.release()
 
     def _leave_gpu(self, why: str) -> None:
-        finish = self.recipe.finish
+        finish = self.stages.finish
         self.let_go()
         self.take_over(self.spare(finish))
         self.tell(f"Arrow: {why}")
@@ -175,16 +175,16 @@ class GpuPipeline(Pipeline[B]):
 
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
-        if isinstance(self.recipe, GpuStages):
-            self.recipe.let_go()
-            self.recipe = self.spare(self.recipe.finish).recipe
+        if isinstance(self.stages, GpuStages):
+            self.stages.let_go()
+            self.stages = self.spare(self.stages.finish).stages
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
 
     def take_over(self, made: Pipeline[Any]) -> None:
         """Make batches as another feed of the same rows does."""
-        self.recipe, self.options = made.recipe, made.options
+        self.stages, self.options = made.stages, made.options
         self.plan = replace(self.plan, chunk=made.plan.chunk)
         chunk = self.plan.chunk
         self._next, self._now = with_chunk(self._next, chunk), with_chunk(self._now, chunk)
@@ -194,7 +194,7 @@ class GpuPipeline(Pipeline[B]):
 
 
 class GpuIterator(EpochIterator[B]):
-    """Batches of one epoch, in whichever way the feed makes them.
+    """Batches of one epoch, in whichever way the pipeline makes them.
 
     Parameters
     ----------
@@ -208,20 +208,20 @@ class GpuIterator(EpochIterator[B]):
 
     def __init__(
         self,
-        feed: GpuPipeline[B],
+        pipeline: GpuPipeline[B],
         position: Position,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
-        self._feed, self._closed = feed, False
+        self._pipeline, self._closed = pipeline, False
         self._sent_aside = False  # to be told by the next `_take`, which goes on elsewhere
         self._taking = False  # whether a thread is just about to take a chunk
         self._lock = threading.RLock()  # of these, and of `_recipe` and `_prefetch`
-        recipe, options = feed.recipe, feed.options
-        self._recipe, self._finish = recipe, recipe.finish
-        if isinstance(recipe, GpuStages):
-            recipe.turn.take(self)  # not with the lock: two passes would wait for each other
+        stages, options = pipeline.stages, pipeline.options
+        self._stages, self._finish = stages, stages.finish
+        if isinstance(stages, GpuStages):
+            stages.turn.take(self)  # not with the lock: two passes would wait for each other
         with self._lock:
-            super().__init__(recipe, position, options.place, options, on_batch)
+            super().__init__(stages, position, options.place, options, on_batch)
             if self._sent_aside:  # by another thread, meanwhile
                 self._leave_gpu()
 
@@ -237,7 +237,7 @@ class GpuIterator(EpochIterator[B]):
             finally:
                 self._end_taking()
             if not self._sent_aside:
-                self._go_over(self._feed.give_up)
+                self._go_over(self._pipeline.give_up)
         return super()._take()
 
     def _begin_taking(self) -> bool:
@@ -260,7 +260,7 @@ class GpuIterator(EpochIterator[B]):
     @property
     def there(self) -> bool:
         """Whether what it needs lies on the GPU."""
-        return isinstance(self._recipe, GpuStages)
+        return isinstance(self._stages, GpuStages)
 
     def evict(self, turn: DeviceLease) -> None:
         """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
@@ -269,8 +269,8 @@ class GpuIterator(EpochIterator[B]):
         asked for the next chunk.
         """
         with self._lock:
-            recipe = self._recipe
-            if self._closed or not isinstance(recipe, GpuStages) or recipe.turn is not turn:
+            stages = self._stages
+            if self._closed or not isinstance(stages, GpuStages) or stages.turn is not turn:
                 return
             self._sent_aside = True
             if hasattr(self, "_prefetch"):  # else it will see that by itself
@@ -278,23 +278,23 @@ class GpuIterator(EpochIterator[B]):
 
     def release(self) -> None:
         """Give back what lies on the GPU for the chunks to come, for good."""
-        recipe = self._recipe
-        if isinstance(recipe, GpuStages):
-            self.evict(recipe.turn)
-            recipe.turn.give_back(self)
+        stages = self._stages
+        if isinstance(stages, GpuStages):
+            self.evict(stages.turn)
+            stages.turn.give_back(self)
 
     def _leave_gpu(self) -> None:
         """Keep nothing of what was made ready; the lock is held."""
         self._prefetch.close()
-        if self._taking or not isinstance(self._recipe, GpuStages):
-            return  # whoever takes will do so, and needs the recipe until then
-        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the recipe
+        if self._taking or not isinstance(self._stages, GpuStages):
+            return  # whoever takes will do so, and needs the stages until then
+        self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the stages
         self._queued.clear()
-        self._recipe = self._recipe.host
+        self._stages = self._stages.host
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
-        if self.there and not self._feed.has_room(restore(state, self._begin.plan).plan):
+        if self.there and not self._pipeline.has_room(restore(state, self._begin.plan).plan):
             self.release()
         with self._lock:
             if self._sent_aside:
@@ -303,25 +303,25 @@ class GpuIterator(EpochIterator[B]):
 
     def _go_on_aside(self) -> None:
         """Begin again where this stands, in the computer's memory; the lock is held."""
-        spare = self._feed.spare(self._finish)
-        self._begin_again(spare.recipe, spare.options, spare.plan.chunk)
+        spare = self._pipeline.spare(self._finish)
+        self._begin_again(spare.stages, spare.options, spare.plan.chunk)
 
     def _go_over(self, change: Callable[[], None]) -> None:
         """Begin again where this stands, after the feed has changed its way."""
-        feed, recipe = self._feed, self._recipe
+        pipeline, stages = self._pipeline, self._stages
         with self._lock:
             taking, self._taking = self._taking, False
             self._sent_aside = True  # if the change fails, it goes on there
             self._leave_gpu()
             self._taking = taking
-        if isinstance(recipe, GpuStages):
-            recipe.turn.give_back(self)
-        if feed.recipe is recipe:  # else it has changed before, for another iterator
-            del recipe
+        if isinstance(stages, GpuStages):
+            stages.turn.give_back(self)
+        if pipeline.stages is stages:  # else it has changed before, for another iterator
+            del stages
             change()
-        made, options, chunk = feed.recipe, feed.options, feed.plan.chunk
+        made, options, chunk = pipeline.stages, pipeline.options, pipeline.plan.chunk
         with self._lock:
-            self._recipe, self._sent_aside = made, False
+            self._stages, self._sent_aside = made, False
         if isinstance(made, GpuStages):
             made.turn.take(self)
         with self._lock:
@@ -330,9 +330,9 @@ class GpuIterator(EpochIterator[B]):
             else:
                 self._begin_again(made, options, chunk)
 
-    def _begin_again(self, recipe: Any, options: LoaderOptions, chunk: int) -> None:
+    def _begin_again(self, stages: Any, options: LoaderOptions, chunk: int) -> None:
         """Begin where this stands, in another way; the lock is held."""
-        self._recipe, self._options, self._sent_aside = recipe, options, False
+        self._stages, self._options, self._sent_aside = stages, options, False
         self._sit_down(with_chunk(self.position, chunk))
         self._start()
         if self._closed:  # by another thread, meanwhile
@@ -342,15 +342,15 @@ class GpuIterator(EpochIterator[B]):
         """End the threads; there is no next batch after this."""
         with self._lock:
             self._closed = True
-            if isinstance(self._recipe, GpuStages):
-                self._recipe.turn.give_back(self)
+            if isinstance(self._stages, GpuStages):
+                self._stages.turn.give_back(self)
             super().close()
             self._leave_gpu()
 
 
 def sizes_of(plan: Plan) -> tuple[int, ...]:
     """What of a plan the memory on a GPU is divided by."""
-    return plan.batch, plan.ranks, plan.streams, plan.lot
+    return plan.batch, plan.ranks, plan.streams, plan.block
 
 
 def with_chunk(position: Position, chunk: int) -> Position:
@@ -370,9 +370,9 @@ def no_memory(error: BaseException) -> bool:
 
 def _plain(state: dict[str, Any]) -> Pipeline[Any]:
     """In another process batches are made on the CPU."""
-    feed: Pipeline[Any] = Pipeline.__new__(Pipeline)
-    feed.__setstate__(state)
-    return feed
+    pipeline: Pipeline[Any] = Pipeline.__new__(Pipeline)
+    pipeline.__setstate__(state)
+    return pipeline
 
 
 def _nothing(number: int) -> Any:

@@ -1,7 +1,7 @@
-"""Lots for a GPU: decoded by Arrow into page-locked memory, copied there whole, in file order.
+"""Blocks for a GPU: decoded by Arrow into page-locked memory, copied there whole, in file order.
 
-A lot waits on its desk in the computer's memory until the first chunk needs it. So what is read
-ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
+A block waits on its staging buffer in the computer's memory until the first chunk needs it. So what
+is read ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
 
 The permutation is drawn with it and applied when chunks are made: a GPU gathers rows much faster
 than they can be read. Columns without a matrix (lists, what rides along) stay in the computer's
@@ -28,7 +28,7 @@ from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.blocks import Block, BlockReader
 from tabfeed.loader.read.decoder_processes import DecoderProcess, DecoderProcesses
 from tabfeed.loader.read.partition_reader import ReadsParts
-from tabfeed.loader.read.process_blocks import DecodeRequest, StagingSlice, decoders, decoding
+from tabfeed.loader.read.process_blocks import DecodeRequest, StagingSlice, decoders_of, decoding
 from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
@@ -62,102 +62,108 @@ class GpuBlock:
         How many.
     order
         Row ``i`` is row ``order[i]`` in file order; None if it is not shuffled.
-    slab
-        Where its rows lie on the GPU, in file order; None as long as they are on a desk.
-    desk
+    device buffer
+        Where its rows lie on the GPU, in file order; None as long as they are on a staging buffer.
+    staging buffer
         Where they lie before.
     host
         The columns without a matrix, permuted.
     packed
-        What lies on the desk, if not rows but bytes of files.
+        What lies on the staging buffer, if not rows but bytes of files.
     """
 
     rows: int
     order: Array | None = None
-    slab: DeviceBuffer | None = None
-    desk: StagingBuffer | None = None
+    device_buffer: DeviceBuffer | None = None
+    staging_buffer: StagingBuffer | None = None
     host: Block | None = None
-    packed: Any = None
+    encoded: Any = None
 
     def pairs(
-        self, slab: DeviceBuffer, planes: Iterable[WidthGroup]
+        self, device_buffer: DeviceBuffer, width_groups: Iterable[WidthGroup]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """What of a slab is to be filled from its desk, and with what."""
-        assert self.desk is not None
+        assert self.staging_buffer is not None
         at = 0
-        for plane in planes:
-            end = at + plane.columns * plane.width * self.rows
-            part = self.desk.memory[at:end].view(f"i{plane.width}")
-            whole = torch.from_numpy(part.reshape(plane.columns, self.rows))
-            yield slab.matrix(plane, self.rows), whole
+        for width_group in width_groups:
+            end = at + width_group.columns * width_group.width * self.rows
+            part = self.staging_buffer.memory[at:end].view(f"i{width_group.width}")
+            whole = torch.from_numpy(part.reshape(width_group.columns, self.rows))
+            yield device_buffer.matrix(width_group, self.rows), whole
             at = end
 
 
 def bring(
-    lots: Sequence[GpuBlock],
-    slabs: DeviceBuffers,
+    blocks: Sequence[GpuBlock],
+    device_buffers: DeviceBuffers,
     stream: Any,
     unpack: Callable[[Sequence[GpuBlock]], None] | None = None,
 ) -> None:
-    """Copy those lots that are still on their desks to the GPU, on `stream`, in one call.
+    """Copy blocks that still are in staging buffers to the GPU, on `stream`, in one call.
 
     Parameters
     ----------
-    lots
+    blocks
         Some of which may be there already.
-    slabs
+    device buffers
         Where to.
     stream
         What to queue the copies on.
     unpack
         Sees to those that are packed.
     """
-    packed = [lot for lot in lots if lot.slab is None and lot.packed is not None]
-    with on_device(slabs.device):
-        if packed and unpack is not None:
-            unpack(packed)
-        if waiting := [lot for lot in lots if lot.slab is None]:
-            _copy(waiting, slabs, stream)
+    encoded = [
+        block for block in blocks if block.device_buffer is None and block.encoded is not None
+    ]
+    with on_device(device_buffers.device):
+        if encoded and unpack is not None:
+            unpack(encoded)
+        if waiting := [block for block in blocks if block.device_buffer is None]:
+            _copy(waiting, device_buffers, stream)
 
 
-def _copy(waiting: Sequence[GpuBlock], slabs: DeviceBuffers, stream: Any) -> None:
+def _copy(waiting: Sequence[GpuBlock], device_buffers: DeviceBuffers, stream: Any) -> None:
     """Copy lots from their desks."""
     with torch.cuda.stream(stream):
-        taken = slabs.take(stream, len(waiting))
+        taken = device_buffers.take(stream, len(waiting))
         pairs = zip(waiting, taken, strict=True)
-        copies = [pair for lot, slab in pairs for pair in lot.pairs(slab, slabs.planes)]
+        copies = [
+            pair
+            for block, device_buffer in pairs
+            for pair in block.pairs(device_buffer, device_buffers.width_groups)
+        ]
         to, source = zip(*copies, strict=True)
         torch._foreach_copy_(to, source, non_blocking=True)  # type: ignore[no-untyped-call,unused-ignore]
         event = stream.record_event()
-    for lot, slab in zip(waiting, taken, strict=True):
-        assert lot.desk is not None
-        slab.ready = lot.desk.used = event
-        lot.slab, lot.desk = slab, None
+    for block, device_buffer in zip(waiting, taken, strict=True):
+        assert block.staging_buffer is not None
+        device_buffer.ready = block.staging_buffer.used = event
+        block.device_buffer, block.staging_buffer = device_buffer, None
 
 
 @dataclass
 class GpuBlockReader:
-    """Reads lots onto desks; threads may share it.
+    """Reads blocks onto staging buffers; threads may share it.
 
     Parameters
     ----------
     host
-        Reads lots of the same layout in the computer's memory.
-    planes
-        How columns lie on a desk.
-    desks
+        Reads blocks of the same layout in the computer's memory.
+    width groups
+        How columns lie on a staging buffer.
+    staging buffers
         Where they are laid.
     processes
         How many processes of their own decode; 0 if the threads themselves do.
     hands
-        How many of them see to one lot.
+        How many of them see to one block.
     device
         The GPU.
     """
 
     host: BlockReader
-    planes: tuple[WidthGroup, ...]
-    desks: StagingBuffers
+    width_groups: tuple[WidthGroup, ...]
+    staging_buffers: StagingBuffers
     processes: int = 0
     hands: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
@@ -177,7 +183,9 @@ class GpuBlockReader:
 
     @cached_property
     def _decoders(self) -> DecoderProcesses | None:
-        return decoders(self.host, self.desks, self.processes) if self.processes else None
+        return (
+            decoders_of(self.host, self.staging_buffers, self.processes) if self.processes else None
+        )
 
     @cached_property
     def _scalars(self) -> BlockReader:
@@ -190,26 +198,28 @@ class GpuBlockReader:
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
         """Some lots of an epoch."""
-        with on_device(self.device):  # desks are made ready, and looked at, in its name
+        with on_device(self.device):  # staging buffers are made ready, and looked at, in its name
             return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> GpuBlock:
-        partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
-        desk, spots = self.desks.take(), self._spots(rows)
-        with self._borrowed() as helpers:
-            if helpers:
+        partitions, rows = epoch.partitions(number), epoch.block_rows(number)
+        staging_buffer, spots = self.staging_buffers.take(), self._spots(rows)
+        with self._borrowed() as decoders:
+            if decoders:
                 quick = self._verified.issuperset(partitions)
-                with decoding(helpers, desk, DecodeRequest(partitions, rows, spots, quick)):
+                with decoding(
+                    decoders, staging_buffer, DecodeRequest(partitions, rows, spots, quick)
+                ):
                     order = self.draw(epoch, number)  # while they are at work
             else:
-                matrices = {s.group: s.on(desk.memory, rows) for s in spots}
+                matrices = {s.group: s.on(staging_buffer.memory, rows) for s in spots}
                 self._scalars.fill(partitions, rows, None, matrices)
                 order = self.draw(epoch, number)
-        lot = GpuBlock(rows, order, desk=desk)
+        block = GpuBlock(rows, order, staging_buffer=staging_buffer)
         self._verified.update(partitions)
         if self._rest is not None:
-            lot.host = self._rest.fill(partitions, rows, epoch.permutation(number))
-        return lot
+            block.host = self._rest.fill(partitions, rows, epoch.permutation(number))
+        return block
 
     def close(self) -> None:
         """End processes that nobody uses; the next lot starts them again."""
@@ -221,13 +231,13 @@ class GpuBlockReader:
         if not epoch.plan.shuffle:
             return None
         with span("plan"):
-            order = self.host.pool.empty((epoch.lot_rows(number),), np.int32)
+            order = self.host.pool.empty((epoch.block_rows(number),), np.int32)
             epoch.permutations.into(number, order)
         return order
 
     @contextmanager
     def _borrowed(self) -> Iterator[list[DecoderProcess]]:
-        """Processes to decode a lot; none if this thread shall do it.
+        """Processes to decode a block; none if this thread shall do it.
 
         Threads do it until the processes come up: a few, since more would only queue.
         """
@@ -235,9 +245,9 @@ class GpuBlockReader:
             yield []
             return
         while True:
-            with self._decoders.borrow(self.hands) as helpers:
-                if helpers:
-                    yield helpers
+            with self._decoders.borrow(self.hands) as decoders:
+                if decoders:
+                    yield decoders
                     return
             if not self._decoders.up and self._here.acquire(timeout=_TICK):
                 try:
@@ -249,8 +259,8 @@ class GpuBlockReader:
     def _spots(self, rows: int) -> list[StagingSlice]:
         """Where on a desk the groups lie: those of one plane after the other, without gaps."""
         spots, at = [], 0
-        for plane in self.planes:
-            for group, dtype in plane.groups:
+        for width_group in self.width_groups:
+            for group, dtype in width_group.groups:
                 spots.append(StagingSlice(group.name, at, len(group.columns), dtype))
                 at += len(group.columns) * dtype.itemsize * rows
         return spots

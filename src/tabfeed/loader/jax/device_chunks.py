@@ -25,7 +25,7 @@ _UNKNOWN = 2**40  # bytes of a device that does not say how many it has
 
 
 def on_device(
-    feed: Pipeline[Any],
+    pipeline: Pipeline[Any],
     carry: Carrier,
     groups: Sequence[Group],
     options: GpuOptions,
@@ -49,8 +49,8 @@ def on_device(
     sharding
         How they lie over several devices instead.
     """
-    copies = _Copies.of(feed, _Place.of(carry, sharding), options, apart)
-    made = apart or _made_there(feed, carry, groups, options, copies)
+    copies = _Copies.of(pipeline, _Place.of(carry, sharding), options, apart)
+    made = apart or _made_there(pipeline, carry, groups, options, copies)
     if isinstance(made, Pipeline):
         return made
     plain = copies()
@@ -123,21 +123,21 @@ class _Copies:
 
     @classmethod
     def of(
-        cls, feed: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
+        cls, pipeline: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
     ) -> _Copies:
         """Those of a feed; refused if not even a few have room."""
-        recipe: Any = feed.recipe
-        layout = recipe.reader.layout
-        row_bytes = layout.row_bytes + op_bytes(recipe.ops, layout)
+        stages: Any = pipeline.stages
+        layout = stages.reader.layout
+        row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
         if apart is None:
             row_bytes *= 2  # there are buffers, and the columns that are cut from them
         row_bytes = max(1, int(row_bytes * place.share))
         own, given = (
             options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
-            for buffer_size in (None, feed.options.buffer_size)
+            for buffer_size in (None, pipeline.options.buffer_size)
         )
-        check_room(feed, max(own, given), row_bytes)
-        return cls(feed if apart is not None else in_whole_chunks(feed), given, row_bytes)
+        check_room(pipeline, max(own, given), row_bytes)
+        return cls(pipeline if apart is not None else in_whole_chunks(pipeline), given, row_bytes)
 
     def __call__(self, share: int = 1) -> Pipeline[Any]:
         """A feed of them that keeps within the memory, or a third of it, or an eighth."""
@@ -145,7 +145,7 @@ class _Copies:
 
 
 def _made_there(
-    feed: Pipeline[Any],
+    pipeline: Pipeline[Any],
     carry: Carrier,
     groups: Sequence[Group],
     options: GpuOptions,
@@ -157,4 +157,4 @@ def _made_there(
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     number = int(carry.there.local_hardware_id or 0)
-    return made_by_torch(feed, number, options, copies, _Asked(tuple(groups), carry))
+    return made_by_torch(pipeline, number, options, copies, _Asked(tuple(groups), carry))

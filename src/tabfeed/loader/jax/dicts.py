@@ -225,13 +225,15 @@ class Loader(BaseLoader):
         if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
-        self.feed = build_pipeline(dataset, layout, options, finish, chosen.steps)
+        self.pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
-            self.feed = on_device(self.feed, finish.carry, finish.groups, on_gpu, apart, sharding)
-        warn_if_sorted(dataset, self.targets, self.feed.plan)
+            self.pipeline = on_device(
+                self.pipeline, finish.carry, finish.groups, on_gpu, apart, sharding
+            )
+        warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 
     def __iter__(self) -> EpochIterator[Any]:
-        return iter(self.feed)
+        return iter(self.pipeline)
 
     def epochs(self, count: int = 1) -> Iterator[Any]:
         """Batches of several epochs, one after the other."""

@@ -149,7 +149,7 @@ class _JaxStages(GpuStages[Any]):
 
 
 def made_by_torch(
-    feed: Pipeline[Any],
+    pipeline: Pipeline[Any],
     number: int,
     options: GpuOptions,
     copied: Callable[[int], Pipeline[Any]],
@@ -166,22 +166,22 @@ def made_by_torch(
     options
         Reader and memory.
     copied
-        Gives a feed of batches that are copied, within the memory divided by a number: for passes
-        aside, and if there is no memory left on the GPU, or not enough to begin with.
+        Gives a pipeline of batches that are copied, within the memory divided by a number: for
+        passes aside, and if there is no memory left on the GPU, or not enough to begin with.
     asked
         What is to be asked of JAX.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         return "PyTorch, which makes batches on a GPU, does not see this one"
-    recipe: Any = feed.recipe
-    if recipe.reader.layout.rest.columns:
+    stages: Any = pipeline.stages
+    if stages.reader.layout.rest.columns:
         return "there are list or text columns"
-    if getattr(recipe.finish, "asks", False):
+    if getattr(stages.finish, "asks", False):
         return "ids are compared with the sizes of their feature columns"
     reader = "arrow" if options.reader == "auto" else options.reader
     gpu = torch.device("cuda", number)
     try:
-        made = on_gpu(feed, gpu, replace(options, reader=reader), held=_HELD)
+        made = on_gpu(pipeline, gpu, replace(options, reader=reader), held=_HELD)
     except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise
@@ -196,13 +196,13 @@ def _for_jax(
     made: Pipeline[Any], copied: Callable[[int], Pipeline[Any]], asked: OfJax
 ) -> Pipeline[Any]:
     """What torch makes as JAX takes it; copies, if torch can make but these."""
-    recipe: Any = made.recipe
-    if not isinstance(made, GpuPipeline) or not isinstance(recipe, GpuStages) or not recipe.here:
+    stages: Any = made.stages
+    if not isinstance(made, GpuPipeline) or not isinstance(stages, GpuStages) or not stages.here:
         plain = copied(1)
         plain.reader_choice = made.reader_choice
         return plain
     remake = made.remake
-    parts = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+    parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
     return GpuPipeline(
         Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
         copied(ASIDE),

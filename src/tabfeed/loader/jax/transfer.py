@@ -217,17 +217,17 @@ class WholeChunks:
 
     maker: ChunkMaker
 
-    def make(self, plan: ChunkPlan, lots: Mapping[int, Any]) -> list[Chunk]:
+    def make(self, plan: ChunkPlan, blocks: Mapping[int, Any]) -> list[Chunk]:
         """The rows of `plan`."""
-        return [self.maker.make_whole(plan, lots)]
+        return [self.maker.make_whole(plan, blocks)]
 
 
-def in_whole_chunks(feed: Pipeline[T]) -> Pipeline[T]:
+def in_whole_chunks(pipeline: Pipeline[T]) -> Pipeline[T]:
     """The same batches, from chunks in one piece, made in few steps of Python."""
-    maker: Any = feed.recipe.maker
-    reader = _in_large_steps(feed.recipe.reader)
-    recipe = replace(feed.recipe, reader=reader, maker=WholeChunks(maker))
-    return Pipeline(recipe, feed.plan, feed.options)
+    maker: Any = pipeline.stages.maker
+    reader = _in_large_steps(pipeline.stages.reader)
+    stages = replace(pipeline.stages, reader=reader, maker=WholeChunks(maker))
+    return Pipeline(stages, pipeline.plan, pipeline.options)
 
 
 def _in_large_steps(reader: ReadsBlocks) -> ReadsBlocks:

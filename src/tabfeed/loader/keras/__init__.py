@@ -2,7 +2,7 @@
 
 The loader is two things to Keras. It is a `keras.utils.PyDataset`, so that ``loader[i]`` is batch
 ``i`` of the epoch and everything that knows such datasets knows this one. And it is a data adapter,
-which Keras asks for whole passes in its backend's own way; that is the fast door, since batches
+which Keras asks for whole passes in its backend's own way; that is the fast loader, since batches
 then come in the order they were planned and prepared in, while a `PyDataset` is asked for single
 batches in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides, and
 that of ``fit`` changes nothing. What was given up: Keras does not tell an adapter of

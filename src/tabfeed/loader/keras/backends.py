@@ -48,13 +48,13 @@ class Tensors:
         Where buffers travel whole: from those of a chunk, ``(columns, rows)``, and the bounds of
         its batches, for each batch the columns of all of them, ``(rows, 1)``.
     place
-        Gives a feed whose chunks are made on the device, where that is possible.
+        Gives a pipeline whose chunks are made on the device, where that is possible.
     """
 
     put: Callable[[Sequence[Array]], Sequence[Any]]
     entry: Callable[[Field, Sequence[Any]], Any] = as_entry
     columns: Callable[[Sequence[Array], Sequence[int]], Sequence[Sequence[Any]]] | None = None
-    place: Callable[[Pipeline[Any]], Pipeline[Any]] = lambda feed: feed
+    place: Callable[[Pipeline[Any]], Pipeline[Any]] = lambda pipeline: pipeline
 
 
 def find_device(device: Any) -> str | None:
@@ -155,10 +155,10 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [carry(array) for array in arrays]
 
-    def place(feed: Pipeline[Any]) -> Pipeline[Any]:
+    def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         from tabfeed.loader.gpu.build import on_gpu
 
-        return on_gpu(feed, carry.device, options)
+        return on_gpu(pipeline, carry.device, options)
 
     if carry.device.type == "cpu":
         return Tensors(put)
@@ -173,10 +173,10 @@ def _jax(device: str | None, options: GpuOptions) -> Tensors:
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 
-    def place(feed: Pipeline[Any]) -> Pipeline[Any]:
+    def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         with device_scope(device):
-            groups = feed.recipe.finish.cutter.groups  # type: ignore[attr-defined]
-            return on_device(feed, carry, groups, options)
+            groups = pipeline.stages.finish.cutter.groups  # type: ignore[attr-defined]
+            return on_device(pipeline, carry, groups, options)
 
     if on_cpu(device):
         return Tensors(carry)

@@ -152,9 +152,9 @@ class KerasSequenceLoader(KerasPipeline):
         finish = Finish(
             self.fields, cutter, tensors, len(self.roles.labels), where, self.class_weight
         )
-        feed: Pipeline[Any] = build_pipeline(dataset, layout, options, finish, steps)
-        warn_if_sorted(dataset, self.roles.labels, feed.plan)
-        super().__init__(tensors.place(feed), replace(feed.recipe, finish=raw))
+        pipeline: Pipeline[Any] = build_pipeline(dataset, layout, options, finish, steps)
+        warn_if_sorted(dataset, self.roles.labels, pipeline.plan)
+        super().__init__(tensors.place(pipeline), replace(pipeline.stages, finish=raw))
 
 
 def _as_dataset(

@@ -3,31 +3,32 @@
 The parts of the order
 ----------------------
 An epoch lays all partitions end to end, in an order drawn from (seed, epoch). Neighbours on this
-*line* form a *lot*: one large partition, or as many small ones as make `lot` rows; the rows of a
-lot are permuted as a whole. The line is cut into `streams` runs of nearly equal length. A *global
-batch* takes the next few rows of every stream, always the same number from each; so it mixes rows
-from all over as many lots as there are streams. A *chunk* is a fixed number of consecutive global
-batches, made in one go. All of it follows from (partition sizes, global batch, streams, lot, seed,
-epoch).
+*line* form a *block*: one large partition, or as many small ones as make `block` rows; the rows of
+a block are permuted as a whole. The line is cut into `streams` runs of nearly equal length. A
+*global batch* takes the next few rows of every stream, always the same number from each; so it
+mixes rows from all over as many blocks as there are streams. A *chunk* is a fixed number of
+consecutive global batches, made in one go. All of it follows from (partition sizes, global batch,
+streams, block, seed, epoch).
 
 A *rank* takes its share of the places in every global batch: with W ranks the places
 ``[G r / W, G (r + 1) / W)``. Since places belong to streams, and streams to different
-partitions, a rank reads only the lots of its own streams: all ranks together read the
-data once, plus at most one lot per border between ranks. The union over ranks is the
+partitions, a rank reads only the blocks of its own streams: all ranks together read the
+data once, plus at most one block per border between ranks. The union over ranks is the
 same global batch for every W, so gradients averaged over W ranks equal those of one process,
 and a run may go on with another number of ranks and still see the same batches. Where W does
 not divide the streams, a border falls inside a stream and two ranks read that stream.
 
-Every second stream takes the lots of its part of the line backwards, the rows of each forwards.
-Neighbouring streams then reach the lot at their common border at the same time, and it is read
+Every second stream takes the blocks of its part of the line backwards, the rows of each forwards.
+Neighbouring streams then reach the block at their common border at the same time, and it is read
 once for both. The order does not depend on `chunk`: a run may go on with chunks of another size.
 
 Any step can be reached in constant time: it lies in chunk ``step // chunk``, whose rows follow
 from its number.
 
-Why lots are permuted rather than what a chunk takes of them: a column is gathered once, just
+Why blocks are permuted rather than what a chunk takes of them: a column is gathered once, just
 after it was decoded, while it is in the processor's cache, and a chunk is then made of plain
-copies. And a batch takes rows from anywhere in its lots, not from a window that moves through them.
+copies. And a batch takes rows from anywhere in its blocks, not from a window that moves through
+them.
 
 What was given up: a uniform permutation of the whole data, which would need random access
 to every row. `tabfeed.loader.plan.shuffle_quality` says how far from one an order is.
@@ -63,19 +64,19 @@ Index = npt.NDArray[np.int64]
 class Run(NamedTuple):
     """Rows ``[start, stop)`` of one lot, as permuted."""
 
-    lot: int
+    block: int
     start: int
     stop: int
 
 
 class CopyRun(NamedTuple):
-    """Rows of one lot that go to evenly spaced places of a chunk.
+    """Rows of one block that go to evenly spaced places of a chunk.
 
-    For each ``i`` below `steps`, `width` rows of the lot from ``start + i * pitch`` on go to the
+    For each ``i`` below `steps`, `width` rows of the block from ``start + i * pitch`` on go to the
     chunk's places from ``place + i * stride`` on.
     """
 
-    lot: int
+    block: int
     start: int
     pitch: int
     steps: int
@@ -92,14 +93,14 @@ class ChunkPlan:
     ----------
     first_step
         The step of its first batch.
-    strips
+    copy runs
         Which rows go where; each place is filled once.
     bounds
         Batch ``i`` is at the places ``[bounds[i], bounds[i + 1])``.
     """
 
     first_step: int
-    strips: tuple[CopyRun, ...]
+    copy_runs: tuple[CopyRun, ...]
     bounds: Index = field(repr=False)
 
     @property
@@ -124,10 +125,10 @@ class Plan:
     batch
         Rows in a global batch, over all ranks.
     streams
-        How many lots are read side by side, over all ranks.
+        How many blocks are read side by side, over all ranks.
     chunk
         Steps in a chunk.
-    lot
+    block
         Partitions smaller than so many rows are permuted together with their neighbours.
     shuffle
         Whether partitions and rows are permuted.
@@ -139,7 +140,7 @@ class Plan:
         What becomes of rows that do not fill a batch: "short", "drop", "pad" or "wrap".
     whole
         Whether the order is one permutation of all rows, drawn by whoever holds all of them:
-        global batch ``t`` is its places ``[t * batch, (t + 1) * batch)``, and lots and streams
+        global batch ``t`` is its places ``[t * batch, (t + 1) * batch)``, and blocks and streams
         only say how the data are read.
 
     Examples
@@ -147,11 +148,11 @@ class Plan:
     >>> plan = Plan(sizes=(5, 3), batch=4, chunk=2, shuffle=False)
     >>> plan.steps, [plan.step_rows(t) for t in range(plan.steps)]
     (2, [4, 4])
-    >>> for strip in plan.epoch(0).chunk(0).strips:
+    >>> for strip in plan.epoch(0).chunk(0).copy runs:
     ...     print(strip)
-    CopyRun(lot=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
-    CopyRun(lot=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
-    CopyRun(lot=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
+    CopyRun(block=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
+    CopyRun(block=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
+    CopyRun(block=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
     """
 
     sizes: tuple[int, ...]
@@ -162,11 +163,11 @@ class Plan:
     seed: int = 0
     ranks: int = 1
     last: str = "short"
-    lot: int = 1
+    block: int = 1
     whole: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch", "streams", "chunk", "ranks", "lot"):
+        for name in ("batch", "streams", "chunk", "ranks", "block"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.last not in LAST:
@@ -300,7 +301,7 @@ class Epoch:
         ends = np.cumsum(sizes)
         cuts, low = [0], 0
         while cuts[-1] < len(sizes):
-            at = int(np.searchsorted(ends, low + self.plan.lot, side="left")) + 1
+            at = int(np.searchsorted(ends, low + self.plan.block, side="left")) + 1
             cuts.append(min(at, len(sizes)))
             low = int(ends[cuts[-1] - 1])
         return np.asarray(cuts, dtype=np.int64)
@@ -312,20 +313,20 @@ class Epoch:
         return np.concatenate([[0], np.cumsum(sizes)])[self._firsts].astype(np.int64)
 
     @property
-    def lots(self) -> int:
+    def blocks(self) -> int:
         """How many lots there are."""
         return len(self._firsts) - 1
 
-    def partitions(self, lot: int) -> list[int]:
+    def partitions(self, block: int) -> list[int]:
         """The partitions of a lot, as they are laid end to end before they are permuted."""
-        numbers: list[int] = self.order[self._firsts[lot] : self._firsts[lot + 1]].tolist()
+        numbers: list[int] = self.order[self._firsts[block] : self._firsts[block + 1]].tolist()
         return numbers
 
-    def permutation(self, lot: int) -> Index | None:
+    def permutation(self, block: int) -> Index | None:
         """Row ``i`` of a lot is row ``permutation[i]`` of its partitions; None if not shuffled."""
         if not self.plan.shuffle:
             return None
-        order: Index = self.permutations.of(lot)
+        order: Index = self.permutations.of(block)
         return order
 
     @cached_property
@@ -333,9 +334,9 @@ class Epoch:
         """The permutations of lots, where rows are shuffled."""
         return Permutations(np.diff(self.starts), self._random)
 
-    def lot_rows(self, lot: int) -> int:
+    def block_rows(self, block: int) -> int:
         """Rows of a lot."""
-        return int(self.starts[lot + 1] - self.starts[lot])
+        return int(self.starts[block + 1] - self.starts[block])
 
     def _runs(self, low: int, high: int) -> Iterator[Run]:
         """The rows ``[low, high)`` of the line."""
@@ -384,15 +385,15 @@ class Epoch:
         last = min(first + plan.chunk, plan.steps)
         odd_from = max(first, min(last, plan.steps - len(plan.tail)))
         spans = [range(first, odd_from), *(range(t, t + 1) for t in range(odd_from, last))]
-        strips: list[CopyRun] = []
+        copy_runs: list[CopyRun] = []
         place = 0
         for steps in spans:
             if steps:
-                strips += self._strips(steps, place, rank, world)
+                copy_runs += self._copy_runs(steps, place, rank, world)
                 place += len(steps) * plan.rank_rows(steps.start, rank, world)
-        return ChunkPlan(first, tuple(strips), self._bounds(range(first, last), rank, world))
+        return ChunkPlan(first, tuple(copy_runs), self._bounds(range(first, last), rank, world))
 
-    def _strips(self, steps: range, place: int, rank: int, world: int) -> Iterator[CopyRun]:
+    def _copy_runs(self, steps: range, place: int, rank: int, world: int) -> Iterator[CopyRun]:
         """The rows of steps of equal size, as far as their places are this rank's."""
         plan = self.plan
         rows = plan.step_rows(steps.start)
@@ -406,7 +407,7 @@ class Epoch:
                 width - begin, low - begin, high - begin, place + low - mine, end - mine
             )
             at = plan.taken(steps.start, stream)
-            yield from box.strips(self.stream_runs(stream, at, at + len(steps) * box.pitch))
+            yield from box.copy_runs(self.stream_runs(stream, at, at + len(steps) * box.pitch))
 
     def _bounds(self, steps: range, rank: int, world: int) -> Index:
         """Where each batch of these steps begins, and where the last one ends."""
@@ -430,20 +431,20 @@ class Epoch:
             width = plan.share(plan.batch, stream + 1) - plan.share(plan.batch, stream)
             chunks = furthest // max(1, width) // plan.chunk
             chunks[furthest >= plan.taken(regular, stream)] = plan.chunks - 1
-            for lot, chunk in enumerate(chunks.tolist(), first):
-                out[lot] = max(out.get(lot, 0), chunk)
+            for block, chunk in enumerate(chunks.tolist(), first):
+                out[block] = max(out.get(block, 0), chunk)
         return out
 
-    def chunks_of(self, lot: int, rank: int = 0, world: int = 1) -> range:
-        """The chunks that have rows of a lot, on a rank with one stream that goes forwards.
+    def chunks_of(self, block: int, rank: int = 0, world: int = 1) -> range:
+        """The chunks that have rows of a block, on a rank with one stream that goes forwards.
 
         At either end there may be one more, which has none.
         """
         plan = self.plan
         stream = plan.rank_streams(rank, world)[0]
         low, high = plan.cuts[stream : stream + 2]
-        begin = max(0, int(self.starts[lot]) - low)
-        end = min(high, int(self.starts[lot + 1])) - low - 1
+        begin = max(0, int(self.starts[block]) - low)
+        end = min(high, int(self.starts[block + 1])) - low - 1
         width = max(1, plan.share(plan.batch, stream + 1) - plan.share(plan.batch, stream))
         regular = plan.steps - len(plan.tail)
         last = end // width if end < plan.taken(regular, stream) else plan.steps - 1
@@ -464,7 +465,7 @@ class _Rectangle:
     place: int
     stride: int
 
-    def strips(self, runs: list[Run]) -> Iterator[CopyRun]:
+    def copy_runs(self, runs: list[Run]) -> Iterator[CopyRun]:
         """The runs laid end to end, cut where a lot ends inside a step."""
         at = 0
         for run in runs:
@@ -474,18 +475,18 @@ class _Rectangle:
                 rows = run.stop - start
                 steps = rows // self.pitch if offset == 0 else 0
                 if steps:
-                    yield self._strip(run.lot, start, step, steps, self.low, self.high)
+                    yield self._strip(run.block, start, step, steps, self.low, self.high)
                     rows = steps * self.pitch
                 else:
                     rows = min(rows, self.pitch - offset)
                     low, high = max(self.low, offset), min(self.high, offset + rows)
                     if low < high:
-                        yield self._strip(run.lot, start - offset, step, 1, low, high)
+                        yield self._strip(run.block, start - offset, step, 1, low, high)
                 start += rows
                 at += rows
 
-    def _strip(self, lot: int, start: int, step: int, steps: int, low: int, high: int) -> CopyRun:
+    def _strip(self, block: int, start: int, step: int, steps: int, low: int, high: int) -> CopyRun:
         width, place = high - low, self.place + step * self.stride + low - self.low
         if steps == 1:
-            return CopyRun(lot, start + low, width, 1, width, place, width)
-        return CopyRun(lot, start + low, self.pitch, steps, width, place, self.stride)
+            return CopyRun(block, start + low, width, 1, width, place, width)
+        return CopyRun(block, start + low, self.pitch, steps, width, place, self.stride)

@@ -1,12 +1,12 @@
-"""Permutations of many lots of one size, for the price of two.
+"""Permutations of many blocks of one size, for the price of two.
 
-Drawing a permutation takes ten times as long as gathering a column by it, and every lot of every
-epoch needs one. Where many lots have the same number of rows, two permutations ``p`` and ``q`` of
-that size are drawn for the epoch, and a number ``s`` for each lot: its permutation is
+Drawing a permutation takes ten times as long as gathering a column by it, and every block of every
+epoch needs one. Where many blocks have the same number of rows, two permutations ``p`` and ``q`` of
+that size are drawn for the epoch, and a number ``s`` for each block: its permutation is
 ``q[(p + s) mod rows]``. Each is as random as one drawn for itself. Two of one epoch are not quite
 independent of each other: they are the same steps through a circle, from another point of it.
 
-Lots of a size that is rare, or small, have permutations of their own.
+Blocks of a size that is rare, or small, have permutations of their own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _RARE = 4
 
 
 class Permutations:
-    """The permutations of one epoch's lots.
+    """The permutations of one epoch's blocks.
 
     Parameters
     ----------
     rows
-        Of each lot.
+        Of each block.
     random
         Gives a source of random numbers for a key.
 
@@ -50,15 +50,15 @@ class Permutations:
         self._lock = threading.Lock()
         self._pairs: dict[tuple[int, Any], tuple[Index, Any]] = {}
 
-    def of(self, lot: int, dtype: npt.DTypeLike = np.int64) -> Any:
+    def of(self, block: int, dtype: npt.DTypeLike = np.int64) -> Any:
         """The permutation of a lot."""
-        out = np.empty(self._rows[lot], dtype)
-        self.into(lot, out)
+        out = np.empty(self._rows[block], dtype)
+        self.into(block, out)
         return out
 
-    def into(self, lot: int, out: npt.NDArray[Any]) -> None:
+    def into(self, block: int, out: npt.NDArray[Any]) -> None:
         """The permutation of a lot, into an array of integers."""
-        random = self._random(1, lot)
+        random = self._random(1, block)
         rows = len(out)
         if rows not in self._common:
             out[:] = random.permutation(rows)

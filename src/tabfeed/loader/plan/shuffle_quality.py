@@ -77,17 +77,24 @@ def shuffle_quality(plan: Plan, epoch: int = 0) -> ShuffleQuality:
 def _rows(epoch: Epoch, chunk: ChunkPlan, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Where the chunk's rows lie in the data, in the order of delivery."""
     rows = np.empty(chunk.rows, np.int64)
-    lots = {number: _lot_rows(epoch, number, starts) for number in {s.lot for s in chunk.strips}}
-    for strip in chunk.strips:
-        for step in range(strip.steps):
-            place, start = strip.place + step * strip.stride, strip.start + step * strip.pitch
-            rows[place : place + strip.width] = lots[strip.lot][start : start + strip.width]
+    blocks = {
+        number: _block_rows(epoch, number, starts) for number in {s.block for s in chunk.copy_runs}
+    }
+    for copy_run in chunk.copy_runs:
+        for step in range(copy_run.steps):
+            place, start = (
+                copy_run.place + step * copy_run.stride,
+                copy_run.start + step * copy_run.pitch,
+            )
+            rows[place : place + copy_run.width] = blocks[copy_run.block][
+                start : start + copy_run.width
+            ]
     return rows
 
 
-def _lot_rows(epoch: Epoch, lot: int, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    laid = [starts[p] + np.arange(epoch.plan.sizes[p]) for p in epoch.partitions(lot)]
-    rows, index = np.concatenate(laid), epoch.permutation(lot)
+def _block_rows(epoch: Epoch, block: int, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    laid = [starts[p] + np.arange(epoch.plan.sizes[p]) for p in epoch.partitions(block)]
+    rows, index = np.concatenate(laid), epoch.permutation(block)
     return rows if index is None else rows[index]
 
 

@@ -1,6 +1,6 @@
 """From Arrow columns to NumPy views, refusing what a tensor cannot hold.
 
-A partition is turned into a `Part` when it is read: plain arrays, for a lot to gather from. Here
+A partition is turned into a `Part` when it is read: plain arrays, for a block to gather from. Here
 is also where nulls, text and numbers out of range are found: an error names the column and says
 what to do about it.
 """

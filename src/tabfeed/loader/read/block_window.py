@@ -1,7 +1,7 @@
-"""Lots, read once for all chunks that need them, and ahead of them.
+"""Blocks, read once for all chunks that need them, and ahead of them.
 
-`BlockWindow` belongs to one pass over the data. Whatever chunk comes first reads a lot; threads
-that would have nothing to do read those that are needed next, as long as memory allows; and a lot
+`BlockWindow` belongs to one pass over the data. Whatever chunk comes first reads a block; threads
+that would have nothing to do read those that are needed next, as long as memory allows; and a block
 goes when the last chunk that needs it is done.
 """
 
@@ -24,11 +24,11 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class Ahead:
-    """How lots are read before chunks need them.
+    """How blocks are read before chunks need them.
 
     Attributes
     ----------
-    lots
+    blocks
         How many may be there before a chunk asks for them.
     together
         How many to read in one go, where a reader is faster so.
@@ -41,21 +41,21 @@ class Ahead:
         would only delay the chunk.
     """
 
-    lots: int = 1
+    blocks: int = 1
     together: int = 1
     by_all: bool = True
     most: int | None = None
 
 
 class BlockWindow(Generic[L]):
-    """Lots for the chunks of one pass over the data.
+    """Blocks for the chunks of one pass over the data.
 
     Parameters
     ----------
     read
-        Reads some lots.
+        Reads some blocks.
     last_use
-        The last chunk that needs each lot.
+        The last chunk that needs each block.
     first_chunk
         Where this pass begins.
     ahead
@@ -73,14 +73,14 @@ class BlockWindow(Generic[L]):
         ahead: Ahead | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        self._read_lots = read
+        self._read_blocks = read
         self._last_use = last_use
         self._ahead = ahead or Ahead()
         self._changed = threading.Condition()
-        self._lots: dict[int, L | BaseException] = {}
+        self._blocks: dict[int, L | BaseException] = {}
         self._reading: set[int] = set()
         self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
-        self._early: set[int] = set()  # lots read before any chunk asked for them
+        self._early: set[int] = set()  # blocks read before any chunk asked for them
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
@@ -102,13 +102,13 @@ class BlockWindow(Generic[L]):
         with self._changed:
             if self._closed:
                 raise LoaderError("the loader was closed")
-            lots = self._lots  # `close` may put another in its place, without the lock
-            there = [n for n in missing if n in lots]
+            blocks = self._blocks  # `close` may put another in its place, without the lock
+            there = [n for n in missing if n in blocks]
             for number in there:
-                lot = lots[number]
-                if isinstance(lot, BaseException):
-                    raise lot
-                found[number] = lot
+                block = blocks[number]
+                if isinstance(block, BaseException):
+                    raise block
+                found[number] = block
                 self._early.discard(number)
             free = [n for n in missing if n not in found and n not in self._reading]
             if free:
@@ -126,7 +126,7 @@ class BlockWindow(Generic[L]):
         return numbers
 
     def read_ahead(self, begun: Callable[[], None] = lambda: None) -> bool:
-        """Read lots that later chunks need, if there is room for them; whether any were.
+        """Read blocks that later chunks need, if there is room for them; whether any were.
 
         Parameters
         ----------
@@ -142,10 +142,10 @@ class BlockWindow(Generic[L]):
 
     def _claim_early(self) -> list[int]:
         """The next lots that nobody has begun to read: as many as are read together, or none."""
-        room = self._ahead.lots - len(self._early)
-        count = min(self._ahead.together, self._ahead.lots)
+        room = self._ahead.blocks - len(self._early)
+        count = min(self._ahead.together, self._ahead.blocks)
         if self._ahead.most is not None:
-            room = min(room, self._ahead.most - len(self._lots) - len(self._reading))
+            room = min(room, self._ahead.most - len(self._blocks) - len(self._reading))
         if room < count:
             return []
         numbers: list[int] = []
@@ -158,17 +158,17 @@ class BlockWindow(Generic[L]):
 
     def _wanted(self, number: int) -> bool:
         """Whether nobody has begun to read a lot, and some chunk still needs it."""
-        begun = number in self._lots or number in self._reading
+        begun = number in self._blocks or number in self._reading
         return not begun and self._last_use[number] >= self._low
 
     def _read(self, numbers: list[int]) -> None:
         try:
-            lots: Sequence[L | BaseException] = self._read_lots(numbers)
+            blocks: Sequence[L | BaseException] = self._read_blocks(numbers)
         except BaseException as e:
-            lots = [e] * len(numbers)
+            blocks = [e] * len(numbers)
         with self._changed:
             if not self._closed:  # else their memory is another's to have
-                self._lots.update(zip(numbers, lots, strict=True))
+                self._blocks.update(zip(numbers, blocks, strict=True))
             self._reading.difference_update(numbers)
             self._changed.notify_all()
 
@@ -179,13 +179,13 @@ class BlockWindow(Generic[L]):
             while self._low in self._done:
                 self._done.remove(self._low)
                 self._low += 1
-            low, lots = self._low, self._lots
-            for number in [n for n in lots if self._last_use.get(n, low - 1) < low]:
-                del lots[number]
+            low, blocks = self._low, self._blocks
+            for number in [n for n in blocks if self._last_use.get(n, low - 1) < low]:
+                del blocks[number]
 
     def close(self) -> None:
         """Read nothing more, keep nothing; a thread that asks gets an error. Waits for nothing."""
         self._closed = True
-        self._lots = {}  # whose memory another thread may be waiting for
+        self._blocks = {}  # whose memory another thread may be waiting for
         if self._on_close is not None:
             self._on_close()

@@ -1,17 +1,17 @@
-"""A lot: some partitions, decoded into buffers shaped ``(columns, rows)``, their rows permuted.
+"""A block: some partitions, decoded into buffers shaped ``(columns, rows)``, their rows permuted.
 
-Each column is gathered by the lot's permutation right after it was decoded, while it is in the
+Each column is gathered by the block's permutation right after it was decoded, while it is in the
 processor's cache, into memory that is used again and again. Measured on two cores: taking one
 column after the other this way costs less than decoding a row group in one call and leaving it
 where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and a mode other than
-"raise" releases the interpreter lock, so several threads fill several lots at once; no index is out
-of range, and "wrap" takes a seventh less time than "clip".
+"raise" releases the interpreter lock, so several threads fill several blocks at once; no index is
+out of range, and "wrap" takes a seventh less time than "clip".
 
 Columns of plain numbers go straight from the file to their place, one after the other: the less
 Python there is between two of them the better, since decoding drives it out of the cache. Those of
 several partitions go side by side, so that none of these is ever decoded as a whole.
 
-Rows that are not shuffled need no lots of their own: see `tabfeed.loader.assemble.in_order`.
+Rows that are not shuffled need no blocks of their own: see `tabfeed.loader.assemble.in_order`.
 
 Columns keep the dtype of the file where all of a group agree on one that the batch's dtype can
 hold: half the memory, and the cast comes for free with the copy into a batch.
@@ -36,7 +36,7 @@ from tabfeed.loader.read.ragged import gather_lists, join_lists
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.trace import span
 
-__all__ = ["Block", "BlockReader", "ReadsBlocks", "lot_dtypes"]
+__all__ = ["Block", "BlockReader", "ReadsBlocks", "block_dtypes"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -67,8 +67,8 @@ class Block:
     extras: dict[str, pa.Array] = field(default_factory=dict)
 
 
-def lot_dtypes(layout: Layout, schema: Schema | None) -> dict[str, np.dtype[Any]]:
-    """The dtype each group has in a lot.
+def block_dtypes(layout: Layout, schema: Schema | None) -> dict[str, np.dtype[Any]]:
+    """The dtype each group has in a block.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class ReadsBlocks(Protocol):
 
 @dataclass
 class BlockReader:
-    """Makes lots of one layout; threads may share it.
+    """Makes blocks of one layout; threads may share it.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ class BlockReader:
     layout
         What a batch is made of.
     dtypes
-        The dtype of each group in a lot.
+        The dtype of each group in a block.
     gives_back
-        Whether Arrow is to give memory back after each lot, which its allocator would keep: where
+        Whether Arrow is to give memory back after each block, which its allocator would keep: where
         rows differ in size, what one left free does not fit the next.
     """
 
@@ -141,7 +141,7 @@ class BlockReader:
         return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> Block:
-        rows, index = epoch.lot_rows(number), None
+        rows, index = epoch.block_rows(number), None
         if epoch.plan.shuffle:
             with span("plan"):
                 index = self.scratch.get("order", rows, np.int64)
@@ -165,28 +165,28 @@ class BlockReader:
         """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
         if matrices is None:
             matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
-        lot = Block(rows, matrices)
+        block = Block(rows, matrices)
         if isinstance(self.parts, PartReader):
             columns = self.parts.straight(partitions, self.layout.columns)
             if columns is not None:
-                self._fill_straight(lot, partitions, columns, index)
-                return lot
-        *small, last = partitions  # the last one is what makes a lot large enough
+                self._fill_straight(block, partitions, columns, index)
+                return block
+        *small, last = partitions  # the last one is what makes a block large enough
         before = [self.parts.read(n) for n in small]
         for piece in self.parts.pieces(last):
             with span("gather", rows=rows):
-                self._fill(lot, [*(part for part in before if part.rows), piece], index)
+                self._fill(block, [*(part for part in before if part.rows), piece], index)
         if self.gives_back:
             del before, piece
             pa.default_memory_pool().release_unused()
-        return lot
+        return block
 
     def _matrix(self, group: Group, rows: int) -> Array:
         return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
 
     def _fill_straight(
         self,
-        lot: Block,
+        block: Block,
         partitions: Sequence[int],
         columns: Iterator[tuple[str, Sequence[pa.ChunkedArray]]],
         index: Index | None,
@@ -195,10 +195,10 @@ class BlockReader:
         parts = cast(PartReader, self.parts)
         places: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
         for group in self.layout.groups:
-            for name, out in zip(group.columns, lot.matrices[group.name], strict=True):
+            for name, out in zip(group.columns, block.matrices[group.name], strict=True):
                 places.setdefault(name, []).append((out, group.dtype))
         for name, found in columns:
-            with span("gather", rows=lot.rows):
+            with span("gather", rows=block.rows):
                 for out, dtype in places[name]:
                     sources = [
                         parts.plain(number, column, name, dtype)
@@ -208,7 +208,7 @@ class BlockReader:
                         _check_dtype(sources, out, name)
                     self._gather(sources, index, out)
 
-    def _fill(self, lot: Block, parts: Sequence[Part], index: Index | None) -> None:
+    def _fill(self, block: Block, parts: Sequence[Part], index: Index | None) -> None:
         """Put the columns that the last of these parts has, from all of them, into the lot."""
         if not parts:
             return
@@ -216,24 +216,24 @@ class BlockReader:
             for row, name in enumerate(group.columns):
                 if name in parts[-1].scalars:
                     arrays = [p.scalars[name] for p in parts]
-                    out = lot.matrices[group.name][row]
+                    out = block.matrices[group.name][row]
                     if out.dtype != group.dtype:
                         _check_dtype(arrays, out, name)
                     self._gather(arrays, index, out)
         for name, width, dtype in self.layout.fixed:
             if name in parts[-1].scalars:
-                out = lot.fixed[name] = self.pool.empty((lot.rows, width), dtype)
+                out = block.fixed[name] = self.pool.empty((block.rows, width), dtype)
                 source = _laid([p.scalars[name] for p in parts])
                 out[:] = source if index is None else np.take(source, index, axis=0)
         for name, dtype in self.layout.lists:
             if name in parts[-1].lists:
                 joined = join_lists([p.lists[name] for p in parts], dtype)
-                lot.lists[name] = gather_lists(joined, index, dtype)
+                block.lists[name] = gather_lists(joined, index, dtype)
         for name in self.layout.extras:
             if name in parts[-1].extras:
                 arrays = [p.extras[name] for p in parts]
                 laid = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-                lot.extras[name] = laid if index is None else laid.take(pa.array(index))
+                block.extras[name] = laid if index is None else laid.take(pa.array(index))
 
     def _gather(self, arrays: Sequence[Array], index: Index | None, out: Array) -> None:
         """Lay arrays end to end, gather, cast."""

@@ -1,4 +1,4 @@
-"""Processes that work on desks, memory which they share with this one.
+"""Processes that work on staging buffers, memory which they share with this one.
 
 Many threads of one process wait for each other: for the interpreter, and for the kernel, which
 hands out memory to one thread of a process at a time. And what they take of the interpreter is
@@ -40,13 +40,13 @@ _START = "from tabfeed.loader.read.decoder_processes import serve; serve()"
 _KILLED = -9
 _NICE = 5
 _MOMENT = 0.05
-_PATIENCE = 300.0  # for an answer: a lot takes milliseconds, from the slowest of disks seconds
+_PATIENCE = 300.0  # for an answer: a block takes milliseconds, from the slowest of disks seconds
 _LAST_WAIT = 10.0  # for a process that was killed; one that waits for a disk may not go
 _ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # What these variables held before stays in front, and what stands last is what counts.
 _TUNED = {
-    # What is laid on a desk goes past the cache: the next to look at it is a GPU. Copying 40
-    # columns of a megabyte took 7 ms instead of 12 when 14 processes did so at a time.
+    # Writes to a staging buffer bypass the cache: a GPU reads it next. Copying 40 columns of a
+    # megabyte took 7 ms instead of 12 when 14 processes did so at a time.
     "GLIBC_TUNABLES": (":", "glibc.cpu.x86_non_temporal_threshold=262144"),
     # Polars gives memory back to the system within half a second. A model that takes a row group a
     # second from each process had it decoded in 41 ms, and so in 27.
@@ -65,13 +65,19 @@ class DecoderProcess:
     work
         A file that holds what it does, pickled. (Through the socket it would go only as fast as the
         child comes up, and one child after the other.)
-    desks
+    staging buffers
         Where it may work.
     """
 
-    def __init__(self, work: int, desks: StagingBuffers) -> None:
+    def __init__(self, work: int, staging_buffers: StagingBuffers) -> None:
         ours, theirs = socket.socketpair()
-        arguments = (theirs.fileno(), work, desks.fd, desks.total, desks.spacing)
+        arguments = (
+            theirs.fileno(),
+            work,
+            staging_buffers.fd,
+            staging_buffers.total,
+            staging_buffers.spacing,
+        )
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, *map(str, arguments)],
@@ -91,10 +97,10 @@ class DecoderProcess:
             self.up = True
         return self.up
 
-    def begin(self, desk: StagingBuffer, order: Any) -> None:
+    def begin(self, staging_buffer: StagingBuffer, order: Any) -> None:
         """Ask for something to be done on a desk."""
         try:
-            self._socket.send((desk.number, order))
+            self._socket.send((staging_buffer.number, order))
         except OSError as e:
             raise self._gone() from e
         self.waiting = True
@@ -167,15 +173,15 @@ class DecoderProcesses:
     Parameters
     ----------
     work
-        What they do, with the memory of a desk and an order; to be pickled.
-    desks
+        What they do, with the memory of a staging buffer and an order; to be pickled.
+    staging buffers
         Where.
     count
         How many.
     """
 
-    def __init__(self, work: Work, desks: StagingBuffers, count: int) -> None:
-        self._work, self._desks, self.count = work, desks, count
+    def __init__(self, work: Work, staging_buffers: StagingBuffers, count: int) -> None:
+        self._work, self._staging_buffers, self.count = work, staging_buffers, count
         self._changed = threading.Condition()
         self._all: list[DecoderProcess] = []
         self._free: list[DecoderProcess] = []
@@ -186,11 +192,11 @@ class DecoderProcesses:
 
         If all that are up are in use, this waits for one, a moment.
         """
-        helpers = self._take(most)
+        decoders = self._take(most)
         try:
-            yield helpers
+            yield decoders
         finally:
-            self._give(helpers)
+            self._give(decoders)
 
     def _take(self, most: int) -> list[DecoderProcess]:
         with self._changed:
@@ -205,28 +211,30 @@ class DecoderProcesses:
         with open(os.memfd_create("tabfeed-work"), "w+b") as file:
             pickle.dump(self._work, file)
             file.flush()
-            self._all = [DecoderProcess(file.fileno(), self._desks) for _ in range(self.count)]
+            self._all = [
+                DecoderProcess(file.fileno(), self._staging_buffers) for _ in range(self.count)
+            ]
 
-    def _give(self, helpers: list[DecoderProcess]) -> None:
-        for helper in helpers:
-            if helper.waiting:  # interrupted, or gone: what it would answer next is not ours
-                helper.close()
+    def _give(self, decoders: list[DecoderProcess]) -> None:
+        for decoder in decoders:
+            if decoder.waiting:  # interrupted, or gone: what it would answer next is not ours
+                decoder.close()
         with self._changed:
-            self._free += [helper for helper in helpers if helper.alive]
-            self._changed.notify(len(helpers))
+            self._free += [decoder for decoder in decoders if decoder.alive]
+            self._changed.notify(len(decoders))
 
     @property
     def up(self) -> bool:
         """Whether any is there."""
-        return any(helper.up and helper.alive for helper in self._all)
+        return any(decoder.up and decoder.alive for decoder in self._all)
 
     def dismiss(self) -> None:
         """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
         with self._changed:
             used = [h for h in self._all if h.up and h.alive and h not in self._free]
-            for helper in self._all:
-                if helper not in used:
-                    helper.close()
+            for decoder in self._all:
+                if decoder not in used:
+                    decoder.close()
             self._all, self._free = used, []
 
 
@@ -243,13 +251,13 @@ def serve() -> None:
         gc.freeze()  # what is here by now stays
         connection.send((None, None))
         while True:
-            desk, order = connection.recv()
-            place = memory[desk * spacing : (desk + 1) * spacing]
+            staging_buffer, order = connection.recv()
+            place = memory[staging_buffer * spacing : (staging_buffer + 1) * spacing]
             connection.send(_answer(work, place, order))
 
 
-def _answer(work: Work, desk: Array, order: Any) -> tuple[Exception | None, Any]:
+def _answer(work: Work, staging_buffer: Array, order: Any) -> tuple[Exception | None, Any]:
     try:
-        return None, work(desk, order)
+        return None, work(staging_buffer, order)
     except Exception as e:
         return e, None

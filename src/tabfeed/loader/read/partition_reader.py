@@ -1,4 +1,4 @@
-"""Partitions, decoded when a lot needs them.
+"""Partitions, decoded when a block needs them.
 
 `PartReader` reads one partition: file to table, table through the user's transforms, table to
 arrays; a few columns at a time where the files allow it.

@@ -1,7 +1,8 @@
 """Partitions of Parquet files, decoded by other processes.
 
-A thread asks one or more of them for a lot, each for a share of its columns. A process for each
-desk is best; where partitions are so large that memory has room for a few only, several share one.
+A thread asks one or more of them for a block, each for a share of its columns. A process for each
+staging buffer is best; where partitions are so large that memory has room for a few only, several
+share one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tabfeed.loader.read.polars_decode import quick_fill
 from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
-__all__ = ["DecodeRequest", "StagingSlice", "can_decode", "decoders", "decoding"]
+__all__ = ["DecodeRequest", "StagingSlice", "can_decode", "decoders_of", "decoding"]
 
 Array = npt.NDArray[Any]
 
@@ -38,15 +39,15 @@ class StagingSlice:
     columns: int
     dtype: np.dtype[Any]
 
-    def on(self, desk: Array, rows: int) -> Array:
+    def on(self, staging_buffer: Array, rows: int) -> Array:
         """That part of a desk."""
         end = self.offset + self.columns * rows * self.dtype.itemsize
-        return desk[self.offset : end].view(self.dtype).reshape(self.columns, rows)
+        return staging_buffer[self.offset : end].view(self.dtype).reshape(self.columns, rows)
 
 
 @dataclass(frozen=True)
 class DecodeRequest:
-    """What to lay on a desk.
+    """What to lay on a staging buffer.
 
     Attributes
     ----------
@@ -84,38 +85,40 @@ def can_decode(reader: BlockReader) -> bool:
     )
 
 
-def decoders(reader: BlockReader, desks: StagingBuffers, count: int) -> DecoderProcesses:
+def decoders_of(
+    reader: BlockReader, staging_buffers: StagingBuffers, count: int
+) -> DecoderProcesses:
     """Processes that decode what a reader reads.
 
     Parameters
     ----------
     reader
         Reads partitions.
-    desks
+    staging buffers
         Where to lay them.
     count
         How many processes.
     """
     lean = BlockReader(reader.parts, Layout(reader.layout.groups), reader.dtypes)
-    return DecoderProcesses(_Decode(lean), desks, count)
+    return DecoderProcesses(_Decode(lean), staging_buffers, count)
 
 
 @contextmanager
 def decoding(
-    helpers: Sequence[DecoderProcess], desk: StagingBuffer, order: DecodeRequest
+    decoders: Sequence[DecoderProcess], staging_buffer: StagingBuffer, order: DecodeRequest
 ) -> Iterator[None]:
     """Have all of an order done, each process a share of it; at ``yield`` they are at work.
 
     Whatever one of them says, the others are heard out first: they are needed again.
     """
-    for number, helper in enumerate(helpers):
-        helper.begin(desk, replace(order, share=(number, len(helpers))))
+    for number, decoder in enumerate(decoders):
+        decoder.begin(staging_buffer, replace(order, share=(number, len(decoders))))
     yield
     errors: list[Exception] = []
     with span("read", rows=order.rows):
-        for helper in helpers:
+        for decoder in decoders:
             try:
-                helper.finish()
+                decoder.finish()
             except Exception as e:
                 errors.append(e)
     if errors:
@@ -139,11 +142,11 @@ class _Decode:
         parts.nulls.silence()  # the loader's own process says it, from the footers
         import_module("polars")  # now, rather than when the second epoch begins
 
-    def __call__(self, desk: Array, order: DecodeRequest) -> None:
+    def __call__(self, staging_buffer: Array, order: DecodeRequest) -> None:
         if order.share not in self._shares:
             self._shares[order.share] = self._share(*order.share)
         reader, rows = self._shares[order.share]
-        matrices = {s.group: s.on(desk, order.rows)[rows[s.group]] for s in order.spots}
+        matrices = {s.group: s.on(staging_buffer, order.rows)[rows[s.group]] for s in order.spots}
         if not (order.quick and _quickly(reader, order.partitions, matrices)):
             reader.fill(order.partitions, order.rows, None, matrices)
 

@@ -1,8 +1,8 @@
-"""Memory in equal pieces, *desks*, which other processes can fill.
+"""Memory in equal pieces, *staging buffers*, which other processes can fill.
 
-All desks lie in one piece of memory without a name, so that there is nothing to clean up whatever
-becomes of a process. A desk is free again when nothing refers to it and the event that it was
-given, if any, has happened: a GPU may still be copying from it.
+All staging buffers lie in one piece of memory without a name, so that there is nothing to clean up
+whatever becomes of a process. A staging buffer is free again when nothing refers to it and the
+event that it was given, if any, has happened: a GPU may still be copying from it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ def attach(fd: int, nbytes: int) -> Array:
 class StagingBuffer:
     """One piece, lent until nothing refers to it."""
 
-    def __init__(self, desks: StagingBuffers, number: int) -> None:
-        self._desks, self.number = desks, number
+    def __init__(self, staging_buffers: StagingBuffers, number: int) -> None:
+        self._staging_buffers, self.number = staging_buffers, number
         self.used: Any = None  # an event after which its content is no longer needed
 
     @property
     def memory(self) -> Array:
         """Its bytes."""
-        return self._desks.piece(self.number)
+        return self._staging_buffers.piece(self.number)
 
     def __del__(self) -> None:
-        self._desks.give(self.number, self.used)
+        self._staging_buffers.give(self.number, self.used)
 
 
 class StagingBuffers:
-    """Some desks of one size.
+    """Some staging buffers of one size.
 
     Parameters
     ----------
@@ -60,18 +60,18 @@ class StagingBuffers:
     count
         How many.
     prepare
-        Called with the memory of a desk before it is lent for the first time.
+        Called with the memory of a staging buffer before it is lent for the first time.
     release
-        Called with the memory of each desk that was prepared, before it goes.
+        Called with the memory of each staging buffer that was prepared, before it goes.
 
     Examples
     --------
-    >>> desks = StagingBuffers(1000, 2)
-    >>> one, two = desks.take(), desks.take()
+    >>> staging buffers = StagingBuffers(1000, 2)
+    >>> one, two = staging buffers.take(), staging buffers.take()
     >>> one.memory.size, one.number, two.number
     (1000, 0, 1)
     >>> del one
-    >>> desks.take().number
+    >>> staging buffers.take().number
     0
     """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_strips", "prepare"]
+__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_copy_runs", "prepare"]
 
 Tensor = torch.Tensor
 _ALONE = 2**15 - 1  # numbers: with more of them torch would call other threads to its help
@@ -24,7 +24,7 @@ _FEW = 64  # more pieces take longer to hand over than there is to gain
 
 def gather_all(
     wholes: list[Tensor],
-    planes: list[int],
+    width_groups: list[int],
     casts: list[Tensor],
     counts: list[list[int]],
     places: Tensor,
@@ -35,7 +35,7 @@ def gather_all(
     ----------
     wholes
         ``(columns, rows)``.
-    planes
+    width groups
         Which row of `places` belongs to each.
     casts
         Any tensor of the dtype that it shall become.
@@ -51,7 +51,7 @@ def gather_all(
     >>> gather_all([whole], [0], [torch.empty(0, dtype=torch.int64)], [[1, 1]], places)
     [tensor([[7, 5]]), tensor([[10,  8]])]
     """
-    found: list[Tensor] = _as_one(_gather_all)(wholes, planes, casts, counts, places)
+    found: list[Tensor] = _as_one(_gather_all)(wholes, width_groups, casts, counts, places)
     return found
 
 
@@ -117,35 +117,35 @@ def fill_table(
     _as_one(_fill_table)(table, known, places, starts)
 
 
-def lay_strips(
-    places: Tensor, orders: list[Tensor], firsts: list[list[int]], strips: list[list[int]]
+def lay_copy_runs(
+    places: Tensor, orders: list[Tensor], firsts: list[list[int]], copy_runs: list[list[int]]
 ) -> None:
-    """Write where the rows of some strips lie to their places of a chunk.
+    """Write where the rows of some copy runs lie to their places of a chunk.
 
     Parameters
     ----------
     places
-        For each plane, one for each place of the chunk.
+        For each width group, one for each place of the chunk.
     orders
-        The permutation of each strip's lot: row ``i`` is row ``order[i]`` in file order.
+        The permutation of each strip's block: row ``i`` is row ``order[i]`` in file order.
     firsts
-        For each plane, where the first row of each strip's lot lies in it.
-    strips
+        For each width group, where the first row of each strip's block lies in it.
+    copy runs
         Which rows go where: the fields of `tabfeed.loader.plan.order.CopyRun`.
 
     Examples
     --------
-    Rows 1 and 2 of a lot to the end of one batch of three, rows 3 and 4 to that of the next:
+    Rows 1 and 2 of a block to the end of one batch of three, rows 3 and 4 to that of the next:
 
     >>> from tabfeed.loader.plan.order import CopyRun
     >>> places = torch.zeros((1, 6), dtype=torch.int32)
-    >>> strip = CopyRun(lot=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> strip = CopyRun(block=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
     >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
     >>> lay_strips(places, [order], [[100]], [list(strip)])
     >>> places.tolist()
     [[0, 100, 103, 0, 101, 102]]
     """
-    _as_one(_lay_strips)(places, orders, firsts, strips, _ALONE)
+    _as_one(_lay_copy_runs)(places, orders, firsts, copy_runs, _ALONE)
 
 
 def prepare() -> None:
@@ -153,7 +153,7 @@ def prepare() -> None:
 
     It warns meanwhile, and warnings are silenced for all threads or for none.
     """
-    for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_strips):
+    for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_copy_runs):
         _as_one(function)
 
 
@@ -171,7 +171,7 @@ def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _gather_all(
     wholes: list[Tensor],
-    planes: list[int],
+    width_groups: list[int],
     casts: list[Tensor],
     counts: list[list[int]],
     places: Tensor,
@@ -179,7 +179,7 @@ def _gather_all(
     found = places.to(wholes[0].device, non_blocking=True)
     out: list[Tensor] = []
     for i in range(len(wholes)):
-        part = wholes[i].index_select(1, found[planes[i]])
+        part = wholes[i].index_select(1, found[width_groups[i]])
         part = part.to(casts[i].dtype)
         if len(counts[i]) == 1:
             out.append(part)
@@ -223,17 +223,17 @@ def _fill_table(
         done += pages.size(1)
 
 
-def _lay_strips(
+def _lay_copy_runs(
     places: Tensor,
     orders: list[Tensor],
     firsts: list[list[int]],
-    strips: list[list[int]],
+    copy_runs: list[list[int]],
     most: int,
 ) -> None:
-    for plane in range(len(firsts)):
-        out = places[plane]
-        for i in range(len(strips)):
-            _, start, pitch, steps, width, place, stride = strips[i]
+    for width_group in range(len(firsts)):
+        out = places[width_group]
+        for i in range(len(copy_runs)):
+            _, start, pitch, steps, width, place, stride = copy_runs[i]
             wide, high = min(width, most), max(1, most // max(1, width))
             for row in range(0, steps, high):
                 rows = min(high, steps - row)
@@ -242,4 +242,4 @@ def _lay_strips(
                     source = orders[i][start + row * pitch + column :]
                     to = out[place + row * stride + column :].as_strided(size, [stride, 1])
                     to.copy_(source.as_strided(size, [pitch, 1]))
-                    to.add_(firsts[plane][i])
+                    to.add_(firsts[width_group][i])

@@ -35,7 +35,7 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int
 
 
 class TorchBase(BaseLoader, IterableDataset[Any]):
-    """What the torch doors share: an iterable dataset over a `Pipeline`.
+    """What the torch loaders share: an iterable dataset over a `Pipeline`.
 
     Within worker processes of a `DataLoader` they share each epoch's batches, and give them in the
     computer's memory, whatever the device: a worker has no GPU of its own. A plain torch
@@ -46,16 +46,18 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     device: Device
     static: StaticBatch | None = None
 
-    def _place(self, feed: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
+    def _place(self, pipeline: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
         """Take a feed, on the GPU if the loader's device is one."""
         if cache == "device":
-            self.feed = resident(feed, self.device, options)
+            self.pipeline = resident(pipeline, self.device, options)
         else:
-            self.feed = on_gpu(feed, self.device, options) if self.device.type == "cuda" else feed
+            self.pipeline = (
+                on_gpu(pipeline, self.device, options) if self.device.type == "cuda" else pipeline
+            )
 
     def _keep_static(self, ragged: list[str]) -> None:
         """Give batches in the same tensors from now on, unless some column is ragged."""
-        check_full(self.feed, ragged)
+        check_full(self.pipeline, ragged)
         self.static = StaticBatch()
 
     def __iter__(self) -> Iterator[Any]:
@@ -66,10 +68,10 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
         if info is None:
-            return self.feed.iterate()
+            return self.pipeline.iterate()
         _leave_inherited(os.getpid())
-        host = _for_worker(self.feed.recipe)
-        return self.feed.iterate(info.id, info.num_workers, recipe=host)
+        host = _for_worker(self.pipeline.stages)
+        return self.pipeline.iterate(info.id, info.num_workers, stages=host)
 
 
 def _check_not_collated(caller: FrameType) -> None:
@@ -99,12 +101,12 @@ def _leave_inherited(process: int) -> None:
     gc.freeze()
 
 
-def _for_worker(recipe: Stages[Any]) -> Stages[Any] | None:
+def _for_worker(stages: Stages[Any]) -> Stages[Any] | None:
     """The same batches in the computer's memory: a worker process has no GPU of its own.
 
-    None where there is no such way; the recipe itself says so then.
+    None where there is no such way; the stages itself says so then.
     """
-    if hasattr(recipe, "host"):
-        found: Stages[Any] | None = recipe.host
+    if hasattr(stages, "host"):
+        found: Stages[Any] | None = stages.host
         return found
-    return recipe.finishing(for_host(recipe.finish))
+    return stages.finishing(for_host(stages.finish))

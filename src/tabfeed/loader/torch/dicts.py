@@ -180,11 +180,11 @@ class Loader(TorchBase):
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
         finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
-        feed = build_pipeline(dataset, chosen.layout, options.off_device, finish, chosen.steps)
-        self._place(feed, GpuOptions(reader, device_memory), options.cache)
+        pipeline = build_pipeline(dataset, chosen.layout, options.off_device, finish, chosen.steps)
+        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
         if static_batch:
             self._keep_static(ragged_after(chosen.layout, chosen.steps))
-        warn_if_sorted(dataset, self.targets, self.feed.plan)
+        warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
         """A loader whose batches go through ``fn(inputs, targets)``.
@@ -196,9 +196,9 @@ class Loader(TorchBase):
         """
         new = copy.copy(self)
         new.static = StaticBatch() if self.static is not None else None
-        finish: Any = self.feed.recipe.finish
+        finish: Any = self.pipeline.stages.finish
         functions = (*finish.functions, fn)
-        new.feed = self.feed.finishing(replace(finish, functions=functions))
+        new.pipeline = self.pipeline.finishing(replace(finish, functions=functions))
         return new
 
     def epochs(self, count: int = 1) -> Iterator[Any]:

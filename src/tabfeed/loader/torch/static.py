@@ -52,7 +52,7 @@ def ragged_after(layout: Layout, steps: Steps) -> list[str]:
     return names
 
 
-def check_full(feed: Pipeline[Any], ragged: list[str]) -> None:
+def check_full(pipeline: Pipeline[Any], ragged: list[str]) -> None:
     """Refuse batches that are not all of one shape."""
     if ragged:
         raise LoaderError(
@@ -61,7 +61,7 @@ def check_full(feed: Pipeline[Any], ragged: list[str]) -> None:
             "length with Padding in transforms=, or in TorchAsyncItr with sparse_names=, "
             "sparse_max= and sparse_as_dense=True; or leave them out"
         )
-    plan = feed.plan
+    plan = pipeline.plan
     if any(rows != plan.batch for rows in plan.tail):
         last, rank = plan.rows % plan.batch, plan.batch // plan.ranks
         raise LoaderError(

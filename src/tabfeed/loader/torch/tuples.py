@@ -223,15 +223,15 @@ class TorchAsyncItr(TorchBase):
             device=self.device,
             row_major=row_major,
         )
-        feed = build_pipeline(dataset, layout, options.off_device, finish, steps)
-        self._place(feed, GpuOptions(reader, device_memory), options.cache)
+        pipeline = build_pipeline(dataset, layout, options.off_device, finish, steps)
+        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
         if static_batch:
             self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])
-        warn_if_sorted(dataset, self.labels, self.feed.plan)
+        warn_if_sorted(dataset, self.labels, self.pipeline.plan)
 
     def __repr__(self) -> str:
         roles = {"cats": self.cats, "conts": self.conts, "labels": self.labels}
-        return line(type(self).__name__, self.feed, roles)
+        return line(type(self).__name__, self.pipeline, roles)
 
 
 def _roles(

@@ -101,8 +101,8 @@ class Pass:
         self.thread = threading.get_ident()
         self._count = RowCounter()
         self._counted: list[int | None] = []
-        self._feed = pipeline_of(source)
-        self._fed = 0 if self._feed is None else -int(self._feed.rows_given)
+        self._pipeline = pipeline_of(source)
+        self._fed = 0 if self._pipeline is None else -int(self._pipeline.rows_given)
         self._look_at = 1  # the next step whose batch is looked at
         self._delay = RunDelay()
         self.cpu = -self._core_time()
@@ -141,7 +141,7 @@ class Pass:
     @property
     def rows(self) -> int | None:
         """All rows given, in a long pass over foreign batches about; None if not known."""
-        if self._feed is not None and self._fed > 0:
+        if self._pipeline is not None and self._fed > 0:
             return self._fed
         known = [n for n in self._counted if n is not None]
         if len(known) < len(self._counted) or not known:
@@ -159,8 +159,8 @@ class Pass:
             self.phase.passes.remove(self)
         if self.device is not None:
             self.device.ended()
-        if self._feed is not None:
-            self._fed += int(self._feed.rows_given)
+        if self._pipeline is not None:
+            self._fed += int(self._pipeline.rows_given)
         if self.thread == threading.get_ident():
             self.cpu += self._core_time()
         else:
@@ -175,11 +175,11 @@ class Pass:
 def pipeline_of(source: Any) -> Any:
     """The core of a loader of ours, also inside a torch DataLoader; None for any other."""
     for holder in (source, getattr(source, "dataset", None)):
-        for name in ("feed", "_feed"):
+        for name in ("pipeline", "_pipeline"):
             feed = getattr(holder, name, None)
-            if hasattr(feed, "rows_given") and hasattr(feed, "recipe"):
+            if hasattr(feed, "rows_given") and hasattr(feed, "stages"):
                 return feed
-        if hasattr(holder, "rows_given") and hasattr(holder, "recipe"):
+        if hasattr(holder, "rows_given") and hasattr(holder, "stages"):
             return holder
     return None
 

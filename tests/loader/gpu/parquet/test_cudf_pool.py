@@ -254,8 +254,8 @@ def test_what_is_decoded_lies_in_this_memory(rmm, monkeypatch):
     found = {"pylibcudf": plc, "pylibcudf.io": io}
     monkeypatch.setattr(cudf_blocks, "import_module", found.__getitem__)
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", lambda capsule: capsule)
-    slabs = SimpleNamespace(device=CUDA, planes={})
-    reader = CudfBlockReader(SimpleNamespace(parts=None), slabs, 100, 2)
+    device_buffers = SimpleNamespace(device=CUDA, width_groups={})
+    reader = CudfBlockReader(SimpleNamespace(parts=None), device_buffers, 100, 2)
     monkeypatch.setattr(CudfBlockReader, "_row_groups", lambda self, partitions: ([], []))
     monkeypatch.setattr(CudfBlockReader, "_runs", [(None, 0, 1)])
     with reader._pool.reading() as reading:

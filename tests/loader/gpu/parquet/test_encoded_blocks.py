@@ -1,4 +1,4 @@
-"""Whole epochs of lots that the GPU unpacks itself, on a GPU that is pretended by the CPU.
+"""Whole epochs of blocks that the GPU unpacks itself, on a GPU that is pretended by the CPU.
 
 Run by `test_interpreted.py`, in a process of its own.
 """
@@ -28,7 +28,7 @@ from tabfeed.loader.gpu import memory_plan, staging_plan
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet import encoded_blocks, file_dtypes, unpack
-from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, packed_row
+from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, encoded_row
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, extent_of
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
@@ -50,13 +50,13 @@ def unpacking(monkeypatch):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Chunks of some batches, as they are on a GPU whose memory holds a share of the rows."""
-    divided(monkeypatch, steps=3, lanes=(2, 2))
+    divided(monkeypatch, steps=3, decode_streams=(2, 2))
 
 
-def divided(monkeypatch, *, steps, lanes):
+def divided(monkeypatch, *, steps, decode_streams):
     """Let chunks have so many steps, and so many lots be unpacked at a time, on so many streams."""
     monkeypatch.setattr(memory_plan, "_sizes", lambda *_: iter([(steps, 2)]))
-    monkeypatch.setattr(memory_plan, "_LANES", (lanes,))
+    monkeypatch.setattr(memory_plan, "_LANES", (decode_streams,))
 
 
 def table(rows, seed):
@@ -86,14 +86,14 @@ def tuples(dataset, **options):
 
 
 def on(loader, reader="cudf", memory=10**8):
-    loader.feed = on_gpu(loader.feed, CPU, GpuOptions(reader, memory))
+    loader.pipeline = on_gpu(loader.pipeline, CPU, GpuOptions(reader, memory))
     return loader
 
 
 def unpacked(loader, memory=10**8):
     """The same loader, unpacking by itself."""
     on(loader, memory=memory)
-    assert isinstance(loader.feed.recipe.reader, EncodedBlockReader)
+    assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
     assert loader.reader_choice == "the GPU: as asked for"
     return loader
 
@@ -104,9 +104,9 @@ def seen(monkeypatch):
     found, read = [], EncodedBlockReader._read
 
     def looking(self, epoch, number):
-        lot = read(self, epoch, number)
-        found.append(lot.packed is not None)
-        return lot
+        block = read(self, epoch, number)
+        found.append(block.encoded is not None)
+        return block
 
     monkeypatch.setattr(EncodedBlockReader, "_read", looking)
     return found
@@ -151,7 +151,7 @@ def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(
-        torch_chunks, "on_gpu", lambda feed, _, how, held: on_gpu(feed, CPU, how, held)
+        torch_chunks, "on_gpu", lambda pipeline, _, how, held: on_gpu(pipeline, CPU, how, held)
     )
     mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
     assert mine.reader_choice == "the GPU: as asked for"
@@ -209,9 +209,9 @@ def test_columns_that_cannot_be_null(tmp_path, seen):
 def test_whichever_thread_makes_chunks(tmp_path, seen, here, monkeypatch):
     dataset = write(tmp_path)
     loader = tuples(dataset)
-    monkeypatch.setattr(type(loader.feed.recipe.finish), "asks", not here, raising=False)
+    monkeypatch.setattr(type(loader.pipeline.stages.finish), "asks", not here, raising=False)
     mine = unpacked(loader)
-    assert mine.feed.recipe.here is here
+    assert mine.pipeline.stages.here is here
     assert same(tuples(dataset), mine) and all(seen)
 
 
@@ -278,7 +278,7 @@ def test_files_that_the_gpu_cannot_unpack_are_not_begun(tmp_path, monkeypatch):
     dataset = write(tmp_path, compression="zstd")
     with pytest.warns(UserWarning, match="reading with Arrow: "):
         loader = on(tuples(dataset))
-    assert not isinstance(loader.feed.recipe.reader, EncodedBlockReader)
+    assert not isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
     assert same(tuples(dataset), loader)
 
 
@@ -286,24 +286,26 @@ def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
     """One file is far less compressible than those that were looked at."""
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
-    unpacker = mine.feed.recipe.maker.unpack
+    unpacker = mine.pipeline.stages.maker.unpack
     again = []
     monkeypatch.setattr(
-        unpack, "_read_again", lambda lot, old=unpack._read_again: (again.append(lot), old(lot))
+        unpack,
+        "_read_again",
+        lambda block, old=unpack._read_again: (again.append(block), old(block)),
     )
-    unpacker.lanes = unpacker.lanes._replace(packed=10)
+    unpacker.decode_streams = unpacker.decode_streams._replace(encoded=10)
     assert same(tuples(dataset), mine)
     assert len(again) == 6 and all(seen)
-    assert all(lot.packed is None for lot in again)
+    assert all(block.encoded is None for block in again)
 
 
 def larger(*what):
-    return replace(extent_of(*what), packed=10**7)
+    return replace(extent_of(*what), encoded=10**7)
 
 
 def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
-    monkeypatch.setattr(gpu, "packed_row", lambda *_: EncodedRow(0.1, 0.1))
+    monkeypatch.setattr(gpu, "encoded_row", lambda *_: EncodedRow(0.1, 0.1))
     monkeypatch.setattr(encoded_blocks, "extent_of", larger)
     assert same(tuples(dataset), unpacked(tuples(dataset)))
     assert seen and not any(seen)
@@ -374,18 +376,18 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
         TorchAsyncItr(Dataset(str(tmp_path)), ["a", "b"], batch_size=40, shuffle=True)
         for _ in range(2)
     ]
-    (plane,) = unpacked(made[1]).feed.recipe.maker.slabs.planes
-    assert plane.width == 4
+    (width_group,) = unpacked(made[1]).pipeline.stages.maker.device_buffers.width_groups
+    assert width_group.width == 4
     assert all(torch.equal(a, b) for (a, *_), (b, *_) in zip(*made, strict=True))
 
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
-    feed = mixed_tuples(mixed(tmp_path)).feed
-    build = gpu._Build(feed, CPU, GpuOps(), 10**8, 100)
+    pipeline = mixed_tuples(mixed(tmp_path)).pipeline
+    build = gpu._Build(pipeline, CPU, GpuOps(), 10**8, 100)
     need, plain = build.need(build.in_files), build.need(build.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.
-    assert need.lot == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
+    assert need.block == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
     assert need.batch == plain.batch == 3 * 8 + 3 * 4 + 2 * 4
     assert need.passing == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch
 
@@ -394,19 +396,19 @@ def test_room_for_columns_that_are_joined_is_kept(tmp_path):
 
 
 def sizes_of(loader):
-    reader = loader.feed.recipe.reader
-    return packed_row(reader)
+    reader = loader.pipeline.stages.reader
+    return encoded_row(reader)
 
 
-@pytest.mark.parametrize("unfit", [1, 2])
-def test_one_row_group_in_eight_may_be_unfit(tmp_path, unfit):
+@pytest.mark.parametrize("unsupported", [1, 2])
+def test_one_row_group_in_eight_may_be_unfit(tmp_path, unsupported):
     values = pa.array(np.random.default_rng(0).permutation(80).astype(np.float32))
     for number in range(8):
-        null = pa.nulls(1, pa.float32()) if number < unfit else values[:1]
+        null = pa.nulls(1, pa.float32()) if number < unsupported else values[:1]
         column = pa.concat_arrays([null, values[1:]])
         pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
     loader = TorchAsyncItr(Dataset(str(tmp_path)), conts=["x"], batch_size=40, buffer_size=1)
-    if unfit == 1:
+    if unsupported == 1:
         assert sizes_of(loader).plain > 4
         return
     with pytest.raises(UnsupportedError, match="there are nulls"):
@@ -417,7 +419,7 @@ def test_how_large_rows_are(tmp_path):
     found = sizes_of(tuples(write(tmp_path, files=1, rows=80)))
     group = pq.read_metadata(tmp_path / "0.parquet").row_group(0)
     columns = [group.column(i) for i in (0, 1, 3, 4)]
-    assert found.packed == sum(c.total_compressed_size for c in columns) / 80
+    assert found.encoded == sum(c.total_compressed_size for c in columns) / 80
     assert found.plain == sum(c.total_uncompressed_size for c in columns) / 80
 
 
@@ -441,7 +443,7 @@ def helped(loader, monkeypatch, finders=2):
     monkeypatch.setattr(staging_plan, "_FEW_GROUPS", 2)
     monkeypatch.setattr(staging_plan, "_MOST_FINDERS", finders)
     mine = unpacked(loader)
-    reader = mine.feed.recipe.reader
+    reader = mine.pipeline.stages.reader
     assert reader.finders == finders
     while not reader._finders.up:  # it begins with them
         with reader._finders.borrow():
@@ -452,8 +454,8 @@ def helped(loader, monkeypatch, finders=2):
 def test_other_processes_find_pages(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
     mine = helped(tuples(dataset), monkeypatch)
-    monkeypatch.setattr(encoded_blocks, "find_on_desk", None)  # not here
-    plain, finders = tuples(dataset), mine.feed.recipe.reader._finders
+    monkeypatch.setattr(encoded_blocks, "find_in_staging", None)  # not here
+    plain, finders = tuples(dataset), mine.pipeline.stages.reader._finders
     for _ in range(2):
         assert same(plain, mine)
     assert seen and all(seen)
@@ -474,7 +476,7 @@ def test_what_they_find_unfit_is_left_to_arrow(tmp_path, seen, monkeypatch):
 
 def test_a_finder_that_is_killed_is_told(tmp_path, monkeypatch):
     mine = helped(tuples(write(tmp_path)), monkeypatch, finders=1)
-    os.kill(mine.feed.recipe.reader._finders._all[0].pid, signal.SIGKILL)
+    os.kill(mine.pipeline.stages.reader._finders._all[0].pid, signal.SIGKILL)
     with pytest.raises(LoaderError, match="ended with status -9"):
         kept(mine)
     kept(mine)  # without it
@@ -485,7 +487,7 @@ def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatc
     monkeypatch.setattr(encoded_blocks, "_LEAST_CUT", 100)
     dataset = write(tmp_path, rows=4000, row_group_size=2000)
     mine = unpacked(tuples(dataset))
-    mine.feed.recipe.reader.hands = hands
+    mine.pipeline.stages.reader.hands = hands
     assert same(tuples(dataset), mine)
     assert seen and all(seen)
 
@@ -506,7 +508,7 @@ def test_no_thread_reads_on_when_another_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(encoded_blocks, "_read_cut", failing)
     dataset = write(tmp_path, files=1, rows=4000, row_group_size=4000)
     mine = unpacked(tuples(dataset))
-    mine.feed.recipe.reader.hands = 3
+    mine.pipeline.stages.reader.hands = 3
     assert same(tuples(dataset), mine)  # by Arrow
     assert len(late) >= 2
 
@@ -580,22 +582,22 @@ def wrong_in(call, monkeypatch):
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_lots_that_share_a_lane_are_not_taken_for_each_other(tmp_path, call, monkeypatch):
     """More lots than lanes in one call: those that were wrong are not believed."""
-    divided(monkeypatch, steps=12, lanes=(1, 2))
+    divided(monkeypatch, steps=12, decode_streams=(1, 2))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
-    assert mine.feed.recipe.maker.unpack.lanes.streams == 2
+    assert mine.pipeline.stages.maker.unpack.decode_streams.streams == 2
     wrong_in(call, monkeypatch)
     assert same(tuples(dataset), mine)
-    assert len(mine.feed.recipe.reader._sound) < 6
+    assert len(mine.pipeline.stages.reader._sound) < 6
 
 
 def test_a_new_lot_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
     """On one lane a lot that was sound, and is no more; then one that is asked at once."""
-    divided(monkeypatch, steps=3, lanes=(1, 1))
+    divided(monkeypatch, steps=3, decode_streams=(1, 1))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
     assert same(tuples(dataset), mine)
-    mine.feed.recipe.reader._sound -= {0, 1, 2}
+    mine.pipeline.stages.reader._sound -= {0, 1, 2}
     path = dataset.files[2]  # partitions 4 and 5
     spoil(pathlib.Path(path))
     with pytest.raises(TabfeedError, match=r"2\.parquet"):
@@ -625,14 +627,14 @@ def test_each_partition_is_verified_once(tmp_path, monkeypatch):
     answered = []
     answer = unpack.Unpacker._answer
 
-    def counting(self, question, lots):
-        answered.append(len(lots))
-        return answer(self, question, lots)
+    def counting(self, question, blocks):
+        answered.append(len(blocks))
+        return answer(self, question, blocks)
 
     monkeypatch.setattr(unpack.Unpacker, "_answer", counting)
     mine = unpacked(tuples(write(tmp_path)))
     kept(mine)
-    assert sum(answered) == 6 and mine.feed.recipe.reader._sound == set(range(6))
+    assert sum(answered) == 6 and mine.pipeline.stages.reader._sound == set(range(6))
     kept(mine)
     kept(mine)
     assert sum(answered) == 6
@@ -656,11 +658,11 @@ def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
     monkeypatch.setattr("tabfeed.loader.gpu.buffers._PATIENCE", 20.0)
     dataset = write(tmp_path)
     plain, mine = tuples(dataset, streams=1), unpacked(tuples(dataset, streams=1))
-    unpacker = mine.feed.recipe.maker.unpack
-    slabs = unpacker.slabs._free.qsize()
+    unpacker = mine.pipeline.stages.maker.unpack
+    device_buffers = unpacker.device_buffers._free.qsize()
     for _ in range(3):
         assert same(plain, mine)
-    assert len(unpacker._asked) > 0 and slabs < 2 * 6
+    assert len(unpacker._asked) > 0 and device_buffers < 2 * 6
 
 
 def threads():

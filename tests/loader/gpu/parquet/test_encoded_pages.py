@@ -87,14 +87,14 @@ def test_all_columns_are_one_run_in_whatever_order(written):
     assert [(c.stored, c.width, c.kind) for c in extent.chunks] == [
         (4, 1, 2), (8, 8, 0), (4, 4, 1), (4, 4, 1)
     ]  # fmt: skip
-    assert extent.packed == sum(sizes) and extent.compressed
+    assert extent.encoded == sum(sizes) and extent.compressed
 
 
 def test_columns_apart_are_several_runs(written):
     file = written()
     extent = file.extent(D, A)
     assert len(extent.runs) == 2
-    assert extent.packed == sum(run.size for run in extent.runs)
+    assert extent.encoded == sum(run.size for run in extent.runs)
     assert extent.chunks[1].start == 0 and extent.chunks[0].start == extent.runs[0].size
 
 
@@ -170,7 +170,7 @@ def test_columns_that_are_not_asked_for_do_not_matter(written):
 
 def test_a_required_column_needs_no_statistics(written):
     table = TABLE.select(["a"]).cast(pa.schema([pa.field("a", pa.int32(), nullable=False)]))
-    assert written(table, write_statistics=False).extent(A).packed
+    assert written(table, write_statistics=False).extent(A).encoded
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_bytes_that_are_no_pages(written):
     file = written()
     extent = file.extent(A)
     with pytest.raises(UnsupportedError, match="no page header"):
-        found(file, extent=extent, data=memoryview(bytes(extent.packed)))
+        found(file, extent=extent, data=memoryview(bytes(extent.encoded)))
 
 
 def test_a_column_cut_short(written):

@@ -33,7 +33,7 @@ def reader_of(dataset, cats=(), conts=(), labels=(), **options):
         dataset, list(cats), list(conts), list(labels), batch_size=8, shuffle=True, device="cpu",
         **options,
     )  # fmt: skip
-    return loader.feed.recipe.reader
+    return loader.pipeline.stages.reader
 
 
 def dtypes_of(reading):
@@ -153,13 +153,13 @@ def test_other_reasons(tmp_path):
 
 def test_columns_by_name_keep_their_dtypes(tmp_path):
     dataset = write(tmp_path, {"a": column("u2"), "x": column("f8"), "b": column("bool")})
-    reader = Loader(dataset, 8, True, device="cpu").feed.recipe.reader
+    reader = Loader(dataset, 8, True, device="cpu").pipeline.stages.reader
     assert dtypes_of(as_in_files(reader)) == {d: d for d in ("uint16", "float64", "bool")}
 
 
 def test_columns_by_name_are_not_joined(tmp_path):
     dataset = write(tmp_path, {"a": column("i8"), "b": column("i8") + 2**40})
-    reader = Loader(dataset, 8, True, device="cpu").feed.recipe.reader
+    reader = Loader(dataset, 8, True, device="cpu").pipeline.stages.reader
     reading = as_in_files(reader, narrow=True)
     assert dtypes_of(reading) == {"int64, int32": "int32", "int64, int64": "int64"}
     assert not reading.pieces and reading.joining == 0

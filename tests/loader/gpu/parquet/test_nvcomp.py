@@ -137,7 +137,7 @@ def test_a_loader_of_which_nvcomp_cannot_begin_reads_with_arrow(tmp_path, monkey
     pq.write_table(pa.table({"c": keys, "y": keys.astype(np.float32)}), tmp_path / "a.parquet")
     loader = TorchAsyncItr(Dataset(str(tmp_path)), ["c"], labels=["y"], batch_size=50, device="cpu")
     with pytest.warns(TabfeedWarning, match="reading with Arrow: pylibcudf is not here"):
-        loader.feed = on_gpu(loader.feed, CPU, GpuOptions("cudf"))
+        loader.pipeline = on_gpu(loader.pipeline, CPU, GpuOptions("cudf"))
     assert [k for c, _, _ in loader for k in c[:, 0].tolist()] == keys.tolist()
 
 

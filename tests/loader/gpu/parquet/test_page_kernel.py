@@ -106,7 +106,7 @@ def run(code, count, bits):
     return varint(count << 1) + int(code).to_bytes((bits + 7) // 8, "little")
 
 
-def packed(codes, bits):
+def encoded(codes, bits):
     """Codes in so many bits each, filled up to a multiple of eight."""
     codes = list(codes) + [0] * (-len(codes) % 8)
     whole = sum(int(code) << (bits * i) for i, code in enumerate(codes))
@@ -145,7 +145,7 @@ def test_plain_values_of_every_width(kernel, kind, levels):
 def test_codes_of_every_width_of_value(kernel, kind):
     words = np.array([7, 100, 3], kind)
     dictionary = words.astype("i4") if words.itemsize < 4 else words
-    page = coded(2, packed([0, 2, 1, 1, 0], 2), values=5, dictionary=dictionary)
+    page = coded(2, encoded([0, 2, 1, 1, 0], 2), values=5, dictionary=dictionary)
     (out,), failed = decoded(kernel, [page], [kind])
     assert out.tolist() == [7, 3, 100, 100, 7] and failed == 0
 
@@ -156,7 +156,7 @@ def test_codes_of_so_many_bits(kernel, bits):
     codes = np.random.default_rng(bits).integers(0, entries, 45)
     codes[:2] = 0, entries - 1
     dictionary = np.arange(entries, dtype="i4") * 3 - 5
-    runs = (packed(codes[:16], bits), run(codes[16], 20, bits), packed(codes[17:], bits))
+    runs = (encoded(codes[:16], bits), run(codes[16], 20, bits), encoded(codes[17:], bits))
     want = np.concatenate([codes[:16], np.repeat(codes[16], 20), codes[17:]])
     page = coded(bits, *runs, values=len(want), dictionary=dictionary)
     (out,), failed = decoded(kernel, [page], ["i4"])
@@ -166,7 +166,7 @@ def test_codes_of_so_many_bits(kernel, bits):
 def test_codes_that_reach_over_many_bits(kernel):
     """The largest entry that a page can name: 2**20 and one, in 21 bits."""
     dictionary = np.arange(2**20 + 1, dtype="i4")
-    page = coded(21, packed([2**20, 5, 2**19], 21), values=3, dictionary=dictionary)
+    page = coded(21, encoded([2**20, 5, 2**19], 21), values=3, dictionary=dictionary)
     (out,), failed = decoded(kernel, [page], ["i4"])
     assert out.tolist() == [2**20, 5, 2**19] and failed == 0
 
@@ -176,13 +176,13 @@ def test_long_runs(kernel, count):
     """Longer than what is unpacked at a time."""
     codes = np.arange(count) % 7
     dictionary = np.arange(10, 17, dtype="i8")
-    page = coded(3, run(4, count, 3), packed(codes, 3), values=2 * count, dictionary=dictionary)
+    page = coded(3, run(4, count, 3), encoded(codes, 3), values=2 * count, dictionary=dictionary)
     (out,), failed = decoded(kernel, [page], ["i8"])
     assert (out[:count] == 14).all() and (out[count:] == codes + 10).all() and failed == 0
 
 
 @pytest.mark.parametrize("bits", [0, 1])
-@pytest.mark.parametrize("how", [run, lambda code, count, bits: packed([code] * count, bits)])
+@pytest.mark.parametrize("how", [run, lambda code, count, bits: encoded([code] * count, bits)])
 def test_a_dictionary_of_one_entry(kernel, bits, how):
     page = coded(bits, how(0, 21, bits), values=21, dictionary=np.array([9], "i4"))
     (out,), failed = decoded(kernel, [page], ["i4"])
@@ -190,7 +190,7 @@ def test_a_dictionary_of_one_entry(kernel, bits, how):
 
 
 def test_a_last_run_that_goes_on_behind_the_values(kernel):
-    for runs in (run(1, 100, 1), packed([1] * 64, 1)):
+    for runs in (run(1, 100, 1), encoded([1] * 64, 1)):
         page = coded(1, runs, values=10, dictionary=np.array([4, 5], "i4"))
         (out,), failed = decoded(kernel, [page], ["i4"])
         assert out.tolist() == [5] * 10 and failed == 0
@@ -209,7 +209,7 @@ LONG = np.array([5, -1, 2**31 - 1, -(2**31), 0], "i8")
     "page",
     [
         lambda values: plain(values),
-        lambda values: coded(3, packed([0, 1, 2, 3, 4], 3), values=5, dictionary=values),
+        lambda values: coded(3, encoded([0, 1, 2, 3, 4], 3), values=5, dictionary=values),
         lambda values: coded(3, *(run(k, 1, 1) for k in range(5)), values=5, dictionary=values),
     ],
     ids=["plain", "packed", "runs"],
@@ -259,7 +259,7 @@ def test_loading_writes_nothing(kernel):
 # -- what is not ----------------------------------------------------------------------------
 
 GOOD = coded(
-    3, packed([1, 2, 3, 4], 3), run(5, 4, 3), values=12, dictionary=np.arange(6, dtype="i4")
+    3, encoded([1, 2, 3, 4], 3), run(5, 4, 3), values=12, dictionary=np.arange(6, dtype="i4")
 )
 FOUR = np.array([5, 6, 7, 8], "i4")
 BAD = {
@@ -289,7 +289,7 @@ BAD = {
     "one code no times": coded(1, b"\x00\x00" * 20, values=8, dictionary=FOUR),
     "a code of 32 bits, all set": coded(32, run(2**32 - 1, 8, 32), values=8, dictionary=FOUR),
     "packed codes of 32 bits, all set": coded(
-        32, packed([2**32 - 1] * 8, 32), values=8, dictionary=FOUR
+        32, encoded([2**32 - 1] * 8, 32), values=8, dictionary=FOUR
     ),
     "a run as long as can be": replace(GOOD, data=b"\x03\xff\xff\xff\xff\xff\xff\xff"),
 }  # fmt: skip
@@ -347,7 +347,7 @@ def unpacked(kernel, path, name, dtype):
     extent = extent_of(file, 0, [Wanted(name, kind_of(dtype), 0)])
     (lies,) = extent.runs
     data = np.frombuffer(path.read_bytes()[lies.start : lies.stop] + bytes(64), np.uint8).copy()
-    pages = find_pages(data.data[: extent.packed], extent, rows)
+    pages = find_pages(data.data[: extent.encoded], extent, rows)
     out, failed = Guarded(dtype, rows), torch.zeros(1, dtype=torch.int32)
     table = pages.table.astype(np.int64)
     table[2] += data.ctypes.data

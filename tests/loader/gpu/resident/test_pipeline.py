@@ -71,7 +71,7 @@ def flat(batches):
 
 def test_each_epoch_is_a_permutation_of_all_rows(dataset):
     loader = tuples(dataset)
-    assert isinstance(loader.feed.recipe, ResidentStages)
+    assert isinstance(loader.pipeline.stages, ResidentStages)
     first, second = keys(loader), keys(loader)
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(ROWS))
     assert first != second
@@ -246,7 +246,7 @@ def test_too_large_is_told_before_anything_is_read(dataset):
 
 
 def test_lists_that_turn_out_too_large(dataset):
-    least = dicts(dataset).feed.recipe.store._size.known
+    least = dicts(dataset).pipeline.stages.store._size.known
     loader = dicts(dataset, device_memory=least + 100)
     with pytest.raises(LoaderError, match="device_memory allows"):
         next(iter(loader))
@@ -254,15 +254,15 @@ def test_lists_that_turn_out_too_large(dataset):
 
 def test_half_of_what_is_free_is_the_default(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**6)
-    assert tuples(dataset).feed.recipe.store._size.allowed == 5 * 10**5
+    assert tuples(dataset).pipeline.stages.store._size.allowed == 5 * 10**5
 
 
 def test_chunks_become_smaller_before_it_is_refused(dataset):
-    large = tuples(dataset, batch_size=1).feed
-    least = large.recipe.store._size.known
-    small = tuples(dataset, batch_size=1, device_memory=least - 1000).feed
+    large = tuples(dataset, batch_size=1).pipeline
+    least = large.stages.store._size.known
+    small = tuples(dataset, batch_size=1, device_memory=least - 1000).pipeline
     assert small.plan.chunk < large.plan.chunk
-    assert small.recipe.store._size.known <= least - 1000
+    assert small.stages.store._size.known <= least - 1000
 
 
 def test_a_gpu_without_room_after_all(dataset, monkeypatch):
@@ -303,12 +303,12 @@ def test_worker_processes_are_refused(dataset):
         pickle.dumps(tuples(dataset))
     loader = tuples(dataset)
     for whole in (False, True):
-        loader.feed.recipe.store._process += 1  # as in a forked child
+        loader.pipeline.stages.store._process += 1  # as in a forked child
         with pytest.raises(
             LoaderError, match="the process that made the loader; use num_workers=0"
         ):
             next(iter(loader))
-        loader.feed.recipe.store._process -= 1
+        loader.pipeline.stages.store._process -= 1
         assert whole or keys(loader)
 
 
@@ -322,7 +322,7 @@ def test_it_is_gone_with_the_loader(dataset):
 
     loader = tuples(dataset)
     keys(loader)
-    store = weakref.ref(loader.feed.recipe.store)
+    store = weakref.ref(loader.pipeline.stages.store)
     loader.close()
     del loader
     gc.collect()
@@ -332,7 +332,7 @@ def test_it_is_gone_with_the_loader(dataset):
 def test_page_locked_memory_is_given_back(dataset):
     loader = tuples(dataset)
     keys(loader)
-    store = loader.feed.recipe.store
+    store = loader.pipeline.stages.store
     assert store._pinned is None and store.whole
 
 

@@ -1,11 +1,11 @@
-"""Lots decoded on the GPU itself, by pylibcudf.
+"""Blocks decoded on the GPU itself, by pylibcudf.
 
-Each thread reads on a stream of its own, several lots in one call, and lays the columns side by
-side in their slab, in few calls: pylibcudf joins those of one dtype to a matrix, which torch takes
-as it is. What pylibcudf decodes lies in a pool of bounded size
+Each thread reads on a stream of its own, several blocks in one call, and lays the columns side by
+side in their device buffer, in few calls: pylibcudf joins those of one dtype to a matrix, which
+torch takes as it is. What pylibcudf decodes lies in a pool of bounded size
 (`tabfeed.loader.gpu.parquet.cudf_pool`).
 
-Any lot with nulls is left to Arrow, whose results are the same.
+Any block with nulls is left to Arrow, whose results are the same.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def why_not_cudf() -> str | None:
 
 @dataclass
 class CudfBlockReader:
-    """Makes lots on a GPU from Parquet files; threads may share it.
+    """Makes blocks on a GPU from Parquet files; threads may share it.
 
     Parameters
     ----------
     arrow
         Reads what pylibcudf must not.
-    slabs
+    device buffers
         Memory on the GPU.
     pool_bytes
         Most memory for what is being decoded.
@@ -69,7 +69,7 @@ class CudfBlockReader:
     """
 
     arrow: GpuBlockReader
-    slabs: DeviceBuffers
+    device_buffers: DeviceBuffers
     pool_bytes: int
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
@@ -98,47 +98,49 @@ class CudfBlockReader:
 
     @cached_property
     def _pool(self) -> Grant:
-        return Grant(self.slabs.device, self.pool_bytes)
+        return Grant(self.device_buffers.device, self.pool_bytes)
 
     @cached_property
     def _runs(self) -> list[tuple[WidthGroup, int, int]]:
         """Columns of one dtype that lie side by side: their plane, the first, and the end."""
         runs: list[tuple[WidthGroup, int, int]] = []
         last = None
-        for plane in self.slabs.planes:
-            for group, dtype, first in plane.spans():
+        for width_group in self.device_buffers.width_groups:
+            for group, dtype, first in width_group.spans():
                 end = first + len(group.columns)
-                if last == (plane, dtype):
-                    runs[-1] = (plane, runs[-1][1], end)
+                if last == (width_group, dtype):
+                    runs[-1] = (width_group, runs[-1][1], end)
                 else:
-                    runs.append((plane, first, end))
-                last = (plane, dtype)
+                    runs.append((width_group, first, end))
+                last = (width_group, dtype)
         return runs
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
         """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
         for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
         rest = [n for n in numbers if n not in for_arrow]
-        with on_device(self.slabs.device):
-            lots = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
+        with on_device(self.device_buffers.device):
+            blocks = dict(zip(for_arrow, self.arrow.read(epoch, for_arrow), strict=True))
             if rest:
-                lots |= zip(rest, self._read(epoch, rest), strict=True)
-        return [lots[n] for n in numbers]
+                blocks |= zip(rest, self._read(epoch, rest), strict=True)
+        return [blocks[n] for n in numbers]
 
     def _read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
-        lots = [GpuBlock(epoch.lot_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
+        blocks = [GpuBlock(epoch.block_rows(n), self.arrow.draw(epoch, n)) for n in numbers]
         partitions = [p for n in numbers for p in epoch.partitions(n)]
         with self._pool.reading() as reading:
-            if not self._fill(lots, partitions, reading):
+            if not self._fill(blocks, partitions, reading):
                 return self.arrow.read(epoch, numbers)
-        return lots
+        return blocks
 
-    def _fill(self, lots: Sequence[GpuBlock], partitions: Sequence[int], reading: Reading) -> bool:
-        """Decode these partitions into slabs of lots; False if there are nulls, or no memory.
+    def _fill(
+        self, blocks: Sequence[GpuBlock], partitions: Sequence[int], reading: Reading
+    ) -> bool:
+        """Decode these partitions into device buffers; False if there are nulls, or no memory.
 
         Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
         """
-        rows, stream = [lot.rows for lot in lots], reading.stream
+        rows, stream = [block.rows for block in blocks], reading.stream
         try:
             with self._turns, span("read", rows=sum(rows)), torch.cuda.stream(stream):
                 found = self._decoded(partitions, sum(rows), reading)
@@ -147,7 +149,7 @@ class CudfBlockReader:
         if found is None:
             return False
         with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
-            self._lay(lots, rows, found, stream)
+            self._lay(blocks, rows, found, stream)
         return True
 
     def _has_nulls(self, partition: int) -> bool:
@@ -168,7 +170,12 @@ class CudfBlockReader:
     @cached_property
     def _columns(self) -> list[str]:
         """Those that lie in slabs, in their order."""
-        return [c for plane in self.slabs.planes for g, _ in plane.groups for c in g.columns]
+        return [
+            c
+            for width_group in self.device_buffers.width_groups
+            for g, _ in width_group.groups
+            for c in g.columns
+        ]
 
     def _decoded(
         self, partitions: Sequence[int], rows: int, reading: Reading
@@ -180,23 +187,25 @@ class CudfBlockReader:
         return self._matrices(columns, reading)
 
     def _lay(
-        self, lots: Sequence[GpuBlock], rows: list[int], found: list[Tensor], stream: Any
+        self, blocks: Sequence[GpuBlock], rows: list[int], found: list[Tensor], stream: Any
     ) -> None:
         """Copy the rows of each lot to a slab, all in one call."""
-        for lot, slab in zip(lots, self.slabs.take(stream, len(lots)), strict=True):
-            lot.slab = slab
+        for block, device_buffer in zip(
+            blocks, self.device_buffers.take(stream, len(blocks)), strict=True
+        ):
+            block.device_buffer = device_buffer
         to: list[Tensor] = []
         source: list[Tensor] = []
-        for (plane, first, end), matrix in zip(self._runs, found, strict=True):
-            for lot in lots:
-                assert lot.slab is not None
-                to.append(lot.slab.matrix(plane, lot.rows, slice(first, end)))
+        for (width_group, first, end), matrix in zip(self._runs, found, strict=True):
+            for block in blocks:
+                assert block.device_buffer is not None
+                to.append(block.device_buffer.matrix(width_group, block.rows, slice(first, end)))
             source += torch.split(matrix.view(to[-1].dtype), rows, 1)
         torch._foreach_copy_(to, source, non_blocking=True)
         ready = stream.record_event()
-        for lot in lots:
-            assert lot.slab is not None
-            lot.slab.ready = ready
+        for block in blocks:
+            assert block.device_buffer is not None
+            block.device_buffer.ready = ready
 
     def _matrices(self, columns: list[Any], reading: Reading) -> list[Tensor]:
         at, found = 0, []

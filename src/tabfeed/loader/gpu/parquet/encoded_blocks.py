@@ -1,9 +1,9 @@
-"""Lots for a GPU that unpacks them itself: bytes of files, read onto desks as they are.
+"""Blocks for a GPU that unpacks them itself: bytes of files, read onto staging buffers as they are.
 
 Reading is then all that the computer does, and it takes no interpreter: a thread copies as fast as
 the disk or the page cache gives. What pages there are in a row group is found out once, from their
 headers: by other processes, since there are hundreds of them, and Python takes its time. What a GPU
-cannot unpack, Arrow reads onto the same desks.
+cannot unpack, Arrow reads onto the same staging buffers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.partition import Piece
 from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range
-from tabfeed.loader.gpu.buffers import planes_of
+from tabfeed.loader.gpu.buffers import width_groups_of
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.parquet.encoded_pages import (
     Extent,
@@ -36,7 +36,7 @@ from tabfeed.loader.gpu.parquet.encoded_pages import (
     UnsupportedError,
     Wanted,
     extent_of,
-    find_on_desk,
+    find_in_staging,
 )
 from tabfeed.loader.gpu.parquet.nvcomp import why_not_nvcomp
 from tabfeed.loader.gpu.parquet.unpack import EncodedBlock, EncodedGroup
@@ -48,7 +48,7 @@ from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
 from tabfeed.loader.read.staging import StagingBuffer
 from tabfeed.trace import span
 
-__all__ = ["EncodedBlockReader", "EncodedRow", "kinds_of", "packed_row", "why_not_unpacked"]
+__all__ = ["EncodedBlockReader", "EncodedRow", "encoded_row", "kinds_of", "why_not_unpacked"]
 
 _SAMPLE = 64  # row groups looked at before any is read
 _FEW_UNFIT = 8  # one in so many may be unfit: if more are, another reader does better
@@ -60,7 +60,7 @@ _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pag
 class EncodedRow(NamedTuple):
     """Most bytes of a row, as it lies in a file and decompressed."""
 
-    packed: float
+    encoded: float
     plain: float
 
 
@@ -95,7 +95,7 @@ def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
     return None
 
 
-def packed_row(reader: BlockReader) -> EncodedRow:
+def encoded_row(reader: BlockReader) -> EncodedRow:
     """How large rows are in their files, judging by some; `UnsupportedError` if not to be unpacked.
 
     A few row groups may be unfit, for a null say: Arrow reads those.
@@ -106,16 +106,16 @@ def packed_row(reader: BlockReader) -> EncodedRow:
     pieces = [piece for n in numbers for piece in parts.partitions[n].pieces if piece.rows]
     if not pieces:
         raise UnsupportedError("there are no rows")
-    found, unfit = [], []
+    found, unsupported = [], []
     for piece in pieces:
         try:
             found.append((extent_of(_file(parts, piece), piece.unit, wanted), piece.rows))
         except UnsupportedError as e:
-            unfit.append(e)
-    if len(unfit) > len(pieces) // _FEW_UNFIT:
-        raise unfit[0]
+            unsupported.append(e)
+    if len(unsupported) > len(pieces) // _FEW_UNFIT:
+        raise unsupported[0]
     return EncodedRow(
-        max(extent.packed / (rows or 1) for extent, rows in found),
+        max(extent.encoded / (rows or 1) for extent, rows in found),
         max(extent.plain / (rows or 1) for extent, rows in found),
     )
 
@@ -134,16 +134,16 @@ def _wanted(reader: BlockReader) -> list[Wanted]:
 def _columns(reader: BlockReader) -> Iterator[tuple[str, Kind]]:
     assert isinstance(reader.parts, PartReader)
     schema = reader.parts.dataset.schema
-    for plane in planes_of(reader.layout.groups, reader.dtypes):
-        for name in (name for group, _ in plane.groups for name in group.columns):
+    for width_group in width_groups_of(reader.layout.groups, reader.dtypes):
+        for name in (name for group, _ in width_group.groups for name in group.columns):
             dtype = schema[name].dtype
             stored = np.dtype(dtype.to_pandas_dtype()).itemsize if dtype is not None else 0
-            yield name, Kind(max(4, stored), plane.width)
+            yield name, Kind(max(4, stored), width_group.width)
 
 
 @dataclass
 class EncodedBlockReader:
-    """Reads bytes of files onto desks; threads may share it.
+    """Reads bytes of files onto staging buffers; threads may share it.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class EncodedBlockReader:
     finders: int = 0
     hands: int = 1
     _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
-    _unfit: set[tuple[int, int]] = field(default_factory=set)
+    _unsupported: set[tuple[int, int]] = field(default_factory=set)
     _sound: set[int] = field(default_factory=set)
 
     @property
@@ -174,7 +174,9 @@ class EncodedBlockReader:
     @cached_property
     def _finders(self) -> DecoderProcesses | None:
         return (
-            DecoderProcesses(find_on_desk, self.arrow.desks, self.finders) if self.finders else None
+            DecoderProcesses(find_in_staging, self.arrow.staging_buffers, self.finders)
+            if self.finders
+            else None
         )
 
     @cached_property
@@ -198,29 +200,31 @@ class EncodedBlockReader:
         self.arrow.close()
 
     def _read(self, epoch: Epoch, number: int) -> GpuBlock:
-        with suppress(UnsupportedError, OSError):  # a desk that was taken is free again behind this
-            return self._packed(epoch, number)
-        (lot,) = self.arrow.read(epoch, [number])  # which says what is wrong, if it is
-        return lot
+        with suppress(
+            UnsupportedError, OSError
+        ):  # a staging buffer that was taken is free again behind this
+            return self._encoded(epoch, number)
+        (block,) = self.arrow.read(epoch, [number])  # which says what is wrong, if it is
+        return block
 
-    def _packed(self, epoch: Epoch, number: int) -> GpuBlock:
-        partitions, rows = epoch.partitions(number), epoch.lot_rows(number)
-        desk, groups = self.arrow.desks.take(), []
+    def _encoded(self, epoch: Epoch, number: int) -> GpuBlock:
+        partitions, rows = epoch.partitions(number), epoch.block_rows(number)
+        staging_buffer, groups = self.arrow.staging_buffers.take(), []
         at = first = plain = 0
         extents = []
         for piece in self._pieces(partitions):
             with span("read", rows=piece.rows or 0):
-                extent, pages = self._fetch(piece, desk, at)
+                extent, pages = self._fetch(piece, staging_buffer, at)
             groups.append(EncodedGroup(at, first, pages))
             extents.append(extent)
-            at, first, plain = at + extent.packed, first + (piece.rows or 0), plain + pages.room
+            at, first, plain = at + extent.encoded, first + (piece.rows or 0), plain + pages.room
         if first != rows or len({extent.compressed for extent in extents}) != 1:
             raise UnsupportedError(
                 "not all rows are there, or some are compressed and some are not"
             )
-        packed = EncodedBlock(
+        encoded = EncodedBlock(
             groups,
-            packed=at,
+            encoded=at,
             plain=plain,
             compressed=extents[0].compressed,
             sound=self._sound.issuperset(partitions),
@@ -228,27 +232,32 @@ class EncodedBlockReader:
             again=lambda: self.arrow.read(epoch, [number])[0],
             name=self._name(partitions),
         )
-        return GpuBlock(rows, self.arrow.draw(epoch, number), desk=desk, packed=packed)
+        return GpuBlock(
+            rows, self.arrow.draw(epoch, number), staging_buffer=staging_buffer, encoded=encoded
+        )
 
-    def _fetch(self, piece: Piece, desk: StagingBuffer, at: int) -> _Known:
+    def _fetch(self, piece: Piece, staging_buffer: StagingBuffer, at: int) -> _Known:
         """Lay the bytes of a row group on a desk, and find its pages."""
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
         if known is not None:
-            self._lay(file.location, known.extent, desk, at)
+            self._lay(file.location, known.extent, staging_buffer, at)
             return known
-        if key in self._unfit:
+        if key in self._unsupported:
             raise UnsupportedError("it was not fit before")
         try:
             extent = extent_of(file, piece.unit, self._wanted)
-            self._lay(file.location, extent, desk, at)
-            known = _Known(extent, self._find(desk, Search(at, extent, piece.rows or 0)))
+            self._lay(file.location, extent, staging_buffer, at)
+            known = _Known(extent, self._find(staging_buffer, Search(at, extent, piece.rows or 0)))
         except UnsupportedError:
-            self._unfit.add(key)
+            self._unsupported.add(key)
             raise
         if len(self._known) < _MOST_KNOWN:
             self._known[key] = known
-        if self._finders is not None and len(self._known) + len(self._unfit) >= self._row_groups:
+        if (
+            self._finders is not None
+            and len(self._known) + len(self._unsupported) >= self._row_groups
+        ):
             self._finders.dismiss()  # nothing is left to be found
         return known
 
@@ -258,10 +267,12 @@ class EncodedBlockReader:
         partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
         return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
 
-    def _lay(self, location: FileRef, extent: Extent, desk: StagingBuffer, at: int) -> None:
+    def _lay(
+        self, location: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int
+    ) -> None:
         """Read the bytes of a row group."""
-        memory = desk.memory[at : at + extent.packed].data
-        if len(memory) < extent.packed:
+        memory = staging_buffer.memory[at : at + extent.encoded].data
+        if len(memory) < extent.encoded:
             raise UnsupportedError("a row group is larger than expected")
         file = os.open(location.path, os.O_RDONLY)
         try:
@@ -269,7 +280,7 @@ class EncodedBlockReader:
             location.check(facts)
             if facts.st_size != location.size > 0:
                 raise UnsupportedError("a file has changed since it was opened")
-            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.packed // self.hands)))
+            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.hands)))
             self._read_all(partial(_read_cut, file, memory), cuts)
         finally:
             os.close(file)
@@ -281,21 +292,21 @@ class EncodedBlockReader:
                 read(cut)
             return
         begun = [self._threads.submit(read, cut) for cut in cuts]
-        wait(begun)  # also if one fails: the file is closed next, and the desk another's
+        wait(begun)  # also if one fails: the file is closed next, and the staging buffer another's
         for future in begun:
             future.result()
 
-    def _find(self, desk: StagingBuffer, search: Search) -> Pages:
+    def _find(self, staging_buffer: StagingBuffer, search: Search) -> Pages:
         """Have pages found; until processes come up, here."""
         while self._finders is not None:
-            with self._finders.borrow() as helpers:
-                if helpers:
-                    helpers[0].begin(desk, search)
-                    found: Pages = helpers[0].finish()
+            with self._finders.borrow() as decoders:
+                if decoders:
+                    decoders[0].begin(staging_buffer, search)
+                    found: Pages = decoders[0].finish()
                     return found
             if not self._finders.up:
                 break
-        return find_on_desk(desk.memory, search)
+        return find_in_staging(staging_buffer.memory, search)
 
     def _pieces(self, partitions: Sequence[int]) -> Iterator[Piece]:
         parts = self.parts

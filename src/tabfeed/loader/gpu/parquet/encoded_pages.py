@@ -30,7 +30,7 @@ __all__ = [
     "UnsupportedError",
     "Wanted",
     "extent_of",
-    "find_on_desk",
+    "find_in_staging",
     "find_pages",
     "may_have_nulls",
 ]
@@ -91,7 +91,7 @@ class Extent:
     runs: tuple[Range, ...]
     chunks: tuple[_Chunk, ...]
     compressed: bool
-    packed: int
+    encoded: int
     plain: int
 
 
@@ -226,7 +226,7 @@ def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
             room += _aligned(page.bytes)
         if done != rows:
             raise UnsupportedError(f"a column has {done} values where {rows} were expected")
-    if not found or max(room, extent.packed) >= _MOST:
+    if not found or max(room, extent.encoded) >= _MOST:
         raise UnsupportedError("there are no pages, or more bytes than can be numbered")
     whole = np.array(found, np.int32).reshape(-1, len(ROWS) + 2).T
     table = np.ascontiguousarray(whole[: len(ROWS)])
@@ -241,10 +241,10 @@ class Search(NamedTuple):
     rows: int
 
 
-def find_on_desk(desk: Array, search: Search) -> Pages:
+def find_in_staging(staging_buffer: Array, search: Search) -> Pages:
     """The pages of a row group whose bytes lie on a desk; another process may do so as well."""
     at, extent, rows = search
-    return find_pages(desk[at : at + extent.packed].data, extent, rows)
+    return find_pages(staging_buffer[at : at + extent.encoded].data, extent, rows)
 
 
 def _aligned(size: int) -> int:

@@ -1,6 +1,6 @@
-"""Columns in the dtypes they have in their files: what a GPU that decodes files puts into lots.
+"""Columns in the dtypes they have in their files: what a GPU that decodes files puts into blocks.
 
-Arrow casts columns on their way into a lot where all of a group would not have one dtype. A GPU
+Arrow casts columns on their way into a block where all of a group would not have one dtype. A GPU
 decodes them as they are, and casts when rows become batches: labels that are integers become
 floats there, ids of 32 bits those of 64. So a group whose columns differ is parted, a *piece* for
 each dtype, and joined again in the batch.
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Who reads lots for a GPU.
+    """Who reads blocks for a GPU.
 
     Attributes
     ----------

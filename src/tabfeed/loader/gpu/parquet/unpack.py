@@ -1,13 +1,14 @@
-"""Lots unpacked by the GPU itself: bytes of files in, rows in slabs out.
+"""Blocks unpacked by the GPU itself: bytes of files in, rows in device buffers out.
 
-The bytes of a file wait on a desk, as compressed as they lie in the file. When a chunk needs a lot
-they are copied, their pages decompressed (by nvCOMP) and their values written to their places (by
-a kernel of ours), all queued on one stream, in a handful of calls however many lots there are. The
-program waits for nothing, but for the first time that it sees a lot: then it asks whether all pages
-were as their headers promise. If not, Arrow reads the lot, and says what is wrong with it.
+The bytes of a file wait on a staging buffer, as compressed as they lie in the file. When a chunk
+needs a block they are copied, their pages decompressed (by nvCOMP) and their values written to
+their places (by a kernel of ours), all queued on one stream, in a handful of calls however many
+blocks there are. The program waits for nothing, but for the first time that it sees a block: then
+it asks whether all pages were as their headers promise. If not, Arrow reads the block, and says
+what is wrong with it.
 
 Streams take turns, so that one copies while another decompresses: pages are decompressed side by
-side, each of them slowly, and that takes as long for many lots as for one.
+side, each of them slowly, and that takes as long for many blocks as for one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EncodedGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """What lies on a desk, if that is bytes of files.
+    """What lies on a staging buffer, if that is bytes of files.
 
     Attributes
     ----------
@@ -65,13 +66,13 @@ class EncodedBlock:
     approve
         To be called when they were.
     again
-        Reads the same lot in another way.
+        Reads the same block in another way.
     name
         The file it is of, or the first of them.
     """
 
     groups: Sequence[EncodedGroup]
-    packed: int
+    encoded: int
     plain: int
     compressed: bool
     sound: bool
@@ -84,19 +85,19 @@ class DecodeStreams(NamedTuple):
     """How much is unpacked at a time: how many streams, and bytes that each may have."""
 
     streams: int
-    packed: int
+    encoded: int
     plain: int
 
 
 class _Lane:
     """A stream, memory for what is on its way, and how many pages were not as promised so far."""
 
-    def __init__(self, device: torch.device, lanes: DecodeStreams) -> None:
+    def __init__(self, device: torch.device, decode_streams: DecodeStreams) -> None:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
-            self.packed, self.plain = (
+            self.encoded, self.plain = (
                 torch.empty(nbytes + _OVER, dtype=torch.uint8, device=device)
-                for nbytes in (lanes.packed, lanes.plain)
+                for nbytes in (decode_streams.encoded, decode_streams.plain)
             )
             self.failed = torch.zeros(1, dtype=torch.int32, device=device)
         self.told = buffers.page_locked((1,), torch.int32).zero_()
@@ -109,9 +110,10 @@ class _Lane:
 
 
 class _Asked(NamedTuple):
-    """Whether all pages of some lots are as promised: whether more had failed after an event.
+    """Whether all pages of some blocks are as promised: whether more had failed after an event.
 
-    It knows their files, not the lots, which would keep their slabs from being used again.
+    It knows their files, not the blocks, which would keep their device buffers from being used
+    again.
     """
 
     event: Any
@@ -127,113 +129,123 @@ class _Asked(NamedTuple):
 
 
 class Unpacker:
-    """Unpacks lots into slabs; one thread at a time.
+    """Unpacks blocks into device buffers; one thread at a time.
 
     Parameters
     ----------
-    slabs
+    device buffers
         Where to.
-    lanes
+    decode streams
         How much at a time.
     kinds
         Those that values are of.
     """
 
-    def __init__(self, slabs: DeviceBuffers, lanes: DecodeStreams, kinds: Sequence[Kind]) -> None:
-        self.slabs, self.lanes, self.kinds = slabs, lanes, kinds
-        with on_device(slabs.device):
-            self._lanes = deque(_Lane(slabs.device, lanes) for _ in range(lanes.streams))
-        planes = list(slabs.planes)
-        self._widths = np.repeat([p.width for p in planes], [p.columns for p in planes])
+    def __init__(
+        self, device_buffers: DeviceBuffers, decode_streams: DecodeStreams, kinds: Sequence[Kind]
+    ) -> None:
+        self.device_buffers, self.decode_streams, self.kinds = device_buffers, decode_streams, kinds
+        with on_device(device_buffers.device):
+            self._decode_streams = deque(
+                _Lane(device_buffers.device, decode_streams) for _ in range(decode_streams.streams)
+            )
+        width_groups = list(device_buffers.width_groups)
+        self._widths = np.repeat([p.width for p in width_groups], [p.columns for p in width_groups])
         self._asked: deque[_Asked] = deque()
 
-    def __call__(self, lots: Sequence[GpuBlock]) -> None:
-        """Queue the unpacking of packed lots.
+    def __call__(self, blocks: Sequence[GpuBlock]) -> None:
+        """Queue the unpacking of packed blocks.
 
-        A lot of which something is wrong, or that is too large, is not packed any more afterwards,
-        but still to be copied.
+        A block of which something is wrong, or that is too large, is not packed any more
+        afterwards, but still to be copied.
         """
         self._look_back()
-        with span("copy", rows=sum(lot.rows for lot in lots)):
-            asked = [(self._unpack(part), part) for part in self._parts(lots)]
+        with span("copy", rows=sum(block.rows for block in blocks)):
+            asked = [(self._unpack(part), part) for part in self._parts(blocks)]
         for question, part in asked:
-            if all(_packed(lot).sound for lot in part):
+            if all(_encoded(block).sound for block in part):
                 self._asked.append(question)
             else:
                 self._answer(question, part)
 
-    def _parts(self, lots: Sequence[GpuBlock]) -> Iterator[list[GpuBlock]]:
+    def _parts(self, blocks: Sequence[GpuBlock]) -> Iterator[list[GpuBlock]]:
         """As many lots as go into a lane, and so on."""
         part: list[GpuBlock] = []
-        packed = plain = 0
-        for lot in lots:
-            what = _packed(lot)
-            if what.packed > self.lanes.packed or what.plain > self.lanes.plain:
-                _read_again(lot)
+        encoded = plain = 0
+        for block in blocks:
+            what = _encoded(block)
+            if what.encoded > self.decode_streams.encoded or what.plain > self.decode_streams.plain:
+                _read_again(block)
                 continue
-            packed, plain = packed + what.packed, plain + what.plain
+            encoded, plain = encoded + what.encoded, plain + what.plain
             if part and (
-                packed > self.lanes.packed
-                or plain > self.lanes.plain
-                or what.compressed != _packed(part[0]).compressed
+                encoded > self.decode_streams.encoded
+                or plain > self.decode_streams.plain
+                or what.compressed != _encoded(part[0]).compressed
             ):
                 yield part
-                part, packed, plain = [], what.packed, what.plain
-            part.append(lot)
+                part, encoded, plain = [], what.encoded, what.plain
+            part.append(block)
         if part:
             yield part
 
-    def _unpack(self, lots: list[GpuBlock]) -> _Asked:
+    def _unpack(self, blocks: list[GpuBlock]) -> _Asked:
         """Queue the unpacking of as many lots as go into a lane, in as few calls as can be."""
-        lane = self._lanes[0]
-        self._lanes.rotate()
-        with torch.cuda.stream(lane.stream):
-            slabs = self.slabs.take(lane.stream, len(lots))
-            table = copy_all(lane.packed, _bytes_of(lots), self._table(lots, slabs, lane))
-            copied = lane.stream.record_event()
-            compressed = _packed(lots[0]).compressed
+        decode_stream = self._decode_streams[0]
+        self._decode_streams.rotate()
+        with torch.cuda.stream(decode_stream.stream):
+            device_buffers = self.device_buffers.take(decode_stream.stream, len(blocks))
+            table = copy_all(
+                decode_stream.encoded,
+                _bytes_of(blocks),
+                self._table(blocks, device_buffers, decode_stream),
+            )
+            copied = decode_stream.stream.record_event()
+            compressed = _encoded(blocks[0]).compressed
             if compressed:
-                decompress(table, lane.stream)
-            self._decode(table, lane.failed, self.kinds, compressed)
-            told = lane.tell()
-            event = lane.stream.record_event()
-        for lot, slab in zip(lots, slabs, strict=True):
-            assert lot.desk is not None
-            lot.desk.used, lot.desk = copied, None
-            lot.slab, slab.ready = slab, event
-        return _Asked(event, told, [_packed(lot).name for lot in lots])
+                decompress(table, decode_stream.stream)
+            self._decode(table, decode_stream.failed, self.kinds, compressed)
+            told = decode_stream.tell()
+            event = decode_stream.stream.record_event()
+        for block, device_buffer in zip(blocks, device_buffers, strict=True):
+            assert block.staging_buffer is not None
+            block.staging_buffer.used, block.staging_buffer = copied, None
+            block.device_buffer, device_buffer.ready = device_buffer, event
+        return _Asked(event, told, [_encoded(block).name for block in blocks])
 
     @cached_property
     def _decode(self) -> Callable[..., None]:
         decode: Callable[..., None] = import_module("tabfeed.loader.gpu.parquet.page_kernel").decode
         return decode
 
-    def _table(self, lots: list[GpuBlock], slabs: list[DeviceBuffer], lane: _Lane) -> Tensor:
+    def _table(
+        self, blocks: list[GpuBlock], device_buffers: list[DeviceBuffer], decode_stream: _Lane
+    ) -> Tensor:
         """The `ROWS` of all pages, addresses in place of offsets."""
         known, places, starts, count = [], [], [], 0
-        packed, plain = lane.packed.data_ptr(), lane.plain.data_ptr()
-        for lot, slab in zip(lots, slabs, strict=True):
-            what, columns = _packed(lot), self.slabs.addresses(slab.number)
+        encoded, plain = decode_stream.encoded.data_ptr(), decode_stream.plain.data_ptr()
+        for block, device_buffer in zip(blocks, device_buffers, strict=True):
+            what, columns = _encoded(block), self.device_buffers.addresses(device_buffer.number)
             for group in what.groups:
-                at, pages = packed + group.at, group.pages
+                at, pages = encoded + group.at, group.pages
                 known.append([*map(torch.from_numpy, (pages.table, pages.column, pages.coded))])
                 places.append(torch.from_numpy(columns + group.first * self._widths))
                 starts.append([at, plain if what.compressed else at])
                 plain += pages.room
                 count += len(pages.column)
-            packed += what.packed
+            encoded += what.encoded
         table = buffers.page_locked((len(ROWS), count), torch.int64)
         fill_table(table, known, places, starts)
         return table
 
-    def _answer(self, question: _Asked, lots: Sequence[GpuBlock]) -> None:
+    def _answer(self, question: _Asked, blocks: Sequence[GpuBlock]) -> None:
         """Wait for what was asked, and have lots that are not sound read again."""
         if question.sound:
-            for lot in lots:
-                _packed(lot).approve()
+            for block in blocks:
+                _encoded(block).approve()
             return
-        for lot in lots:
-            _read_again(lot)
+        for block in blocks:
+            _read_again(block)
 
     def _look_back(self) -> None:
         """Whether all is well with what was queued before, as far as that is known."""
@@ -246,17 +258,26 @@ class Unpacker:
                 )
 
 
-def _packed(lot: GpuBlock) -> EncodedBlock:
-    assert isinstance(lot.packed, EncodedBlock)
-    return lot.packed
+def _encoded(block: GpuBlock) -> EncodedBlock:
+    assert isinstance(block.encoded, EncodedBlock)
+    return block.encoded
 
 
-def _bytes_of(lots: Sequence[GpuBlock]) -> list[Tensor]:
+def _bytes_of(blocks: Sequence[GpuBlock]) -> list[Tensor]:
     """What lies on their desks."""
-    return [torch.from_numpy(lot.desk.memory[: _packed(lot).packed]) for lot in lots if lot.desk]
+    return [
+        torch.from_numpy(block.staging_buffer.memory[: _encoded(block).encoded])
+        for block in blocks
+        if block.staging_buffer
+    ]
 
 
-def _read_again(lot: GpuBlock) -> None:
+def _read_again(block: GpuBlock) -> None:
     """Have a lot on its desk as rows."""
-    new = _packed(lot).again()
-    lot.desk, lot.host, lot.packed, lot.slab = new.desk, new.host, None, None
+    new = _encoded(block).again()
+    block.staging_buffer, block.host, block.encoded, block.device_buffer = (
+        new.staging_buffer,
+        new.host,
+        None,
+        None,
+    )

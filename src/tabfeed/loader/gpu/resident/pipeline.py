@@ -24,7 +24,7 @@ from tabfeed.budget import cpu_count
 from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.buffers import planes_of, torch_dtype
+from tabfeed.loader.gpu.buffers import torch_dtype, width_groups_of
 from tabfeed.loader.gpu.build import memory_for
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
@@ -148,13 +148,13 @@ class ResidentStages(GpuStages[B]):
     store: Any = None
     orders: _Orders = field(default_factory=_Orders)
 
-    def make(self, epoch: Epoch, place: Shard, lots: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, not done."""
         self.store.check_process()
         try:
             with on_device(self.device):
                 if not self.store.whole:
-                    self._fill(epoch, lots)
+                    self._fill(epoch, blocks)
                 with torch.cuda.stream(self.stream):
                     return self.queued(self.finished([self._chunk(epoch, place, number)]))
         except RuntimeError as e:
@@ -162,10 +162,10 @@ class ResidentStages(GpuStages[B]):
                 raise
             raise self.store.no_room() from e
 
-    def _fill(self, epoch: Epoch, lots: BlockWindow[Any]) -> None:
+    def _fill(self, epoch: Epoch, blocks: BlockWindow[Any]) -> None:
         """Read what is missing, together with the other threads."""
-        for low in range(0, epoch.lots, _LOTS_AT_ONCE):
-            lots.get(range(low, min(epoch.lots, low + _LOTS_AT_ONCE)))
+        for low in range(0, epoch.blocks, _LOTS_AT_ONCE):
+            blocks.get(range(low, min(epoch.blocks, low + _LOTS_AT_ONCE)))
         self.store.close_up()
 
     def _chunk(self, epoch: Epoch, place: Shard, number: int) -> Chunk:
@@ -194,9 +194,9 @@ class ResidentStages(GpuStages[B]):
     def _gathered(self, chunk: Chunk, index: Tensor) -> Chunk:
         store = self.store
         held: Any = chunk  # tensors, where on the CPU arrays are
-        for plane, whole in store.matrices.items():
+        for width_group, whole in store.matrices.items():
             found = whole.index_select(1, index)
-            for group, dtype, at in plane.spans():
+            for group, dtype, at in width_group.spans():
                 part = found[at : at + len(group.columns)].view(torch_dtype(dtype))
                 part = part.to(torch_dtype(group.dtype))
                 if store.layout.matrices:
@@ -217,7 +217,7 @@ class ResidentStages(GpuStages[B]):
         )
 
 
-# -- the feed ---------------------------------------------------------------------------------
+# -- the pipeline ---------------------------------------------------------------------------------
 
 
 class ResidentPipeline(Pipeline[B]):
@@ -233,7 +233,7 @@ class ResidentPipeline(Pipeline[B]):
         )
 
 
-def resident(feed: Pipeline[B], device: torch.device, options: GpuOptions) -> Pipeline[B]:
+def resident(pipeline: Pipeline[B], device: torch.device, options: GpuOptions) -> Pipeline[B]:
     """The same rows, all of them kept on a GPU and shuffled as a whole.
 
     Parameters
@@ -246,7 +246,7 @@ def resident(feed: Pipeline[B], device: torch.device, options: GpuOptions) -> Pi
         Memory; the reader is Arrow's, since everything is read once.
     """
     check_gpu(device)
-    recipe, reader = feed.recipe, feed.recipe.reader
+    stages, reader = pipeline.stages, pipeline.stages.reader
     if not isinstance(reader, BlockReader):
         raise LoaderError('cache="device" was given to a loader that is on a GPU already')
     if reader.layout.extras:
@@ -257,29 +257,29 @@ def resident(feed: Pipeline[B], device: torch.device, options: GpuOptions) -> Pi
     if options.reader == "cudf":
         why = 'with cache="device" everything is read once'
         warnings.warn(f"reading with Arrow: {why}", TabfeedWarning, stacklevel=5)
-    ops = GpuOps.of(recipe.ops, reader.layout, device)
+    ops = GpuOps.of(stages.ops, reader.layout, device)
     if ops is None:
         raise LoaderError(
-            f'cache="device" cannot run {", ".join(map(repr, recipe.ops))} on the GPU; leave '
+            f'cache="device" cannot run {", ".join(map(repr, stages.ops))} on the GPU; leave '
             'it out, or use cache="memory"'
         )
-    plan, size = _fitting(feed.plan, reader, ops, _allowed(options, device))
+    plan, size = _fitting(pipeline.plan, reader, ops, _allowed(options, device))
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    planes = planes_of(reader.layout.groups, reader.dtypes)
-    store = Store(reader.layout, planes, plan.sizes, stream, size)
-    threads = feed.options.threads or max(2, min(_MOST_THREADS, cpu_count() * 3 // 4))
-    lots: Any = ResidentReader(reader, store)
+    width_groups = width_groups_of(reader.layout.groups, reader.dtypes)
+    store = Store(reader.layout, width_groups, plan.sizes, stream, size)
+    threads = pipeline.options.threads or max(2, min(_MOST_THREADS, cpu_count() * 3 // 4))
+    blocks: Any = ResidentReader(reader, store)
     made = ResidentStages(
-        lots,
-        recipe.maker,
-        recipe.finish,
+        blocks,
+        stages.maker,
+        stages.finish,
         ops.ops,
-        ahead=Ahead(plan.epoch(0).lots),  # of what is read nothing is given back
+        ahead=Ahead(plan.epoch(0).blocks),  # of what is read nothing is given back
         stream=stream,
         device=device,
         store=store,
     )
-    return ResidentPipeline(made, plan, _with(feed.options, threads))
+    return ResidentPipeline(made, plan, _with(pipeline.options, threads))
 
 
 def check_gpu(device: torch.device) -> None:
@@ -308,7 +308,7 @@ def _fitting(plan: Plan, reader: BlockReader, ops: GpuOps, allowed: int) -> tupl
     layout = reader.layout
     need = MemoryRequest.of(plan, layout, reader.dtypes)
     need = replace(need, batch=need.batch + ops.row_bytes)
-    known = _without_chunks(plan, layout, need.lot) + ops.table_bytes
+    known = _without_chunks(plan, layout, need.block) + ops.table_bytes
     steps = max(plan.chunk, _CHUNK_ROWS // need.batch_rows)
     while steps > 1 and known + need.chunks_bytes(steps, _DEPTH) > allowed:
         steps = steps * 3 // 4

@@ -69,7 +69,7 @@ class Store:
     ----------
     layout
         What rows are made of.
-    planes
+    width groups
         How scalars lie in memory.
     sizes
         Rows of each partition.
@@ -82,12 +82,17 @@ class Store:
     def __init__(
         self,
         layout: Layout,
-        planes: Sequence[WidthGroup],
+        width_groups: Sequence[WidthGroup],
         sizes: Sequence[int],
         stream: Any,
         size: Size,
     ) -> None:
-        self.layout, self.planes, self.stream, self._size = layout, tuple(planes), stream, size
+        self.layout, self.width_groups, self.stream, self._size = (
+            layout,
+            tuple(width_groups),
+            stream,
+            size,
+        )
         self._sizes = tuple(sizes)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.rows = int(self._starts[-1])
@@ -158,9 +163,9 @@ class Store:
         device = self.stream.device
         try:
             with torch.cuda.stream(self.stream):
-                for plane in self.planes:
-                    shape, dtype = (plane.columns, self.rows), _WORDS[plane.width]
-                    self.matrices[plane] = torch.empty(shape, dtype=dtype, device=device)
+                for width_group in self.width_groups:
+                    shape, dtype = (width_group.columns, self.rows), _WORDS[width_group.width]
+                    self.matrices[width_group] = torch.empty(shape, dtype=dtype, device=device)
                 for name, width, kind in self.layout.fixed:
                     shape = (self.rows, width)
                     self.fixed[name] = torch.empty(shape, dtype=torch_dtype(kind), device=device)
@@ -178,25 +183,25 @@ class Store:
     def _fill(self, number: int, reader: BlockReader) -> None:
         rows, start = self._sizes[number], int(self._starts[number])
         assert self._pinned is not None
-        held = {p: self._pinned.empty((p.columns, rows), f"i{p.width}") for p in self.planes}
-        lot = reader.fill([number], rows, None, _by_group(held))
-        self._count(lot)
+        held = {p: self._pinned.empty((p.columns, rows), f"i{p.width}") for p in self.width_groups}
+        block = reader.fill([number], rows, None, _by_group(held))
+        self._count(block)
         place = slice(start, start + rows)
         with span("copy", rows=rows), torch.cuda.stream(self.stream):
-            for plane, whole in held.items():
-                there = self.matrices[plane][:, place]
+            for width_group, whole in held.items():
+                there = self.matrices[width_group][:, place]
                 there.copy_(torch.from_numpy(whole), non_blocking=True)
-            for name, array in lot.fixed.items():
+            for name, array in block.fixed.items():
                 self.fixed[name][place].copy_(torch.from_numpy(array))
-            for name, lists in lot.lists.items():
+            for name, lists in block.lists.items():
                 lengths = torch.from_numpy(np.diff(lists.offsets))
                 self._offsets[name][start + 1 : start + rows + 1].copy_(lengths)
                 self._values[name][number] = torch.from_numpy(lists.values).to(self.stream.device)
             self.stream.synchronize()  # the page-locked memory may be written again after this
 
-    def _count(self, lot: Block) -> None:
+    def _count(self, block: Block) -> None:
         """Refuse as soon as ragged columns take more than there is."""
-        coming = sum(lists.values.nbytes for lists in lot.lists.values())
+        coming = sum(lists.values.nbytes for lists in block.lists.values())
         with self._changed:
             # While a column's pieces are laid end to end it is there twice.
             largest = -(-(self._ragged_bytes + coming) // max(1, len(self.layout.lists)))
@@ -234,8 +239,8 @@ def _by_group(held: dict[WidthGroup, npt.NDArray[Any]]) -> dict[str, npt.NDArray
     """The part of each group, in its dtype."""
     return {
         group.name: whole[at : at + len(group.columns)].view(dtype)
-        for plane, whole in held.items()
-        for group, dtype, at in plane.spans()
+        for width_group, whole in held.items()
+        for group, dtype, at in width_group.spans()
     }
 
 
