@@ -24,7 +24,7 @@ class Check(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.text: list[str] = []
-        self.pipeline(text)
+        self.feed(text)
         self.close()
         assert self.open == []
 

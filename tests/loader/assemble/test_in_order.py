@@ -202,7 +202,7 @@ def same(one, other):
 @pytest.mark.parametrize("batch", [7, 170, 256, 3000])
 @pytest.mark.parametrize("options", [{}, {"cache": "memory"}, {"threads": 1}, {"drop_last": True}])
 def test_the_same_as_by_way_of_lots(dataset, batch, options):
-    options = options | {"batch_size": batch, "plan": {"chunk": 3, "lot": 300}}
+    options = options | {"batch_size": batch, "plan": {"chunk": 3, "block": 300}}
     pipeline, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
     other.stages = replace(other.stages, in_order=False)
     same(kept(pipeline), kept(other))
@@ -210,7 +210,7 @@ def test_the_same_as_by_way_of_lots(dataset, batch, options):
 
 
 def test_many_threads_and_small_lots_meet_in_chunks(dataset):
-    pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
+    pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "block": 1})
     for _ in range(5):
         rows = np.concatenate([batch["cats"][1] for batch in pipeline])
         np.testing.assert_array_equal(rows, np.arange(3000))

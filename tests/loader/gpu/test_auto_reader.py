@@ -346,7 +346,7 @@ def test_no_memory_for_either_reader_leaves_copies(script, dataset, monkeypatch)
     pipeline = loader.pipeline
     script.wait[ARROW] = 0.5
     monkeypatch.setattr(
-        pipeline, "_ways", pipeline._backends._replace(build=no_room, why_not=lambda: None)
+        pipeline, "_backends", pipeline._backends._replace(build=no_room, why_not=lambda: None)
     )
     assert same(wanted, take(iter(loader), len(loader)))
     assert "copied: it cannot begin: CUDA error: out of memory" in loader.reader_choice
