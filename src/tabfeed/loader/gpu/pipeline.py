@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -234,6 +235,7 @@ class GpuIterator(EpochIterator[B]):
                     if not isinstance(e, StopIteration):
                         self.close()  # or the next chunk would follow as if nothing had happened
                     raise
+                traceback.clear_frames(e.__traceback__)  # their variables hold some of the memory
             finally:
                 self._end_taking()
             if not self._sent_aside:
