@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tabfeed import errors, ops
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.pages import DOCS, ROOT, blocks, name_of, pages
 
 pytestmark = pytest.mark.timeout(180)  # some import every framework there is
 SOURCE = ROOT / "src" / "tabfeed"
+OF_A_USER = {"train.py"}  # files on pages that are no files of ours
 MESSAGES = [b.text.rstrip("\n") for b in blocks(DOCS / "troubleshooting.md", "text")]
 
 
@@ -178,13 +179,18 @@ def test_environment_variables_are_named_as_in_the_code() -> None:
     assert set(re.findall(r"\bTABFEED_\w+", pages)) <= set(re.findall(r"\bTABFEED_\w+", code))
 
 
-def test_files_named_in_how_it_works_exist() -> None:
-    named = set(re.findall(r"[\w/]*\w\.py\b", (DOCS / "how_it_works.md").read_text("utf-8")))
+def test_files_named_on_a_page_exist() -> None:
+    """Each ``path.py`` on each page is the end of a path in the repository."""
     there = [f"/{p.relative_to(ROOT).as_posix()}" for p in _sources()]
-    assert len(named) > 40
-    assert not [n for n in named if not any(path.endswith(f"/{n}") for path in there)]
+    wrong = []
+    for page in pages():
+        for name in re.findall(r"[\w./-]*\w\.py\b", page.read_text("utf-8")):
+            ending = f"/{name.lstrip('./')}"
+            if name not in OF_A_USER and not any(path.endswith(ending) for path in there):
+                wrong.append(f"{name_of(page)} names {name}")
+    assert not wrong
 
 
 def _sources() -> Iterator[Path]:
-    for folder in ("src", "tests", "benchmarks", "examples"):
+    for folder in ("src", "tests", "benchmarks", "docs", "examples"):
         yield from (ROOT / folder).rglob("*.py")
