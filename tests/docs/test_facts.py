@@ -63,37 +63,6 @@ def test_names_to_move_to_exist(name: str) -> None:
     import_or_skip(name)
 
 
-def documented() -> list[str]:
-    """What the reference describes."""
-    texts = (p.read_text("utf-8") for p in sorted((DOCS / "reference").glob("*.md")))
-    return [n for text in texts for n in re.findall(r"^::: (\S+)", text, re.M)]
-
-
-def public() -> Iterator[str]:
-    """Names in the ``__all__`` of each package, but the command line's, which has a page."""
-    for init in sorted(SOURCE.rglob("__init__.py")):
-        package = ".".join(init.parent.relative_to(SOURCE.parent).parts)
-        for node in ast.parse(init.read_text("utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                names = ast.literal_eval(node.value)
-                yield from (f"{package}.{n}" for n in names if package != "tabfeed.cli")
-
-
-def test_everything_public_is_in_the_reference() -> None:
-    told, found = set(documented()), list(public())
-    assert len(told) == len(documented()), "something is described twice"
-    assert len(found) > 100
-    missing = []
-    for name in found:
-        if name in told or _is_module(name.split(".")):
-            continue
-        same = [t for t in told if t.rsplit(".", 1)[1] == name.rsplit(".", 1)[1]]
-        if not any(import_or_skip(t) is import_or_skip(name) for t in same):
-            missing.append(name)
-    # The two that are another name for what is described.
-    assert missing == ["tabfeed.ops.UDF"]
-
-
 def test_every_operator_has_a_worked_table() -> None:
     text = (DOCS / "operators.md").read_text("utf-8")
     used = set(re.findall(r"ops\.(\w+)\(", text)) | set(re.findall(r"^### (\w+)", text, re.M))
