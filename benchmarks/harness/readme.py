@@ -59,7 +59,7 @@ def _loading(found: Found) -> str:
         f"Shuffled batches of {point['batch']:,} from {point['rows'] / 1e6:g} M rows of "
         f"{point['columns']} columns, {about['cores']} cores of {about['cpu']}:\n\n"
     )
-    heads = ["", "M rows/s", "tabfeed is so many times as fast"]
+    heads = ["", "M rows/s", "tabfeed speedup"]
     return f"{text}{table(heads, rows)}{_faster(found, order)}"
 
 

@@ -7,6 +7,7 @@ deprecation of its name ends.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, blocks, name_of, pages
 
 LINES = (Path(__file__).parent / "public_names.txt").read_text("utf-8").splitlines()
 NAMES = {name: members for name, *members in map(str.split, LINES)}
@@ -78,6 +79,17 @@ def test_an_old_place_warns_and_gives_the_same_object(name: str) -> None:
     module, _, last = name.rpartition(".")
     with pytest.warns(DeprecationWarning, match=f"has moved to {re.escape(new_place(name))}"):
         assert getattr(importlib.import_module(module), last) is new
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_page_imports_public_names_only(page: Path) -> None:
+    public = {*documented(), *SECOND}
+    modules = {name.rpartition(".")[0] for name in public}
+    code = "\n".join(block.text for block in blocks(page, "python"))
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if str(node.module).split(".")[0] == "tabfeed"]
+    used = {f"{node.module}.{alias.name}" for node in ours for alias in node.names}
+    assert used <= public | modules
 
 
 @pytest.mark.parametrize("module", MOVED)
