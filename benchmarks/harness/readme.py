@@ -108,7 +108,7 @@ second into GPU memory, {_round(load["tabfeed, cudf, 1 GB"])} million where the 
 (`reader="cudf"`), either in 1 GB of it, an
 `IterableDataset` by hand with 8 workers {_round(load["by hand, 8 workers"])} million. Models \
 train at {_percent(shares[0])} to {_percent(shares[-1])} % of the rate they
-reach on batches that already lie there: [docs/gpu.md](docs/gpu.md).
+reach on batches that are already there: [docs/gpu.md](docs/gpu.md).
 """
 
 
