@@ -27,8 +27,8 @@ decodes on the GPU (`parquet`). ``reader="auto"`` compares training steps and ke
 
 When memory runs out
 --------------------
-`memory_plan` divides what the loader may have on the GPU, `staging_plan` what it may have on the
-host. If the model needs more than before, or a newer iterator owns the GPU memory, a loader goes on
-with the same rows, made in host memory and copied (`pipeline`, `host_fallback`). A state of another
-number of ranks or streams needs other memory, which is divided anew when it is loaded.
+`memory_plan` divides what the loader may have on the GPU. If the model needs more than before, or a
+newer iterator owns the GPU memory, a loader goes on with the same rows, made in host memory and
+copied (`pipeline`). A state of another number of ranks or streams needs other memory, which is
+divided anew when it is loaded.
 """
