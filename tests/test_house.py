@@ -1,7 +1,8 @@
-"""The house rules: who may import whom, what `import tabfeed` may load, and what is public.
+"""The rules of the architecture: who may import whom and what, and how full a folder may be.
 
 The imports are read from the source, so an import inside a function counts as much as one at the
-top: the rule is about what a module knows, not about when it learns it.
+top: the rule is about what a module knows, not about when it learns it. What is public is held by
+`tests/docs/test_public_names.py`.
 """
 
 import ast
@@ -10,6 +11,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +74,8 @@ FACADES = {"tabfeed.io.dataset": {"shuffle", "write"}}
 # Old places of public names, which say so and import the new ones when asked.
 MOVED = {"tabfeed.schema_formats", "tabfeed.loader.gpu_options", "tabfeed.loader.keras_columns"}
 
-# In one row, yet strangers: a loader takes any callable from table to table, and a workflow is one.
-STRANGERS = {("workflow", "loader"), ("loader", "workflow")}
+# Forbidden within a row: a loader takes any callable from table to table, and a workflow is one.
+FORBIDDEN = {("workflow", "loader"), ("loader", "workflow")}
 
 # Third-party modules every module may import, at the top too: the base install.
 BASE = {"duckdb", "fsspec", "numpy", "polars", "pyarrow", "rich", "typer"}
@@ -102,6 +104,65 @@ GUESTS_AT_TOP["loader.jax.torch_chunks"] = {"torch"}
 for _module in ("loader.keras.tf_data", "loader.keras.tf_tensors"):
     GUESTS_AT_TOP[_module] = {"tensorflow"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
+
+
+# How many Python files a folder may hold, and the folders that hold more today. A number only goes
+# down; a folder that needs a larger one wants sub-packages.
+MOST_FILES = 15
+FULLER_FOLDERS = {"tabfeed/io": 16, "tabfeed/loader/gpu": 16, "tabfeed/ops": 19}
+
+# Not private, for all their underscores: of NamedTuple, and of torch's sparse tensors.
+UNDERSCORED = {"_asdict", "_fields", "_make", "_replace", "_indices", "_values"}
+
+# Uses of another module's private names, today's. The list only gets shorter.
+PRIVATE_USES: dict[str, set[str]] = {
+    "tabfeed.doctor.facts": {"_fast", "_files"},
+    "tabfeed.doctor.measure": {"_derive"},
+    "tabfeed.doctor.opening": {"_files", "_filter", "_maps"},
+    "tabfeed.doctor.reading": {"_files"},
+    "tabfeed.doctor.sample": {"_derive"},
+    "tabfeed.framework_utils.tensorflow.layers.linear": {"_rows"},
+    "tabfeed.io.dataset": {"_html_table"},
+    "tabfeed.io.inspect": {"_files"},
+    "tabfeed.io.shuffle.distributed": {"_files"},
+    "tabfeed.io.shuffle.join": {"_derive", "_maps", "_part_size", "_source_columns"},
+    "tabfeed.io.to_frames": {"_empty", "_filter", "_maps"},
+    "tabfeed.io.validate": {"_files", "_source_columns"},
+    "tabfeed.io.write.by_keys": {
+        "_derive",
+        "_executor",
+        "_in_smaller_partitions",
+        "_part_size",
+        "_source_columns",
+    },
+    "tabfeed.io.write.plan": {"_derive", "_first_rows_of", "_maps"},
+    "tabfeed.io.write.writer": {
+        "_derive",
+        "_files",
+        "_in_smaller_partitions",
+        "_maps",
+        "_on",
+        "_part_size",
+        "_source_columns",
+    },
+    "tabfeed.loader.gpu.pipeline": {"_standing_as"},
+    "tabfeed.ops.group_base": {"_CombinationFinder"},
+    "tabfeed.ops.median": {"_each", "_is_missing", "_marks", "_with_marks"},
+    "tabfeed.ops.normalize": {"_each", "_floats"},
+    "tabfeed.profile.collect.script": {"_open_pass"},
+    "tabfeed.profile.fastai": {"_open_pass"},
+    "tabfeed.profile.keras": {"_open_pass"},
+    "tabfeed.profile.lightning": {"_open_pass"},
+    "tabfeed.workflow.fit": {
+        "_in_smaller_partitions",
+        "_npartitions",
+        "_on",
+        "_part_size",
+        "_where",
+    },
+    "tabfeed.workflow.halo": {"_maps"},
+    "tabfeed.workflow.workflow": {"_html_table", "_on"},
+}
 
 
 @dataclass(frozen=True)
@@ -184,7 +245,7 @@ def breach_inside(imported: Import) -> str | None:
     mine, other = row_of(here), row_of(there)
     if mine is None or other is None:
         return f"{imported}: {here if mine is None else there} is in no row of LAYERS; give it one"
-    if (here, there) in STRANGERS:
+    if (here, there) in FORBIDDEN:
         return f"{imported}: {here} and {there} do not know each other"
     if other > mine:
         return f"{imported}: {there} stands above {here} in LAYERS' order; imports go one way"
@@ -337,25 +398,25 @@ print(hasattr(sys.modules["polars._dependencies"].numpy, "__lazy__"))
     assert run.stdout == "False\n", run.stderr
 
 
-def public_modules() -> list[str]:
-    """The package, and what in it has no leading underscore and says what is public."""
+def listing_modules() -> list[str]:
+    """The modules without a leading underscore that list names in ``__all__``."""
     shown = (name for name in MODULES if not any(p.startswith("_") for p in name.split(".")))
     return [name for name in shown if "__all__" in MODULES[name].read_text("utf-8")]
 
 
-def public_order(name: str) -> tuple[int, str]:
+def listing_order(name: str) -> tuple[int, str]:
     """CONSTANTS, then Classes, then the rest: the order `make format` sorts to."""
     return 0 if name.isupper() else 1 if name[0].isupper() else 2, name
 
 
-@pytest.mark.parametrize("module", public_modules())
-def test_public_names_are_sorted_and_there(module: str) -> None:
+@pytest.mark.parametrize("module", listing_modules())
+def test_listed_names_are_sorted_and_there(module: str) -> None:
     needed = FRAMEWORKS.get(framework_of(module) or "", set())
     needed = needed | GUESTS_AT_TOP.get(module.removeprefix("tabfeed."), set())
     for name in sorted(needed):
         pytest.importorskip(name)
     loaded = importlib.import_module(module)
-    assert list(loaded.__all__) == sorted(set(loaded.__all__), key=public_order)
+    assert list(loaded.__all__) == sorted(set(loaded.__all__), key=listing_order)
     missing = [name for name in loaded.__all__ if not hasattr(loaded, name)]
     assert not missing, f"{module}.__all__ names what is not there: {missing}"
 
@@ -365,7 +426,7 @@ def test_a_package_that_offers_names_says_which(module: str) -> None:
     body = ast.parse(MODULES[module].read_text("utf-8")).body
     offers = [node for node in body if not isinstance(node, ast.Expr)]
     offers = [n for n in offers if not (isinstance(n, ast.ImportFrom) and n.module == "__future__")]
-    assert not offers or module in public_modules(), f"{module} has names but no __all__"
+    assert not offers or module in listing_modules(), f"{module} has names but no __all__"
 
 
 @pytest.mark.timeout(180)  # six frameworks from a cold disk
@@ -385,3 +446,70 @@ def test_no_warning_filter_is_set_for_a_while() -> None:
         if re.search(r"^ *with warnings\.catch_warnings", p.read_text(), re.M)
     ]
     assert found == []
+
+
+def files_by_folder() -> Counter[str]:
+    return Counter(p.parent.relative_to(SRC).as_posix() for p in SRC.rglob("*.py"))
+
+
+def test_a_folder_is_read_at_a_glance() -> None:
+    found = files_by_folder()
+    fuller = {f: n for f, n in found.items() if n > FULLER_FOLDERS.get(f, MOST_FILES)}
+    assert not fuller, "make sub-packages, named for what they do"
+    done = {f: n for f, n in FULLER_FOLDERS.items() if found[f] <= MOST_FILES}
+    assert not done, "take these out of FULLER_FOLDERS"
+
+
+def is_private(name: str) -> bool:
+    return name[0] == "_" and name[1:2] != "_" and name not in UNDERSCORED
+
+
+def own_private_names(tree: ast.AST) -> set[str]:
+    """Private names that a module gives itself: functions, classes, variables, attributes."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return {name for name in names if is_private(name)}
+
+
+def private_uses(tree: ast.AST, own: set[str], ours: set[str]) -> set[str]:
+    """Private names of ours that a module uses, by import or as attributes, and has not itself.
+
+    An attribute of ``self`` may come from a base class, so it counts only where it belongs to
+    another object.
+    """
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tabfeed":
+            found |= {alias.name for alias in node.names if is_private(alias.name)}
+        elif isinstance(node, ast.Attribute) and node.attr in ours - own:
+            of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            found |= set() if of_self else {node.attr}
+    return found
+
+
+def all_private_uses() -> dict[str, set[str]]:
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+    own = {name: own_private_names(tree) for name, tree in trees.items()}
+    ours = set().union(*own.values())
+    found = {name: private_uses(tree, own[name], ours) for name, tree in trees.items()}
+    return {name: uses for name, uses in found.items() if uses}
+
+
+def test_no_module_uses_the_private_names_of_another() -> None:
+    found = all_private_uses()
+    new = {name: uses - PRIVATE_USES.get(name, set()) for name, uses in found.items()}
+    assert not {name: uses for name, uses in new.items() if uses}, "make these public, or move them"
+    done = {name: uses - found.get(name, set()) for name, uses in PRIVATE_USES.items()}
+    assert not {name: uses for name, uses in done.items() if uses}, "take these out of PRIVATE_USES"
+
+
+def test_a_private_use_is_seen() -> None:
+    source = "from tabfeed.io import _a\nx._b + self._c + y._d + z._replace()\n_d = 1"
+    tree = ast.parse(source)
+    assert private_uses(tree, own_private_names(tree), {"_b", "_c", "_d"}) == {"_a", "_b"}

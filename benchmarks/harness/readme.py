@@ -59,7 +59,7 @@ def _loading(found: Found) -> str:
         f"Shuffled batches of {point['batch']:,} from {point['rows'] / 1e6:g} M rows of "
         f"{point['columns']} columns, {about['cores']} cores of {about['cpu']}:\n\n"
     )
-    heads = ["", "M rows/s", "tabfeed is so many times as fast"]
+    heads = ["", "M rows/s", "tabfeed speedup"]
     return f"{text}{table(heads, rows)}{_faster(found, order)}"
 
 
@@ -108,7 +108,7 @@ second into GPU memory, {_round(load["tabfeed, cudf, 1 GB"])} million where the 
 (`reader="cudf"`), either in 1 GB of it, an
 `IterableDataset` by hand with 8 workers {_round(load["by hand, 8 workers"])} million. Models \
 train at {_percent(shares[0])} to {_percent(shares[-1])} % of the rate they
-reach on batches that already lie there: [docs/gpu.md](docs/gpu.md).
+reach on batches that are already there: [docs/gpu.md](docs/gpu.md).
 """
 
 

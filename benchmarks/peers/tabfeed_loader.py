@@ -67,7 +67,7 @@ def _dataset(case: Case) -> Any:
     return Dataset(case.place, storage_options=server if case.endpoint else None)
 
 
-_WAY = "rows within lots of a few row groups, row groups anew each epoch"
+_WAY = "rows within shuffle blocks of a few row groups, row groups anew each epoch"
 
 CONTENDERS = (
     Contender(

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tabfeed import errors, ops
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.pages import DOCS, ROOT, blocks, name_of, pages
 
 pytestmark = pytest.mark.timeout(180)  # some import every framework there is
 SOURCE = ROOT / "src" / "tabfeed"
+OF_A_USER = {"train.py"}  # files on pages that are no files of ours
 MESSAGES = [b.text.rstrip("\n") for b in blocks(DOCS / "troubleshooting.md", "text")]
 
 
@@ -60,37 +61,6 @@ def names_in_migration() -> list[str]:
 @pytest.mark.parametrize("name", names_in_migration())
 def test_names_to_move_to_exist(name: str) -> None:
     import_or_skip(name)
-
-
-def documented() -> list[str]:
-    """What the reference describes."""
-    texts = (p.read_text("utf-8") for p in sorted((DOCS / "reference").glob("*.md")))
-    return [n for text in texts for n in re.findall(r"^::: (\S+)", text, re.M)]
-
-
-def public() -> Iterator[str]:
-    """Names in the ``__all__`` of each package, but the command line's, which has a page."""
-    for init in sorted(SOURCE.rglob("__init__.py")):
-        package = ".".join(init.parent.relative_to(SOURCE.parent).parts)
-        for node in ast.parse(init.read_text("utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                names = ast.literal_eval(node.value)
-                yield from (f"{package}.{n}" for n in names if package != "tabfeed.cli")
-
-
-def test_everything_public_is_in_the_reference() -> None:
-    told, found = set(documented()), list(public())
-    assert len(told) == len(documented()), "something is described twice"
-    assert len(found) > 100
-    missing = []
-    for name in found:
-        if name in told or _is_module(name.split(".")):
-            continue
-        same = [t for t in told if t.rsplit(".", 1)[1] == name.rsplit(".", 1)[1]]
-        if not any(import_or_skip(t) is import_or_skip(name) for t in same):
-            missing.append(name)
-    # The two that are another name for what is described.
-    assert missing == ["tabfeed.ops.UDF"]
 
 
 def test_every_operator_has_a_worked_table() -> None:
@@ -178,13 +148,18 @@ def test_environment_variables_are_named_as_in_the_code() -> None:
     assert set(re.findall(r"\bTABFEED_\w+", pages)) <= set(re.findall(r"\bTABFEED_\w+", code))
 
 
-def test_files_named_in_how_it_works_exist() -> None:
-    named = set(re.findall(r"[\w/]*\w\.py\b", (DOCS / "how_it_works.md").read_text("utf-8")))
+def test_files_named_on_a_page_exist() -> None:
+    """Each ``path.py`` on each page is the end of a path in the repository."""
     there = [f"/{p.relative_to(ROOT).as_posix()}" for p in _sources()]
-    assert len(named) > 40
-    assert not [n for n in named if not any(path.endswith(f"/{n}") for path in there)]
+    wrong = []
+    for page in pages():
+        for name in re.findall(r"[\w./-]*\w\.py\b", page.read_text("utf-8")):
+            ending = f"/{name.lstrip('./')}"
+            if name not in OF_A_USER and not any(path.endswith(ending) for path in there):
+                wrong.append(f"{name_of(page)} names {name}")
+    assert not wrong
 
 
 def _sources() -> Iterator[Path]:
-    for folder in ("src", "tests", "benchmarks", "examples"):
+    for folder in ("src", "tests", "benchmarks", "docs", "examples"):
         yield from (ROOT / folder).rglob("*.py")

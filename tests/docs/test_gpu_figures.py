@@ -124,7 +124,7 @@ def test_within_a_limit_once_more():
 def test_auto():
     page = PAGE.replace("\n", " ")
     loading = FOUND["load"]["tabfeed, auto, 1 GB"]
-    assert f"goes over to the GPU, and loads {loading['rate']:.0f} then" in page
+    assert f"switches to the GPU, and loads {loading['rate']:.0f} then" in page
     assert loading["reader"].startswith("the GPU: steps came")
     fed = [FOUND["train"][name] for name in TRAIN.values()]
     assert all(found["auto, choice"].startswith("Arrow: training waits") for found in fed)
@@ -152,7 +152,7 @@ def test_large_row_groups():
     arrow, cudf, roomy = (load[name]["rate"] for name in names)
     assert f'`"arrow"` loads {arrow:.0f}, `"cudf"` {cudf:.0f}, and {roomy:.0f} in 3 GB' in page
     auto = load["tabfeed, auto, 1 GB"]
-    assert f'`"auto"` goes over to the GPU and loads {auto["rate"]:.0f}' in page
+    assert f'`"auto"` switches to the GPU and loads {auto["rate"]:.0f}' in page
     assert auto["MB on the GPU"] <= 1000 and auto["reader"].startswith("the GPU: steps came")
     assert LARGE["rows of a row group"] == 1_000_000
 
