@@ -21,6 +21,7 @@ __all__ = [
     "CODECS",
     "MOST_PLAIN",
     "Block",
+    "Cursor",
     "Header",
     "find_blocks",
     "plain_file",
@@ -56,7 +57,7 @@ class Block:
     end: int
 
 
-class _Cursor:
+class Cursor:
     """Reads Avro's integers and strings from bytes."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
@@ -77,12 +78,17 @@ class _Cursor:
                 raise ValueError("a number that does not end")
 
     def bytes(self) -> bytes:
+        """Bytes or text, behind its length."""
         length = self.long()
         start = self.position
-        if length < 0 or start + length > len(self.data):
-            raise IndexError("text that does not end")
-        self.position = start + length
+        self.skip(length)
         return self.data[start : self.position]
+
+    def skip(self, length: int) -> None:
+        """Pass over some bytes."""
+        if length < 0 or self.position + length > len(self.data):
+            raise IndexError("a value that does not end")
+        self.position += length
 
 
 def read_header(data: bytes) -> Header:
@@ -97,7 +103,7 @@ def read_header(data: bytes) -> Header:
     """
     if not data.startswith(_MAGIC):
         raise ValueError(f"it starts with {data[:4]!r}, not {_MAGIC!r}")
-    cursor = _Cursor(data, len(_MAGIC))
+    cursor = Cursor(data, len(_MAGIC))
     meta: dict[str, bytes] = {}
     while count := cursor.long():
         if count < 0:  # a negative count is followed by the size in bytes
@@ -139,7 +145,7 @@ def find_blocks(
         if inside + 2 * _LONGEST_VARINT > len(data) and first + len(data) < size:
             file.seek(position)
             data, first, inside = bytes(file.read(window)), position, 0
-        cursor = _Cursor(data, inside)
+        cursor = Cursor(data, inside)
         rows, length = cursor.long(), cursor.long()
         start = first + cursor.position
         if rows < 0 or length < 0 or start + length + _SYNC > size:

@@ -6,10 +6,8 @@ does) make a file of one unit.
 
 Neither Polars nor fastavro verifies what a block says of itself, so it is done here: rows must fit
 into its bytes, what is compressed is unpacked up to a limit, and a row of our own is put after the
-last one, which comes back unchanged only if the rows take exactly the bytes that are there.
-What is not noticed: a union whose branch is neither of its two, before a value that can be decoded.
-Polars takes it for the value, and fastavro takes -1. The number of a wrong branch takes as many
-bytes as that of a right one, so only a decoder of its own would notice it.
+last one, which comes back unchanged only if the rows take exactly the bytes that are there. The
+first time a block with unions is read, all its columns are decoded to check the branches.
 
 fastavro alone would be simpler, but reads a tenth of the rows a second, one Python object a value.
 """
@@ -17,6 +15,7 @@ fastavro alone would be simpler, but reads a tenth of the rows a second, one Pyt
 from __future__ import annotations
 
 import io
+import json
 import lzma
 import zlib
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,13 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError, SchemaError
 from tabfeed.io.align import rebatch, to_small
+from tabfeed.io.formats.avro.branches import (
+    as_stored,
+    count_bytes,
+    count_encoded,
+    decoded_exactly,
+    walk,
+)
 from tabfeed.io.formats.avro.container import (
     CODECS,
     MOST_PLAIN,
@@ -106,10 +112,12 @@ class AvroFile:
         self._header = header
         self._columns = {c.name: c for c in columns}
         self._block_size = block_size
-        fields = [{"name": c.name, "type": c.wire} for c in columns if c.wire is not None]
-        self._wire = plain_header({"type": "record", "name": "row", "fields": fields})
-        self._decodable = [f["name"] for f in fields]
-        wires = [f["type"] for f in fields]
+        self._wires = {c.name: c.wire for c in columns if c.wire is not None}
+        self._stored = {name: as_stored(wire) for name, wire in self._wires.items()}
+        self._unions = '"null"' in json.dumps(list(self._wires.values()))
+        self._inexact = {c for c, w in self._wires.items() if not decoded_exactly(w)}
+        self._checked: set[int] = set()  # where the blocks start whose unions are right
+        wires = list(self._wires.values())
         self._least = sum(map(least_bytes, wires))
         self._nulls = sum(map(null_bytes, wires))
         self._probe = b"".join(map(probe, wires))
@@ -150,7 +158,7 @@ class AvroFile:
         if block is None:
             return dict.fromkeys(self.schema.names, 0.0)
         rows = min(block.rows, _SAMPLE_ROWS)
-        sample = self._decode(rows, self._data([block]), self.schema.names, whole=False)
+        sample = self._decode(rows, self._data([block]), self.schema.names)
         return {n: sample.column(n).nbytes / rows for n in self.schema.names}
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
@@ -158,7 +166,10 @@ class AvroFile:
         return max(1, round(self.count(unit) * sum(self._widths[c] for c in columns)))
 
     def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """What decoding the largest block takes, as measured: its data twice, its rows thrice."""
+        """What decoding the largest block takes, as measured: its data twice, its rows thrice.
+
+        Unions are checked by all columns, and with decimals or times the data are held once more.
+        """
         largest = max(self._units[unit], key=lambda b: b.end - b.start)
         plain = largest.end - largest.start
         if 2 * plain > most:
@@ -166,7 +177,9 @@ class AvroFile:
         share = largest.rows / max(1, self.count(unit))
         if self._header.codec != "null":
             plain = max(plain, int(self.nbytes(unit, self.schema.names) * share))
-        return 2 * plain + 3 * int(self.nbytes(unit, columns) * share)
+        held = 3 if self._unions and self._inexact else 2
+        decoded = self.schema.names if self._unions else columns
+        return held * plain + 3 * int(self.nbytes(unit, decoded) * share)
 
     # -- reading ----------------------------------------------------------------------
 
@@ -185,7 +198,7 @@ class AvroFile:
             yield batch.select(list(columns))
 
     def _read_blocks(self, blocks: Sequence[Block], columns: Sequence[str]) -> pa.Table:
-        return self._decode(sum(b.rows for b in blocks), self._data(blocks), columns)
+        return self._decode(sum(b.rows for b in blocks), self._data(blocks), columns, blocks)
 
     def _data(self, blocks: Sequence[Block]) -> list[bytes]:
         """The blocks' data, decompressed; views where they were not compressed."""
@@ -220,31 +233,57 @@ class AvroFile:
         return parts
 
     def _decode(
-        self, rows: int, data: list[bytes], columns: Sequence[str], *, whole: bool = True
+        self, rows: int, data: list[bytes], columns: Sequence[str], blocks: Sequence[Block] = ()
     ) -> pa.Table:
-        """The first rows of some data; with `whole`, there must be no bytes behind them."""
-        known = [c for c in columns if self._columns[c].wire is not None]
-        asked = known or self._decodable[:1]
+        """The first rows of some data; of `blocks`, all the rows, and no bytes behind them."""
+        asked = [c for c in columns if c in self._wires] or list(self._wires)[:1]
         if not asked:  # nothing but nulls: no bytes to decode
             return self._finish({}, rows, columns)
+        wires = {name: self._wires[name] for name in asked}
         size = sum(map(len, data))
         if rows * self._nulls > 2 * MOST_PLAIN + 64 * size:
             raise self._damaged(f"{rows:,} rows, nearly all of them nulls, in {size:,} bytes")
-        if not whole:
-            return self._finish(self._polars(rows, data, asked), rows, columns)
+        if not blocks:
+            return self._finish(self._polars(rows, data, wires), rows, columns)
+        check = self._unions and not self._checked.issuperset(b.start for b in blocks)
+        if check:
+            inexact = {c: self._stored[c] for c in asked if c in self._inexact}
+            again = data.copy() if inexact else []
+            wires = {**self._stored, **wires}
+            counts = count_bytes(data)
         data.append(self._probe)
-        arrays = self._polars(rows + 1, data, asked)
-        probes = self._polars(1, [self._probe], asked)
-        if any(not arrays[name][rows:].equals(probes[name]) for name in asked):
+        arrays = self._polars(rows + 1, data, wires)
+        probes = self._polars(1, [self._probe], wires)
+        if any(not arrays[name][rows:].equals(probes[name]) for name in wires):
             raise self._damaged(f"{rows:,} rows do not take the {size:,} bytes that hold them")
-        return self._finish({n: a[:rows] for n, a in arrays.items()}, rows, columns)
+        arrays = {n: a[:rows] for n, a in arrays.items()}
+        if check:
+            exact = self._polars(rows, again, inexact) if inexact else {}
+            self._check_branches(blocks, counts, {**arrays, **exact})
+        return self._finish(arrays, rows, columns)
 
-    def _polars(self, rows: int, data: list[bytes], columns: Sequence[str]) -> dict[str, pa.Array]:
-        """The rows by Polars; `data` is emptied, as soon as it was copied for Polars."""
-        container = io.BytesIO(plain_file(self._wire, rows, data))
+    def _check_branches(
+        self, blocks: Sequence[Block], counts: Any, arrays: dict[str, pa.Array]
+    ) -> None:
+        """Refuse blocks with wrong branches, by the counts of their bytes and all columns."""
+        encoded = sum(count_encoded(a, self._stored[c]) for c, a in arrays.items())
+        if (counts != encoded).any():
+            fields = [{"name": c, "type": wire} for c, wire in self._stored.items()]
+            for block, data in zip(blocks, self._data(blocks), strict=True):
+                try:
+                    walk(fields, block.rows, data)
+                except (ValueError, IndexError) as e:
+                    raise self._damaged(f"the block at byte {block.start:,}: {e}") from e
+        self._checked.update(b.start for b in blocks)
+
+    def _polars(self, rows: int, data: list[bytes], wires: dict[str, Any]) -> dict[str, pa.Array]:
+        """Some columns by Polars; `data` is emptied, as soon as it was copied for Polars."""
+        fields = [{"name": c, "type": wires.get(c, w)} for c, w in self._stored.items()]
+        header = plain_header({"type": "record", "name": "row", "fields": fields})
+        container = io.BytesIO(plain_file(header, rows, data))
         data.clear()
         try:
-            frame = pl.read_avro(container, columns=list(columns))
+            frame = pl.read_avro(container, columns=list(wires))
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
             raise self._damaged(e) from e
         if frame.height != rows:
