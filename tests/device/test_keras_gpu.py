@@ -140,7 +140,7 @@ def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch")
 def test_threads_share_a_carrier() -> None:
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     carry = Carrier("cuda")
     arrays = [np.full(1_000_000, i, np.int32) for i in range(64)]

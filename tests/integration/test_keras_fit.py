@@ -114,7 +114,7 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
 
         columns = JaxCarrier(column=(1,)).columns
         return replace(found, columns=columns, place=in_whole_chunks)
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
 
@@ -147,7 +147,7 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
 def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from tabfeed.loader.gpu import build
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     heard = []
     monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")

@@ -1,4 +1,4 @@
-"""Which device is meant, whether it is there, and what happens if it has little memory."""
+"""What happens on a GPU with little memory, on the second of several, and with another driver."""
 
 from __future__ import annotations
 
@@ -16,17 +16,11 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
-from tabfeed.loader.gpu import build, devices, staging_plan
+from tabfeed.errors import ArgumentError, TabfeedWarning
+from tabfeed.loader.gpu import build, staging_plan
 from tabfeed.loader.gpu.build import memory_for, on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.devices import (
-    check_device,
-    choose_device,
-    free_bytes,
-    on_device,
-    why_not_driver,
-)
+from tabfeed.loader.gpu.devices import free_bytes, on_device, why_not_driver
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
@@ -34,45 +28,6 @@ from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tests.loader.pretend import pretend_gpu
-
-
-@pytest.mark.parametrize("device", ["duck", "cuda:x", -1, 1.5])
-def test_what_is_no_device(device):
-    with pytest.raises(ArgumentError, match='give "cpu", "cuda", "cuda:1" or a GPU'):
-        choose_device(device)
-
-
-def test_the_default_is_the_gpu_if_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    for there, name in ((True, "cuda:0"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert choose_device(None) == torch.device(name)
-
-
-@pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
-def test_a_gpu_without_a_number_is_the_current_one(monkeypatch, device):
-    """It is asked for here: in other threads the current one would be the first."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert choose_device(device) == torch.device("cuda:3")
-    assert choose_device("cuda:1") == choose_device(1) == torch.device("cuda:1")
-    assert choose_device("cpu") == torch.device("cpu")
-
-
-def test_without_a_gpu_a_name_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("cuda") == torch.device("cuda")
-
-
-def test_a_gpu_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(LoaderError, match="device is 'cuda', but torch finds no GPU here"):
-        check_device(torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_device(torch.device("cuda:1"))
-    with pytest.raises(LoaderError, match="device is 'cuda:2', but there are 2 GPUs, from 0 on"):
-        check_device(torch.device("cuda:2"))
 
 
 def gpu_with(monkeypatch, free, reserved=0, allocated=0):
@@ -151,10 +106,6 @@ def test_without_pylibcudf_arrow_serves_and_it_is_said_once(tmp_path, monkeypatc
     assert [w.category for w in told] == [TabfeedWarning]  # once, and for two epochs
     assert "reading with Arrow: pylibcudf cannot be imported" in str(told[0].message)
     assert "pip install tabfeed[gpu]" in str(told[0].message)
-
-
-def test_modules_agree_on_what_a_device_is():
-    assert build.check_device is devices.check_device
 
 
 # -- the current device of threads -----------------------------------------------------------

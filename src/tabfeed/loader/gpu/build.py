@@ -25,8 +25,8 @@ from tabfeed.loader.assemble.chunk import ChunkMaker
 from tabfeed.loader.gpu.auto_reader import AutoPipeline, Backends
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.buffers import DeviceBuffers, width_groups_of
-from tabfeed.loader.gpu.delivery import GpuStages, for_host
-from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
+from tabfeed.loader.gpu.delivery import GpuStages
+from tabfeed.loader.gpu.devices import free_bytes, on_device
 from tabfeed.loader.gpu.fallback_sizes import ASIDE, check_room
 from tabfeed.loader.gpu.gather import GpuChunkMaker
 from tabfeed.loader.gpu.host_fallback import fallback_pipeline
@@ -49,6 +49,7 @@ from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.block_window import Ahead
 from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader.tensors.device import check_device, finish_on_cpu
 from tabfeed.loader.tensors.scripted import prepare
 
 __all__ = ["memory_for", "on_gpu"]
@@ -283,7 +284,7 @@ class _Build:
             ahead=ahead,
             stream=chunks.stream,
             device=self.device,
-            host=replace(stages, finish=for_host(stages.finish)),
+            host=replace(stages, finish=finish_on_cpu(stages.finish)),
         )
 
 

@@ -29,10 +29,11 @@ from tabfeed.loader.plan.order import ChunkPlan, Epoch
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import BlockWindow
 from tabfeed.loader.stages import Stages
+from tabfeed.loader.tensors.device import finish_on_cpu
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
 
-__all__ = ["DeviceLease", "GpuStages", "Parts", "Ready", "StreamStages", "for_host", "timed_event"]
+__all__ = ["DeviceLease", "GpuStages", "Parts", "Ready", "StreamStages", "timed_event"]
 
 B = TypeVar("B")
 R = TypeVar("R", bound="StreamStages[Any]")
@@ -158,7 +159,7 @@ class StreamStages(Stages[B]):
 
     def finishing(self: R, finish: Any) -> R:
         """The same chunks, cut into batches by another function."""
-        host = self.host and replace(self.host, finish=for_host(finish))
+        host = self.host and replace(self.host, finish=finish_on_cpu(finish))
         return replace(self, finish=finish, host=host)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -232,14 +233,6 @@ class GpuStages(StreamStages[B]):
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
         shared = self.here and getattr(self.finish, "only_cuts", False)
         return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
-
-
-def for_host(finish: Any) -> Any:
-    """The same, its batches in the computer's memory, if it says where they are to be."""
-    if not hasattr(finish, "device"):
-        return finish
-    is_torch = isinstance(finish.device, torch.device)
-    return replace(finish, device=torch.device("cpu") if is_torch else "cpu")
 
 
 def timed_event(stream: Any) -> Any:

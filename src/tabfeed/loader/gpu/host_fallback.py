@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from tabfeed.loader.gpu.delivery import StreamStages, for_host
+from tabfeed.loader.gpu.delivery import StreamStages
 from tabfeed.loader.gpu.fallback_sizes import within
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.stages import Stages
+from tabfeed.loader.tensors.device import finish_on_cpu
 
 __all__ = ["fallback_pipeline"]
 
@@ -36,7 +37,7 @@ def fallback_pipeline(
     """
     stages, small = pipeline.stages, within(pipeline, memory, row_bytes)
     parts: dict[str, Any] = {field.name: getattr(stages, field.name) for field in fields(Stages)}
-    host = replace(stages, finish=for_host(stages.finish))
+    host = replace(stages, finish=finish_on_cpu(stages.finish))
     stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
     return Pipeline(made, small.plan, small.options)

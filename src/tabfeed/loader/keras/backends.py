@@ -118,7 +118,7 @@ def _on_tensorflow(device: int | str) -> str:
 
 
 def _on_torch(device: int | str) -> str:
-    from tabfeed.loader.gpu.devices import check_device, choose_device
+    from tabfeed.loader.tensors.device import check_device, choose_device
 
     found = choose_device(_name(device).replace("gpu", "cuda"))
     if found.type == "cuda":
@@ -148,7 +148,7 @@ def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
 
 
 def _torch(device: str | None, options: GpuOptions) -> Tensors:
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     carry = Carrier(_lies_in(device))
 

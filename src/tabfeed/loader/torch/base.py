@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import device as Device
 from torch import distributed as dist
@@ -16,13 +16,13 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.base_loader import BaseLoader
-from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import for_host
-from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.loader.stages import Stages
-from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
+from tabfeed.loader.tensors.device import finish_on_cpu
+
+if TYPE_CHECKING:
+    from tabfeed.loader.torch.static import StaticBatch
 
 __all__ = ["TorchBase", "rank_and_world"]
 
@@ -47,23 +47,32 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     static: StaticBatch | None = None
 
     def _place(self, pipeline: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
-        """Take a feed, on the GPU if the loader's device is one."""
+        """Take a pipeline, made for the GPU if the loader's device is one."""
         if cache == "device":
-            self.pipeline = resident(pipeline, self.device, options)
-        else:
-            self.pipeline = (
-                on_gpu(pipeline, self.device, options) if self.device.type == "cuda" else pipeline
-            )
+            from tabfeed.loader.gpu.resident.pipeline import resident
+
+            pipeline = resident(pipeline, self.device, options)
+        elif self.device.type == "cuda":
+            from tabfeed.loader.gpu.build import on_gpu
+
+            pipeline = on_gpu(pipeline, self.device, options)
+        self.pipeline = pipeline
 
     def _keep_static(self, ragged: list[str]) -> None:
         """Give batches in the same tensors from now on, unless some column is ragged."""
+        from tabfeed.loader.torch.static import StaticBatch, check_full
+
         check_full(self.pipeline, ragged)
         self.static = StaticBatch()
 
     def __iter__(self) -> Iterator[Any]:
         _check_not_collated(sys._getframe(1))
         batches = self._batches()
-        return batches if self.static is None else StaticIterator(batches, self.static)
+        if self.static is None:
+            return batches
+        from tabfeed.loader.torch.static import StaticIterator
+
+        return StaticIterator(batches, self.static)
 
     def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
@@ -109,4 +118,4 @@ def _for_worker(stages: Stages[Any]) -> Stages[Any] | None:
     if hasattr(stages, "host"):
         found: Stages[Any] | None = stages.host
         return found
-    return stages.finishing(for_host(stages.finish))
+    return stages.finishing(finish_on_cpu(stages.finish))

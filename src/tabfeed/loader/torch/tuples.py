@@ -19,11 +19,11 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import line
 from tabfeed.loader.build import build_pipeline, matrix_layout, output_schema, table_steps
-from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Lists
 from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.loader.tensors.cut import as_tensor, batch_sizes, cut_lists, cut_rows
+from tabfeed.loader.tensors.device import choose_device
 from tabfeed.loader.tensors.ragged import longest_row, pad_any
 from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world

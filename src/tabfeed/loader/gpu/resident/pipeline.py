@@ -27,7 +27,7 @@ from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.buffers import torch_dtype, width_groups_of
 from tabfeed.loader.gpu.build import memory_for
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
+from tabfeed.loader.gpu.devices import free_bytes, on_device
 from tabfeed.loader.gpu.memory_plan import MemoryRequest
 from tabfeed.loader.gpu.resident.permute import (
     AT_ONCE,
@@ -45,6 +45,7 @@ from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.block_window import Ahead, BlockWindow
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
+from tabfeed.loader.tensors.device import check_device
 from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
 
