@@ -15,7 +15,7 @@ from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 ENDS = "it would end the loop that calls it"
 

@@ -74,7 +74,7 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from tabfeed.loader.gpu.build import on_gpu
     from tabfeed.loader.jax import torch_chunks
-    from tests.loader.pretend import pretend_gpu
+    from tests.loader.gpu.pretend import pretend_gpu
 
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))

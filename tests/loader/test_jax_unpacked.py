@@ -26,8 +26,8 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu import memory_plan
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.jax import Loader
-from tests.loader.pretend import pretend_unpacking
-from tests.loader.test_interpreted import APART, ROOT
+from tests.loader.gpu.pretend import pretend_unpacking
+from tests.loader.gpu.test_interpreted import APART, ROOT
 from tests.loader.test_jax_carry import pretend_torch_makes_chunks
 
 ROWS = 240

@@ -25,7 +25,7 @@ from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.torch import Loader
-from tests.loader.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, pretend_gpu
 
 COLUMNS = [f"c{i}" for i in range(4)]
 

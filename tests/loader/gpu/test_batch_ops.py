@@ -19,7 +19,7 @@ from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
 from tabfeed.loader.torch import Loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 CPU = torch.device("cpu")
 BOUNDS = np.array([0, 2, 4])

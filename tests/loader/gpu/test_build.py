@@ -25,7 +25,7 @@ from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
 

@@ -27,7 +27,7 @@ from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
 from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 
 def gpu_with(monkeypatch, free, reserved=0, allocated=0):

@@ -20,7 +20,7 @@ from tabfeed.loader.gpu.delivery import GpuStages, StreamStages
 from tabfeed.loader.gpu.host_fallback import fallback_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, pretend_gpu
 
 CPU = torch.device("cpu")
 ROW = 16  # bytes of a row in a batch

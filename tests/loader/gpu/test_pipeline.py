@@ -28,7 +28,7 @@ from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read import staging
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, pretend_gpu
 
 ERRORS = {
     "torch": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB"),

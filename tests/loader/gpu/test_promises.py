@@ -9,7 +9,7 @@ from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tabfeed.testing.loader import check_loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 
 @pytest.mark.timeout(300)

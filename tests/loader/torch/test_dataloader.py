@@ -15,7 +15,7 @@ from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 # torch's own remarks on memory that it cannot pin, and on processes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")

@@ -34,7 +34,7 @@ from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
 from tests.loader import pretend
-from tests.loader.pretend import pretend_gpu, pretend_triton, pretend_unpacking
+from tests.loader.gpu.pretend import pretend_gpu, pretend_triton, pretend_unpacking
 
 pretend_triton()
 CATS, CONTS = ["a", "b"], ["x"]

@@ -22,7 +22,7 @@ from tabfeed.loader.gpu.parquet.encoded_pages import ROWS
 from tabfeed.loader.gpu.parquet.nvcomp import decompress, why_not_nvcomp
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, pretend_gpu
 
 CPU = torch.device("cpu")
 STREAM = SimpleNamespace(cuda_stream=77)

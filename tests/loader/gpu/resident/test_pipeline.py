@@ -22,7 +22,7 @@ from tabfeed.loader.gpu.resident.pipeline import ResidentStages
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 ROWS = 270
 
