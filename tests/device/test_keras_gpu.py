@@ -83,7 +83,7 @@ def test_readers_and_memory_are_as_asked_for(tmp_path: Path) -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
         asked, plain = make(reader="cudf", **limit), make(device="cpu")
-        assert asked.reader_choice == "the GPU: as asked for"
+        assert asked.reader_choice == "the GPU: as requested"
         for left, right in zip(asked, plain, strict=True):
             for a, b in zip(as_numpy(left), as_numpy(right), strict=True):
                 np.testing.assert_array_equal(a, b)

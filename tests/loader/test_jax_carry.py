@@ -203,7 +203,7 @@ def test_what_torch_does_not_make_says_why(
     options, reason = why_torch_makes_none(case, monkeypatch)
     data = Dataset(table(), npartitions=5)
     loader = Loader(data, 50, **options)
-    said = f"Arrow: batches are made in the computer's memory, and copied: {reason}"
+    said = f"Arrow: batches are made in host memory and copied: {reason}"
     assert loader.reader_choice == said
     with pytest.warns(TabfeedWarning) as caught:
         asked = Loader(data, 50, reader="cudf", **options)
@@ -218,8 +218,8 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
 
     pipeline = Loader(narrow(), 64, device_memory=3200).pipeline
     pipeline.stages = pipeline.stages.finishing(SimpleNamespace(asks=True))
-    made = made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
-    assert made == "ids are compared with the sizes of their feature columns"
+    with pytest.raises(device_chunks.NotOnDeviceError, match="ids are compared with the sizes of"):
+        made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def unpacked(folder: Path, columns: dict[str, Any], **options: Any) -> Loader:
     required = pa.schema([field.with_nullable(False) for field in table.schema])
     pq.write_table(table.cast(required), folder / "0.parquet", row_group_size=80, **options)
     loader = Loader(Dataset(str(folder)), 40, reader="cudf", buffer_size=1)
-    assert loader.reader_choice == "the GPU: as asked for"
+    assert loader.reader_choice == "the GPU: as requested"
     assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
     return loader
 

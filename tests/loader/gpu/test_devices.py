@@ -17,14 +17,14 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, TabfeedWarning
-from tabfeed.loader.gpu import build, staging_plan
-from tabfeed.loader.gpu.build import memory_for, on_gpu
+from tabfeed.loader.gpu import build
+from tabfeed.loader.gpu.build import block_reader, memory_for, on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import free_bytes, on_device, why_not_driver
+from tabfeed.loader.gpu.memory_plan import StagingPlan
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
-from tabfeed.loader.gpu.staging_plan import StagingPlan
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tests.loader.gpu.pretend import pretend_gpu
@@ -140,10 +140,10 @@ def test_a_gpu_is_current_for_as_long_as_it_is_used(monkeypatch):
 def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, encoded):
     """On the first one each process would take half a gigabyte."""
     current, seen = Current(monkeypatch), []
-    monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: seen.append(current.number))
-    monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: seen.append(-current.number))
+    monkeypatch.setattr(build, "lock_pages", lambda memory: seen.append(current.number))
+    monkeypatch.setattr(build, "unlock_pages", lambda memory: seen.append(-current.number))
     plan = StagingPlan(1000, 2, 1, 1, encoded=encoded)
-    reader = plan.reader(None, (), torch.device("cuda:3"))
+    reader = block_reader(plan, None, (), torch.device("cuda:3"))
     arrow = reader.arrow if encoded else reader
     assert type(reader) is (EncodedBlockReader if encoded else GpuBlockReader)
     assert arrow.device == torch.device("cuda:3")

@@ -20,7 +20,7 @@ def test_every_promise_of_a_loader_holds(monkeypatch, reader):
     def make(dataset, **options):
         loader = TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cpu", **options)
         loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions(reader, 10**8))
-        assert loader.pipeline.stages.here
+        assert loader.pipeline.stages.on_training_thread
         return loader
 
     def read(batch):

@@ -188,7 +188,7 @@ class AutoPipeline(GpuPipeline[B]):
         Both ways to make them on the GPU.
     """
 
-    _own = ("_spare", "remake", "choice", "_ways", "_loading", "_kin")
+    _own = ("_spare", "remake", "choice", "_backends", "_loading", "_kin")
 
     def __init__(self, made: Pipeline[B], spare: Pipeline[Any], backends: Backends) -> None:
         super().__init__(made, spare, _made_by_itself)

@@ -174,24 +174,24 @@ class GpuStages(StreamStages[B]):
     ----------
     timed
         Whether events tell their time.
-    here
+    on_training_thread
         Whether the training thread queues what is to be done on the GPU.
     turn
         Which pass has the memory of blocks.
     """
 
     timed: bool = False
-    here: bool = False
+    on_training_thread: bool = False
     turn: DeviceLease = field(default_factory=DeviceLease)
 
     @property
     def queue_ahead(self) -> int:  # type: ignore[override]
         """Chunks that are queued before they are needed, beside the next one."""
-        return int(self.here)
+        return int(self.on_training_thread)
 
     def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, or all that is needed for that."""
-        if not self.here:
+        if not self.on_training_thread:
             return super().make(epoch, place, blocks, number)
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
@@ -231,7 +231,7 @@ class GpuStages(StreamStages[B]):
     def queued(self, batches: list[B]) -> Ready:
         """Batches that were just queued on the stream, with what `arrive` needs to know."""
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
-        shared = self.here and getattr(self.finish, "only_cuts", False)
+        shared = self.on_training_thread and getattr(self.finish, "only_cuts", False)
         return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
 
 

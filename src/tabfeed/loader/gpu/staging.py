@@ -155,7 +155,7 @@ class GpuBlockReader:
         Where they are laid.
     processes
         How many processes of their own decode; 0 if the threads themselves do.
-    hands
+    workers_per_block
         How many of them see to one block.
     device
         The GPU.
@@ -165,7 +165,7 @@ class GpuBlockReader:
     width_groups: tuple[WidthGroup, ...]
     staging_buffers: StagingBuffers
     processes: int = 0
-    hands: int = 1
+    workers_per_block: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
     _verified: set[int] = field(default_factory=set)
     _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
@@ -245,7 +245,7 @@ class GpuBlockReader:
             yield []
             return
         while True:
-            with self._decoders.borrow(self.hands) as decoders:
+            with self._decoders.borrow(self.workers_per_block) as decoders:
                 if decoders:
                     yield decoders
                     return

@@ -27,8 +27,9 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.fallback_sizes import ASIDE
+from tabfeed.loader.gpu.memory_plan import FALLBACK_SHARE
 from tabfeed.loader.gpu.pipeline import GpuPipeline, no_memory
+from tabfeed.loader.jax.device_chunks import NotOnDeviceError
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.trace import span
@@ -154,13 +155,13 @@ def made_by_torch(
     options: GpuOptions,
     copied: Callable[[int], Pipeline[Any]],
     asked: OfJax,
-) -> Pipeline[Any] | str:
-    """The same batches from chunks which torch makes; or why it cannot.
+) -> Pipeline[Any]:
+    """The same batches from chunks that torch makes; `NotOnDeviceError` if it can't.
 
     Parameters
     ----------
-    feed
-        Makes them of chunks in the computer's memory.
+    pipeline
+        Makes them of chunks in host memory.
     number
         Of the GPU.
     options
@@ -172,12 +173,12 @@ def made_by_torch(
         What is to be asked of JAX.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-        return "PyTorch, which makes batches on a GPU, does not see this one"
+        raise NotOnDeviceError("PyTorch, which makes batches on a GPU, does not see this one")
     stages: Any = pipeline.stages
     if stages.reader.layout.rest.columns:
-        return "there are list or text columns"
+        raise NotOnDeviceError("there are list or text columns")
     if getattr(stages.finish, "asks", False):
-        return "ids are compared with the sizes of their feature columns"
+        raise NotOnDeviceError("ids are compared with the sizes of their feature columns")
     reader = "arrow" if options.reader == "auto" else options.reader
     gpu = torch.device("cuda", number)
     try:
@@ -185,7 +186,7 @@ def made_by_torch(
     except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise
-        return str(e)
+        raise NotOnDeviceError(str(e)) from e
     ours = _for_jax(made, copied, asked)
     if isinstance(ours, GpuPipeline):
         ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
@@ -197,7 +198,11 @@ def _for_jax(
 ) -> Pipeline[Any]:
     """What torch makes as JAX takes it; copies, if torch can make but these."""
     stages: Any = made.stages
-    if not isinstance(made, GpuPipeline) or not isinstance(stages, GpuStages) or not stages.here:
+    if (
+        not isinstance(made, GpuPipeline)
+        or not isinstance(stages, GpuStages)
+        or not stages.on_training_thread
+    ):
         plain = copied(1)
         plain.reader_choice = made.reader_choice
         return plain
@@ -205,6 +210,6 @@ def _for_jax(
     parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
     return GpuPipeline(
         Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
-        copied(ASIDE),
+        copied(FALLBACK_SHARE),
         lambda plan: _for_jax(remake(plan), copied, asked),
     )

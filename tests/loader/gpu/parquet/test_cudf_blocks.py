@@ -150,7 +150,7 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
 
 def test_what_is_said_of_it(dataset):
     assert by_cudf(dataset).reader_choice == (
-        "pylibcudf: as asked for; tabfeed's own way is not open, since this is no GPU"
+        "pylibcudf: as requested; tabfeed's own decoder cannot be used: this is no GPU"
     )
 
 

@@ -24,16 +24,17 @@ from tabfeed.errors import BadFileError, LoaderError, TabfeedError
 from tabfeed.io.formats.parquet.file import chunk_range
 from tabfeed.io.formats.parquet.page_headers import headers
 from tabfeed.loader.gpu import build as gpu
-from tabfeed.loader.gpu import memory_plan, staging_plan
+from tabfeed.loader.gpu import memory_plan
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.memory_plan import MemoryRequest
 from tabfeed.loader.gpu.parquet import encoded_blocks, file_dtypes, unpack
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, encoded_row
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, extent_of
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
-from tests.loader import pretend
+from tests.loader.gpu import pretend
 from tests.loader.gpu.pretend import pretend_gpu, pretend_triton, pretend_unpacking
 
 pretend_triton()
@@ -55,8 +56,8 @@ def small(monkeypatch):
 
 def divided(monkeypatch, *, steps, decode_streams):
     """Let chunks have so many steps, and so many lots be unpacked at a time, on so many streams."""
-    monkeypatch.setattr(memory_plan, "_sizes", lambda *_: iter([(steps, 2)]))
-    monkeypatch.setattr(memory_plan, "_LANES", (decode_streams,))
+    monkeypatch.setattr(MemoryRequest, "chunk_sizes", lambda *_: iter([(steps, 2)]))
+    monkeypatch.setattr(memory_plan, "_DECODE_STREAMS", (decode_streams,))
 
 
 def table(rows, seed):
@@ -94,7 +95,7 @@ def unpacked(loader, memory=10**8):
     """The same loader, unpacking by itself."""
     on(loader, memory=memory)
     assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
-    assert loader.reader_choice == "the GPU: as asked for"
+    assert loader.reader_choice == "the GPU: as requested"
     return loader
 
 
@@ -154,7 +155,7 @@ def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
         torch_chunks, "on_gpu", lambda pipeline, _, how, held: on_gpu(pipeline, CPU, how, held)
     )
     mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
-    assert mine.reader_choice == "the GPU: as asked for"
+    assert mine.reader_choice == "the GPU: as requested"
     for _ in range(2):
         for (one, _), (other, _) in zip(plain, mine, strict=True):
             for name in ("a", "x"):
@@ -211,7 +212,7 @@ def test_whichever_thread_makes_chunks(tmp_path, seen, here, monkeypatch):
     loader = tuples(dataset)
     monkeypatch.setattr(type(loader.pipeline.stages.finish), "asks", not here, raising=False)
     mine = unpacked(loader)
-    assert mine.pipeline.stages.here is here
+    assert mine.pipeline.stages.on_training_thread is here
     assert same(tuples(dataset), mine) and all(seen)
 
 
@@ -383,13 +384,13 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     pipeline = mixed_tuples(mixed(tmp_path)).pipeline
-    build = gpu._Build(pipeline, CPU, GpuOps(), 10**8, 100)
-    need, plain = build.need(build.in_files), build.need(build.arrow)
+    builder = gpu.GpuBuilder(pipeline, CPU, GpuOps(), 10**8, 100)
+    need, plain = builder.need(builder.in_files.value), builder.need(builder.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.
-    assert need.block == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
-    assert need.batch == plain.batch == 3 * 8 + 3 * 4 + 2 * 4
-    assert need.passing == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch
+    assert need.block_bytes == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
+    assert need.batch_bytes == plain.batch_bytes == 3 * 8 + 3 * 4 + 2 * 4
+    assert need.scratch_bytes == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch_bytes
 
 
 # -- how large rows are ---------------------------------------------------------------------
@@ -439,9 +440,9 @@ def test_one_file_that_is_not_fit(tmp_path):
 
 def helped(loader, monkeypatch, finders=2):
     """The same loader, the pages of which other processes find."""
-    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 8)
-    monkeypatch.setattr(staging_plan, "_FEW_GROUPS", 2)
-    monkeypatch.setattr(staging_plan, "_MOST_FINDERS", finders)
+    monkeypatch.setattr(memory_plan, "cpu_count", lambda: 8)
+    monkeypatch.setattr(memory_plan, "_FEW_GROUPS", 2)
+    monkeypatch.setattr(memory_plan, "_MOST_FINDERS", finders)
     mine = unpacked(loader)
     reader = mine.pipeline.stages.reader
     assert reader.finders == finders
@@ -482,12 +483,12 @@ def test_a_finder_that_is_killed_is_told(tmp_path, monkeypatch):
     kept(mine)  # without it
 
 
-@pytest.mark.parametrize("hands", [2, 5])
-def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, hands):
+@pytest.mark.parametrize("workers", [2, 5])
+def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, workers):
     monkeypatch.setattr(encoded_blocks, "_LEAST_CUT", 100)
     dataset = write(tmp_path, rows=4000, row_group_size=2000)
     mine = unpacked(tuples(dataset))
-    mine.pipeline.stages.reader.hands = hands
+    mine.pipeline.stages.reader.workers_per_block = workers
     assert same(tuples(dataset), mine)
     assert seen and all(seen)
 
@@ -508,7 +509,7 @@ def test_no_thread_reads_on_when_another_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(encoded_blocks, "_read_cut", failing)
     dataset = write(tmp_path, files=1, rows=4000, row_group_size=4000)
     mine = unpacked(tuples(dataset))
-    mine.pipeline.stages.reader.hands = 3
+    mine.pipeline.stages.reader.workers_per_block = 3
     assert same(tuples(dataset), mine)  # by Arrow
     assert len(late) >= 2
 

@@ -151,13 +151,13 @@ class EncodedBlockReader:
         Reads what the GPU does not unpack.
     finders
         How many processes look for pages; 0 if the threads themselves do.
-    hands
+    workers_per_block
         How many threads read the bytes of one row group.
     """
 
     arrow: GpuBlockReader
     finders: int = 0
-    hands: int = 1
+    workers_per_block: int = 1
     _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
     _unsupported: set[tuple[int, int]] = field(default_factory=set)
     _sound: set[int] = field(default_factory=set)
@@ -181,7 +181,11 @@ class EncodedBlockReader:
 
     @cached_property
     def _threads(self) -> Executor | None:
-        return ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read") if self.hands > 1 else None
+        return (
+            ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read")
+            if self.workers_per_block > 1
+            else None
+        )
 
     @cached_property
     def _wanted(self) -> list[Wanted]:
@@ -280,7 +284,9 @@ class EncodedBlockReader:
             location.check(facts)
             if facts.st_size != location.size > 0:
                 raise UnsupportedError("a file has changed since it was opened")
-            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.hands)))
+            cuts = _cuts_of(
+                extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.workers_per_block))
+            )
             self._read_all(partial(_read_cut, file, memory), cuts)
         finally:
             os.close(file)

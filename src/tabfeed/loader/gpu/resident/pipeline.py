@@ -28,7 +28,12 @@ from tabfeed.loader.gpu.buffers import torch_dtype, width_groups_of
 from tabfeed.loader.gpu.build import memory_for
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import free_bytes, on_device
-from tabfeed.loader.gpu.memory_plan import MemoryRequest
+from tabfeed.loader.gpu.memory_plan import (
+    RESIDENT_ORDERS,
+    MemoryRequest,
+    plan_resident,
+    resident_bytes,
+)
 from tabfeed.loader.gpu.resident.permute import (
     AT_ONCE,
     WORKING_BYTES,
@@ -41,7 +46,6 @@ from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
-from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.block_window import Ahead, BlockWindow
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
@@ -53,11 +57,9 @@ __all__ = ["ResidentReader", "ResidentStages", "resident"]
 
 B = TypeVar("B")
 Tensor = torch.Tensor
-_CHUNK_ROWS = 2**19
 _DEPTH = 3
 _MOST_THREADS = 12
 _LOTS_AT_ONCE = 64
-_ORDERS = 2  # permutations kept: an epoch that ends and one that begins
 _CHOICE = "Arrow: all rows are read once and stay on the GPU, where batches are made of them"
 
 
@@ -129,7 +131,7 @@ class _Orders:
         words = epoch_words(epoch)
         with self._lock:
             if words not in self._held:
-                while len(self._held) >= _ORDERS:
+                while len(self._held) >= RESIDENT_ORDERS:
                     del self._held[next(iter(self._held))]
                 with span("plan", rows=epoch.plan.rows):
                     self._held[words] = permutation(epoch.plan.rows, words, device)
@@ -306,24 +308,16 @@ def _allowed(options: GpuOptions, device: torch.device) -> int:
 
 def _fitting(plan: Plan, reader: BlockReader, ops: GpuOps, allowed: int) -> tuple[Plan, Size]:
     """The plan with chunks as large as they may be, and what it needs; refused if nothing fits."""
-    layout = reader.layout
-    need = MemoryRequest.of(plan, layout, reader.dtypes)
-    need = replace(need, batch=need.batch + ops.row_bytes)
-    known = _without_chunks(plan, layout, need.block) + ops.table_bytes
-    steps = max(plan.chunk, _CHUNK_ROWS // need.batch_rows)
-    while steps > 1 and known + need.chunks_bytes(steps, _DEPTH) > allowed:
-        steps = steps * 3 // 4
-    known += need.chunks_bytes(steps, _DEPTH)
+    need = MemoryRequest.of(plan, reader.layout, reader.dtypes)
+    need = replace(need, batch_bytes=need.batch_bytes + ops.row_bytes)
+    resident = resident_bytes(
+        plan,
+        reader.layout,
+        need.block_bytes,
+        index_bytes=index_dtype(plan.rows).itemsize,
+        sort_bytes=WORKING_BYTES * min(plan.rows, AT_ONCE),
+    )
+    steps, known = plan_resident(need, resident + ops.table_bytes, allowed, _DEPTH)
     if known > allowed:
         raise too_large(known, allowed, plan.rows)
     return replace(plan, whole=True, chunk=steps), Size(known, allowed)
-
-
-def _without_chunks(plan: Plan, layout: Layout, scalars: int) -> int:
-    """Bytes for all rows, as far as it is known before they are read, their order, and working."""
-    row = scalars + sum(n * d.itemsize for _, n, d in layout.fixed) + 8 * len(layout.lists)
-    working = 2 * max(plan.sizes) * scalars  # a partition on its way
-    if plan.shuffle:
-        row += _ORDERS * index_dtype(plan.rows).itemsize
-        working = max(working, WORKING_BYTES * min(plan.rows, AT_ONCE))
-    return plan.rows * row + working
