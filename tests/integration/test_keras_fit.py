@@ -152,7 +152,14 @@ def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -
     heard = []
     monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
     monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
-    monkeypatch.setattr(build, "on_gpu", lambda feed, *said: heard.append(said) or feed)
+
+    def made(stages: Any, plan: Any, options: Any, *, device: Any, gpu: GpuOptions) -> Any:
+        heard.append((device, gpu))
+        from tabfeed.loader.pipeline import Pipeline
+
+        return Pipeline(stages, plan, options)
+
+    monkeypatch.setattr(build, "gpu_pipeline", made)
     loader(reader="cudf", device_memory="300MB")
     ((device, options),) = heard
     assert str(device) == "cuda:0" and options == GpuOptions("cudf", "300MB")

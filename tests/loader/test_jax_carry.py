@@ -72,7 +72,7 @@ def test_batches_cut_on_the_device_are_those_cut_before(
 def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walk on the CPU what is done where both torch and JAX see a GPU."""
     torch = pytest.importorskip("torch")
-    from tabfeed.loader.gpu.build import on_gpu
+    from tabfeed.loader.gpu.build import gpu_pipeline
     from tabfeed.loader.jax import torch_chunks
     from tests.loader.gpu.pretend import pretend_gpu
 
@@ -83,8 +83,8 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
     monkeypatch.setattr(
         torch_chunks,
-        "on_gpu",
-        lambda pipeline, device, how, held: on_gpu(pipeline, here, how, held),
+        "gpu_pipeline",
+        lambda *parts, device, gpu, held: gpu_pipeline(*parts, device=here, gpu=gpu, held=held),
     )
 
 

@@ -48,6 +48,12 @@ class Stream:
         pass
 
 
+def on_gpu(pipeline, device, gpu):
+    """The batches of a loader's pipeline, made the GPU's way."""
+    parts = pipeline.stages, pipeline.plan, pipeline.options
+    return build.gpu_pipeline(*parts, device=device, gpu=gpu)
+
+
 def pretend_gpu(monkeypatch, *, free=10**9):
     """Let the CPU pass for a GPU of which so many bytes are free."""
     monkeypatch.setattr(torch.cuda, "Stream", Stream)

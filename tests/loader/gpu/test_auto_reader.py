@@ -21,11 +21,10 @@ from tabfeed.loader.gpu import auto_choice, auto_reader, delivery, memory_plan
 from tabfeed.loader.gpu import build as gpu
 from tabfeed.loader.gpu.auto_choice import ARROW, GPU, Choice, Stretch
 from tabfeed.loader.gpu.auto_reader import AutoPipeline
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.torch import Loader
-from tests.loader.gpu.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, on_gpu, pretend_gpu
 
 COLUMNS = [f"c{i}" for i in range(4)]
 

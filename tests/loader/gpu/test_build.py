@@ -17,14 +17,13 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.gpu import buffers, memory_plan
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory, plan_staging
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.gpu.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
 

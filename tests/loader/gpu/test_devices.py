@@ -18,7 +18,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, TabfeedWarning
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.build import block_reader, memory_for, on_gpu
+from tabfeed.loader.gpu.build import block_reader, memory_for
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import free_bytes, on_device, why_not_driver
 from tabfeed.loader.gpu.memory_plan import StagingPlan
@@ -27,7 +27,7 @@ from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.gpu.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 
 def gpu_with(monkeypatch, free, reserved=0, allocated=0):

@@ -15,11 +15,10 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader import Padding
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.build import fallback_pipeline, on_gpu
-from tabfeed.loader.gpu.delivery import GpuStages, StreamStages
+from tabfeed.loader.gpu.delivery import GpuStages, StreamStages, fallback_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.gpu.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 CPU = torch.device("cpu")
 ROW = 16  # bytes of a row in a batch
@@ -42,10 +41,16 @@ def same(one, other):
     return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
+def copied(loader, memory):
+    """A pipeline of the same batches, copied."""
+    made = loader.pipeline
+    return fallback_pipeline(made.stages, made.plan, made.options, CPU, memory, ROW)
+
+
 @pytest.mark.parametrize("memory", [3 * 64 * ROW, 5_000, 20_000, 300_000, 10**8])
 def test_it_keeps_within_memory(memory):
     plain = loader()
-    made = fallback_pipeline(plain.pipeline, CPU, memory, ROW)
+    made = copied(plain, memory)
     chunk = made.plan.chunk * 64 * ROW
     # Those ahead, that of which the model has a batch, and the one before it.
     assert (made.options.ahead + 2) * chunk <= memory
@@ -56,14 +61,14 @@ def test_it_keeps_within_memory(memory):
 def test_the_model_waits_for_the_copy_and_for_nothing_else(monkeypatch):
     waited = []
     monkeypatch.setattr(Stream, "wait_event", lambda stream, event: waited.append(event))
-    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
+    made = copied(loader(), 20_000)
     assert isinstance(made.stages, StreamStages) and not isinstance(made.stages, GpuStages)
     assert len(list(made)) == len(made)
     assert len(waited) == made.plan.chunks
 
 
 def test_in_another_process_batches_stay_on_the_cpu():
-    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
+    made = copied(loader(), 20_000)
     again = pickle.loads(pickle.dumps(made))
     assert not isinstance(again.stages, StreamStages)
     assert same(loader(), again)

@@ -21,14 +21,13 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.gpu import buffers, build, memory_plan
 from tabfeed.loader.gpu import gather as gpu_chunks
 from tabfeed.loader.gpu.auto_reader import AutoPipeline
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read import staging
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.gpu.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, on_gpu, pretend_gpu
 
 ERRORS = {
     "torch": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tabfeed.testing.loader import check_loader
-from tests.loader.gpu.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 
 @pytest.mark.timeout(300)

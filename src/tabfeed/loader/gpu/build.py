@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, cast
@@ -26,7 +26,7 @@ from tabfeed.loader.assemble.chunk import ChunkMaker
 from tabfeed.loader.gpu.auto_reader import AutoPipeline, Backends
 from tabfeed.loader.gpu.batch_ops import GpuOps
 from tabfeed.loader.gpu.buffers import DeviceBuffers, WidthGroup, width_groups_of
-from tabfeed.loader.gpu.delivery import GpuStages, StreamStages
+from tabfeed.loader.gpu.delivery import GpuStages, fallback_pipeline
 from tabfeed.loader.gpu.devices import free_bytes, on_device
 from tabfeed.loader.gpu.gather import GpuChunkMaker
 from tabfeed.loader.gpu.memory_plan import (
@@ -34,7 +34,6 @@ from tabfeed.loader.gpu.memory_plan import (
     MemoryRequest,
     StagingPlan,
     check_room,
-    fit_copies,
     least_bytes,
     plan_memory,
     plan_staging,
@@ -52,17 +51,16 @@ from tabfeed.loader.gpu.parquet.file_dtypes import Reading, as_in_files
 from tabfeed.loader.gpu.parquet.unpack import DecodeStreams, Unpacker
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
-from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.staging import StagingBuffers
 from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.device import check_device, finish_on_cpu
 from tabfeed.loader.tensors.scripted import prepare
 
-__all__ = ["GpuBuilder", "block_reader", "fallback_pipeline", "memory_for", "on_gpu"]
+__all__ = ["GpuBuilder", "block_reader", "gpu_pipeline", "memory_for"]
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -75,54 +73,60 @@ def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = Non
     return options.memory(total=total, free=free_bytes(device), buffer_size=buffer_size)
 
 
-def on_gpu(
-    pipeline: Pipeline[B], device: torch.device, options: GpuOptions, held: int | None = None
+def gpu_pipeline(
+    stages: Stages[B],
+    plan: Plan,
+    options: LoaderOptions,
+    *,
+    device: torch.device,
+    gpu: GpuOptions,
+    held: int | None = None,
 ) -> Pipeline[B]:
-    """The same batches, made on a GPU.
+    """A pipeline whose batches are made on a GPU, as far as its memory and operators allow.
 
     Parameters
     ----------
-    pipeline
-        Makes them in host memory.
+    stages, plan, options
+        How the same batches would be made in host memory, and their order.
     device
         The GPU.
-    options
+    gpu
         Reader and memory.
     held
         `MemoryRequest.held_chunks`, if it is another number than usual.
     """
     check_device(device)
-    stages = pipeline.stages
-    reader, maker = stages.reader, stages.maker
-    if not isinstance(reader, BlockReader) or not isinstance(maker, ChunkMaker):
-        return pipeline
     with on_device(device):
-        made = _made(pipeline, reader.layout, device, options, held)
+        made = _chosen(stages, plan, options, device, gpu, held)
     if not isinstance(made, AutoPipeline):  # which logs its choices itself
         _log.info("reader: %s", made.reader_choice)
     return made
 
 
-def _made(
-    pipeline: Pipeline[Any],
-    layout: Layout,
+def _chosen(
+    stages: Stages[Any],
+    plan: Plan,
+    options: LoaderOptions,
     device: torch.device,
-    options: GpuOptions,
+    gpu: GpuOptions,
     held: int | None,
 ) -> Pipeline[Any]:
-    ops = GpuOps.of(pipeline.stages.ops, layout, device)
-    row_bytes = layout.row_bytes + op_bytes(pipeline.stages.ops, layout)
-    memory = memory_for(options, device, pipeline.options.buffer_size)
-    check_room(pipeline.plan, max(memory, memory_for(options, device)), row_bytes)
+    layout = cast(BlockReader, stages.reader).layout
+    ops = GpuOps.of(stages.ops, layout, device)
+    row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
+    memory = memory_for(gpu, device, options.buffer_size)
+    check_room(plan, max(memory, memory_for(gpu, device)), row_bytes)
     if ops is None or not layout.groups:
         what = "list columns are assembled" if ops is not None else "an operator works"
-        fallback = fallback_pipeline(pipeline, device, memory, row_bytes)
-        fallback.reader_choice = _arrow_since(f"{what} in host memory", options)
+        fallback = fallback_pipeline(stages, plan, options, device, memory, row_bytes)
+        fallback.reader_choice = _arrow_since(f"{what} in host memory", gpu)
         return fallback
-    builder = GpuBuilder(pipeline, device, ops, memory - ops.table_bytes, row_bytes, held)
-    if options.reader == "auto":
+    builder = GpuBuilder(stages, plan, options, device, ops, memory - ops.table_bytes, row_bytes)
+    if held is not None:
+        builder = replace(builder, held=held)
+    if gpu.reader == "auto":
         return _auto(builder)
-    on_gpu, why = _as_asked(options, builder)
+    on_gpu, why = _as_asked(gpu, builder)
     made = builder.build(on_gpu)
     if made is None and on_gpu:
         made, why = builder.build(False), "Arrow: the GPU needs more device_memory to decode"
@@ -133,31 +137,6 @@ def _made(
         why = f"pylibcudf: as requested; tabfeed's own decoder cannot be used: {reason}"
     made.reader_choice = why
     return made
-
-
-def fallback_pipeline(
-    pipeline: Pipeline[B], device: torch.device, memory: int, row_bytes: int
-) -> Pipeline[B]:
-    """The same batches, made in host memory and copied on a stream of their own.
-
-    Used where the GPU cannot make them, or may no longer.
-
-    Parameters
-    ----------
-    pipeline
-        Makes them, and copies them to the GPU on whichever stream is current.
-    device
-        The GPU.
-    memory, row_bytes
-        As for `fit_copies`.
-    """
-    stages = pipeline.stages
-    plan, options = fit_copies(pipeline.plan, pipeline.options, memory, row_bytes)
-    parts: dict[str, Any] = {field.name: getattr(stages, field.name) for field in fields(Stages)}
-    host = replace(stages, finish=finish_on_cpu(stages.finish))
-    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
-    return Pipeline(made, plan, options)
 
 
 def block_reader(
@@ -211,7 +190,9 @@ class _Tried(Generic[T]):
 class GpuBuilder:
     """Builds pipelines whose batches are made on a GPU, within so many bytes."""
 
-    pipeline: Pipeline[Any]
+    stages: Stages[Any]
+    plan: Plan
+    options: LoaderOptions
     device: torch.device
     ops: GpuOps
     memory: int
@@ -220,9 +201,8 @@ class GpuBuilder:
 
     def for_plan(self, plan: Plan) -> GpuBuilder:
         """The same for another plan of the same rows, perhaps saved with other ranks."""
-        options = self.pipeline.options
-        plan = replace(plan, chunk=self.pipeline.plan.chunk, ranks=options.place.world)
-        return replace(self, pipeline=Pipeline(self.pipeline.stages, plan, options))
+        plan = replace(plan, chunk=self.plan.chunk, ranks=self.options.place.world)
+        return replace(self, plan=plan)
 
     def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
         """A pipeline for another plan, made in the first way for which memory is enough."""
@@ -231,12 +211,14 @@ class GpuBuilder:
 
     def fallback(self, memory: int) -> Pipeline[Any]:
         """A pipeline whose batches are copied, within so many bytes."""
-        return fallback_pipeline(self.pipeline, self.device, memory, self.row_bytes)
+        return fallback_pipeline(
+            self.stages, self.plan, self.options, self.device, memory, self.row_bytes
+        )
 
     @property
     def arrow(self) -> Reading:
         """Reads what Arrow decodes."""
-        return Reading(cast(BlockReader, self.pipeline.stages.reader))
+        return Reading(cast(BlockReader, self.stages.reader))
 
     @cached_property
     def in_files(self) -> _Tried[Reading]:
@@ -274,8 +256,8 @@ class GpuBuilder:
     def need(self, reading: Reading) -> MemoryRequest:
         """What memory is needed for."""
         layout = reading.reader.layout
-        need = MemoryRequest.of(self.pipeline.plan, layout, reading.reader.dtypes)
-        finish = self.pipeline.stages.finish
+        need = MemoryRequest.of(self.plan, layout, reading.reader.dtypes)
+        finish = self.stages.finish
         return replace(
             need,
             batch_bytes=need.batch_bytes + self.ops.row_bytes,
@@ -329,8 +311,8 @@ class GpuBuilder:
         return made
 
     def _built(self, reading: Reading, need: MemoryRequest) -> Pipeline[Any] | None:
-        pipeline, reader = self.pipeline, reading.reader
-        maker = cast(ChunkMaker, pipeline.stages.maker)
+        stages, options, reader = self.stages, self.options, reading.reader
+        maker = cast(ChunkMaker, stages.maker)
         plan = plan_memory(need, self.memory)
         if plan is None:
             return None
@@ -340,7 +322,7 @@ class GpuBuilder:
         device_buffers = DeviceBuffers(
             self.device, width_groups, plan.block_rows, plan.blocks, streams[0]
         )
-        staging = plan_staging(need, plan, pipeline.options, reader)
+        staging = plan_staging(need, plan, options, reader)
         blocks: Any = block_reader(staging, reader, width_groups, self.device)
         unpack = None
         if plan.cudf_calls:
@@ -355,7 +337,6 @@ class GpuBuilder:
         chunks = GpuChunkMaker(
             reader.layout, maker, device_buffers, streams[0], streams[1], unpack, reading.pieces
         )
-        stages = pipeline.stages
         made: GpuStages[Any] = GpuStages(
             blocks,
             chunks,
@@ -367,11 +348,11 @@ class GpuBuilder:
             host=replace(stages, finish=finish_on_cpu(stages.finish)),
             on_training_thread=need.on_training_thread,
         )
-        threads = pipeline.options.threads or 2 + plan.cudf_calls + staging.threads
-        depth = min(plan.depth, pipeline.options.depth or plan.depth)
-        options = replace(pipeline.options, threads=threads, depth=depth)
+        threads = options.threads or 2 + plan.cudf_calls + staging.threads
+        depth = min(plan.depth, options.depth or plan.depth)
+        options = replace(options, threads=threads, depth=depth)
         return GpuPipeline(
-            Pipeline(made, replace(pipeline.plan, chunk=plan.steps), options),
+            Pipeline(made, replace(self.plan, chunk=plan.steps), options),
             self.spare,
             partial(self.remake, need.decoder != "arrow"),
         )
@@ -408,18 +389,18 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _as_asked(options: GpuOptions, builder: GpuBuilder) -> tuple[bool, str]:
+def _as_asked(gpu: GpuOptions, builder: GpuBuilder) -> tuple[bool, str]:
     """Whether the GPU decodes, where the user has chosen the reader; and why."""
-    if options.reader == "arrow":
+    if gpu.reader == "arrow":
         return False, "Arrow: as requested"
     reason = builder.why_not()
     if reason is None:
         return True, "the GPU: as requested"
-    return False, _arrow_since(reason, options)
+    return False, _arrow_since(reason, gpu)
 
 
-def _arrow_since(reason: str, options: GpuOptions) -> str:
+def _arrow_since(reason: str, gpu: GpuOptions) -> str:
     """Why Arrow decodes, as a choice; a warning too if the user has chosen the GPU."""
-    if options.reader == "cudf":
+    if gpu.reader == "cudf":
         warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=7)
     return f"Arrow: {reason}"

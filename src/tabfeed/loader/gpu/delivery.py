@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +25,10 @@ import torch
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
-from tabfeed.loader.plan.order import ChunkPlan, Epoch
+from tabfeed.loader.gpu.memory_plan import fit_copies
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.plan.order import ChunkPlan, Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import BlockWindow
 from tabfeed.loader.stages import Stages
@@ -33,7 +36,15 @@ from tabfeed.loader.tensors.device import finish_on_cpu
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
 
-__all__ = ["DeviceLease", "GpuStages", "Parts", "Ready", "StreamStages", "timed_event"]
+__all__ = [
+    "DeviceLease",
+    "GpuStages",
+    "Parts",
+    "Ready",
+    "StreamStages",
+    "fallback_pipeline",
+    "timed_event",
+]
 
 B = TypeVar("B")
 R = TypeVar("R", bound="StreamStages[Any]")
@@ -233,6 +244,35 @@ class GpuStages(StreamStages[B]):
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
         shared = self.on_training_thread and getattr(self.finish, "only_cuts", False)
         return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
+
+
+def fallback_pipeline(
+    stages: Stages[B],
+    plan: Plan,
+    options: LoaderOptions,
+    device: torch.device,
+    memory: int,
+    row_bytes: int,
+) -> Pipeline[B]:
+    """A pipeline of batches that are made in host memory and copied on a stream of their own.
+
+    Used where the GPU cannot make them, or may no longer.
+
+    Parameters
+    ----------
+    stages
+        Make them, and copy them to the GPU on whichever stream is current.
+    device
+        The GPU.
+    plan, options, memory, row_bytes
+        As for `fit_copies`.
+    """
+    plan, options = fit_copies(plan, options, memory, row_bytes)
+    parts: dict[str, Any] = {field.name: getattr(stages, field.name) for field in fields(Stages)}
+    host = replace(stages, finish=finish_on_cpu(stages.finish))
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
+    return Pipeline(made, plan, options)
 
 
 def timed_event(stream: Any) -> Any:

@@ -25,7 +25,7 @@ import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.build import gpu_pipeline
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.memory_plan import FALLBACK_SHARE
 from tabfeed.loader.gpu.pipeline import GpuPipeline, no_memory
@@ -180,9 +180,15 @@ def made_by_torch(
     if getattr(stages.finish, "asks", False):
         raise NotOnDeviceError("ids are compared with the sizes of their feature columns")
     reader = "arrow" if options.reader == "auto" else options.reader
-    gpu = torch.device("cuda", number)
     try:
-        made = on_gpu(pipeline, gpu, replace(options, reader=reader), held=_HELD)
+        made = gpu_pipeline(
+            stages,
+            pipeline.plan,
+            pipeline.options,
+            device=torch.device("cuda", number),
+            gpu=replace(options, reader=reader),
+            held=_HELD,
+        )
     except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise

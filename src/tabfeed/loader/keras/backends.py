@@ -156,9 +156,10 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
         return [carry(array) for array in arrays]
 
     def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
-        from tabfeed.loader.gpu.build import on_gpu
+        from tabfeed.loader.gpu.build import gpu_pipeline
 
-        return on_gpu(pipeline, carry.device, options)
+        parts = (pipeline.stages, pipeline.plan, pipeline.options)
+        return gpu_pipeline(*parts, device=carry.device, gpu=options)
 
     if carry.device.type == "cpu":
         return Tensors(put)

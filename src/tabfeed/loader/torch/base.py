@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.base_loader import BaseLoader
+from tabfeed.loader.build import Assemble
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.loader.stages import Stages
@@ -46,17 +47,17 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     device: Device
     static: StaticBatch | None = None
 
-    def _place(self, pipeline: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
-        """Take a pipeline, made for the GPU if the loader's device is one."""
+    def _assembler(self, gpu: GpuOptions, cache: str | None) -> Assemble[Any]:
+        """What assembles the pipeline: for a GPU, if the loader's device is one."""
         if cache == "device":
-            from tabfeed.loader.gpu.resident.pipeline import resident
+            from tabfeed.loader.gpu.resident.pipeline import resident_pipeline
 
-            pipeline = resident(pipeline, self.device, options)
-        elif self.device.type == "cuda":
-            from tabfeed.loader.gpu.build import on_gpu
+            return partial(resident_pipeline, device=self.device, gpu=gpu)
+        if self.device.type == "cuda":
+            from tabfeed.loader.gpu.build import gpu_pipeline
 
-            pipeline = on_gpu(pipeline, self.device, options)
-        self.pipeline = pipeline
+            return partial(gpu_pipeline, device=self.device, gpu=gpu)
+        return Pipeline
 
     def _keep_static(self, ragged: list[str]) -> None:
         """Give batches in the same tensors from now on, unless some column is ragged."""

@@ -263,8 +263,10 @@ class Loader(TorchBase):
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
         finish = _FinishDicts(chosen.targets, _list_form(lists, chosen.layout), self.device)
-        pipeline = build_pipeline(dataset, chosen.layout, options.off_device, finish, chosen.steps)
-        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
+        assemble = self._assembler(GpuOptions(reader, device_memory), options.cache)
+        self.pipeline = build_pipeline(
+            dataset, chosen.layout, options.off_device, finish, chosen.steps, assemble
+        )
         if static_batch:
             from tabfeed.loader.torch.static import ragged_after
 

@@ -223,8 +223,8 @@ class TorchAsyncItr(TorchBase):
             device=self.device,
             row_major=row_major,
         )
-        pipeline = build_pipeline(dataset, layout, options.off_device, finish, steps)
-        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
+        assemble = self._assembler(GpuOptions(reader, device_memory), options.cache)
+        self.pipeline = build_pipeline(dataset, layout, options.off_device, finish, steps, assemble)
         if static_batch:
             self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])
         warn_if_sorted(dataset, self.labels, self.pipeline.plan)

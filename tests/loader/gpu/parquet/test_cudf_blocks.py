@@ -17,12 +17,11 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.loader.gpu import buffers, build
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader
 from tabfeed.loader.gpu.staging import bring
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.gpu.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 ROWS, GROUPS = 33_000, 40  # fewer rows would be read together
 LITTLE = 20_000_000

@@ -26,7 +26,7 @@ from tabfeed.io.formats.parquet.page_headers import headers
 from tabfeed.loader.gpu import build as gpu
 from tabfeed.loader.gpu import memory_plan
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.build import gpu_pipeline
 from tabfeed.loader.gpu.memory_plan import MemoryRequest
 from tabfeed.loader.gpu.parquet import encoded_blocks, file_dtypes, unpack
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, encoded_row
@@ -35,7 +35,7 @@ from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
 from tests.loader.gpu import pretend
-from tests.loader.gpu.pretend import pretend_gpu, pretend_triton, pretend_unpacking
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu, pretend_triton, pretend_unpacking
 
 pretend_triton()
 CATS, CONTS = ["a", "b"], ["x"]
@@ -152,7 +152,9 @@ def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(
-        torch_chunks, "on_gpu", lambda pipeline, _, how, held: on_gpu(pipeline, CPU, how, held)
+        torch_chunks,
+        "gpu_pipeline",
+        lambda *parts, device, gpu, held: gpu_pipeline(*parts, device=CPU, gpu=gpu, held=held),
     )
     mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
     assert mine.reader_choice == "the GPU: as requested"
@@ -384,7 +386,9 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     pipeline = mixed_tuples(mixed(tmp_path)).pipeline
-    builder = gpu.GpuBuilder(pipeline, CPU, GpuOps(), 10**8, 100)
+    builder = gpu.GpuBuilder(
+        pipeline.stages, pipeline.plan, pipeline.options, CPU, GpuOps(), 10**8, 100
+    )
     need, plain = builder.need(builder.in_files.value), builder.need(builder.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.

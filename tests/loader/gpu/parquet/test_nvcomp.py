@@ -15,14 +15,13 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet import encoded_blocks, nvcomp
 from tabfeed.loader.gpu.parquet.encoded_blocks import why_not_unpacked
 from tabfeed.loader.gpu.parquet.encoded_pages import ROWS
 from tabfeed.loader.gpu.parquet.nvcomp import decompress, why_not_nvcomp
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.gpu.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 CPU = torch.device("cpu")
 STREAM = SimpleNamespace(cuda_stream=77)

@@ -49,11 +49,12 @@ from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import Ahead, BlockWindow
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
+from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.device import check_device
 from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
 
-__all__ = ["ResidentReader", "ResidentStages", "resident"]
+__all__ = ["ResidentReader", "ResidentStages", "resident_pipeline"]
 
 B = TypeVar("B")
 Tensor = torch.Tensor
@@ -236,28 +237,28 @@ class ResidentPipeline(Pipeline[B]):
         )
 
 
-def resident(pipeline: Pipeline[B], device: torch.device, options: GpuOptions) -> Pipeline[B]:
-    """The same rows, all of them kept on a GPU and shuffled as a whole.
+def resident_pipeline(
+    stages: Stages[B], plan: Plan, options: LoaderOptions, *, device: torch.device, gpu: GpuOptions
+) -> Pipeline[B]:
+    """A pipeline of rows that all stay on a GPU and are shuffled as a whole.
 
     Parameters
     ----------
-    feed
-        Makes batches in the computer's memory.
+    stages, plan, options
+        How batches would be made in host memory, and their order.
     device
         The GPU.
-    options
+    gpu
         Memory; the reader is Arrow's, since everything is read once.
     """
     check_gpu(device)
-    stages, reader = pipeline.stages, pipeline.stages.reader
-    if not isinstance(reader, BlockReader):
-        raise LoaderError('cache="device" was given to a loader that is on a GPU already')
+    reader = cast(BlockReader, stages.reader)
     if reader.layout.extras:
         raise LoaderError(
             f'cache="device" keeps tensors on the GPU, and extras= are none: {reader.layout.extras}'
             '; leave them out, or use cache="memory"'
         )
-    if options.reader == "cudf":
+    if gpu.reader == "cudf":
         why = 'with cache="device" everything is read once'
         warnings.warn(f"reading with Arrow: {why}", TabfeedWarning, stacklevel=5)
     ops = GpuOps.of(stages.ops, reader.layout, device)
@@ -266,11 +267,11 @@ def resident(pipeline: Pipeline[B], device: torch.device, options: GpuOptions) -
             f'cache="device" cannot run {", ".join(map(repr, stages.ops))} on the GPU; leave '
             'it out, or use cache="memory"'
         )
-    plan, size = _fitting(pipeline.plan, reader, ops, _allowed(options, device))
+    plan, size = _fitting(plan, reader, ops, _allowed(gpu, device))
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     width_groups = width_groups_of(reader.layout.groups, reader.dtypes)
     store = Store(reader.layout, width_groups, plan.sizes, stream, size)
-    threads = pipeline.options.threads or max(2, min(_MOST_THREADS, cpu_count() * 3 // 4))
+    threads = options.threads or max(2, min(_MOST_THREADS, cpu_count() * 3 // 4))
     blocks: Any = ResidentReader(reader, store)
     made = ResidentStages(
         blocks,
@@ -282,7 +283,8 @@ def resident(pipeline: Pipeline[B], device: torch.device, options: GpuOptions) -
         device=device,
         store=store,
     )
-    return ResidentPipeline(made, plan, _with(pipeline.options, threads))
+    options = replace(options, threads=threads, depth=options.depth or _DEPTH)
+    return ResidentPipeline(made, plan, options)
 
 
 def check_gpu(device: torch.device) -> None:
@@ -295,14 +297,10 @@ def check_gpu(device: torch.device) -> None:
     check_device(device)
 
 
-def _with(options: LoaderOptions, threads: int) -> LoaderOptions:
-    return replace(options, threads=threads, depth=options.depth or _DEPTH)
-
-
-def _allowed(options: GpuOptions, device: torch.device) -> int:
+def _allowed(gpu: GpuOptions, device: torch.device) -> int:
     """Bytes that may be used: as given, else half of what is free."""
-    if options.device_memory is not None:
-        return memory_for(options, device)
+    if gpu.device_memory is not None:
+        return memory_for(gpu, device)
     return free_bytes(device) // 2
 
 
