@@ -24,7 +24,7 @@ from tabfeed.loader.gpu.devices import free_bytes, on_device, why_not_driver
 from tabfeed.loader.gpu.memory_plan import StagingPlan
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
-from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
+from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, copy_to_device
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tests.loader.gpu.pretend import on_gpu, pretend_gpu
@@ -173,7 +173,7 @@ def test_lots_are_brought_with_it_as_the_current_one(monkeypatch):
         seen.append(current.number)
         blocks[0].device_buffer = "there"
 
-    bring([block], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
+    copy_to_device([block], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
     assert seen == [1] and current.number == 0
 
 

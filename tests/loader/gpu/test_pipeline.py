@@ -91,7 +91,7 @@ def same(one, other):
     return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
-TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "bring")
+TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "copy_to_device")
 
 
 @pytest.mark.parametrize("where", [TRAINING, WORKER], ids=["training thread", "worker"])

@@ -304,7 +304,7 @@ class GpuBuilder:
         made = None
         if (row := self.page_rows.value) is not None:
             made = built(
-                "pages", self.narrow, encoded_bytes=row.encoded, decompressed_bytes=row.plain
+                "pages", self.narrow, encoded_bytes=row.encoded, decompressed_bytes=row.decompressed
             )
         if made is None and why_not_cudf() is None:
             made = built("cudf", self.in_files.value)

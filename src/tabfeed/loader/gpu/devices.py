@@ -18,35 +18,29 @@ __all__ = [
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes of a GPU that this process could have: what is free, and what torch keeps unused."""
+    """Bytes of a GPU that this process could use: the free ones, and those torch keeps unused."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free + kept)
 
 
-# -- the current device of a thread -----------------------------------------------------------
-
-
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Have a GPU be the current one of this thread, inside a ``with``.
+    """Make a GPU the current one of this thread, inside a ``with``.
 
-    A new thread begins with the first GPU. What it calls there would take half a gigabyte of that
-    GPU's memory, and do so in each of the processes that have another GPU each.
+    A new thread begins with the first GPU. Its calls would take half a gigabyte of that GPU's
+    memory, in each of the processes that use the other GPUs.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-# -- the driver -------------------------------------------------------------------------------
-
-
 def why_not_driver(package: str) -> str | None:
-    """Why the driver cannot run a package that has CUDA in it; None if it can, as far as is known.
+    """Why the driver cannot run a package built for CUDA; None if it can, or if that is unknown.
 
     Parameters
     ----------
     package
-        The name it is imported by. Which CUDA it needs is in the name it was installed under, such
-        as ``pylibcudf-cu13``.
+        Its import name. The CUDA version it needs is in the name of its distribution, such as
+        ``pylibcudf-cu13``.
     """
     needed, driver = _cuda_of(package), _driver()
     if needed is None or driver is None or driver[0] >= needed:
@@ -55,7 +49,7 @@ def why_not_driver(package: str) -> str | None:
 
 
 def _cuda_of(package: str) -> int | None:
-    """The CUDA that an installed package needs; None if its name does not say."""
+    """The CUDA version that an installed package needs; None if its name does not say."""
     try:
         spec = find_spec(package)
     except (ImportError, ValueError):
@@ -69,7 +63,7 @@ def _cuda_of(package: str) -> int | None:
 
 
 def _driver() -> tuple[int, int] | None:
-    """The newest CUDA that the driver knows; None if there is no driver."""
+    """The newest CUDA version that the driver supports; None if there is no driver."""
     version = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

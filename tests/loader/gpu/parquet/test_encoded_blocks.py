@@ -293,8 +293,8 @@ def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
     again = []
     monkeypatch.setattr(
         unpack,
-        "_read_again",
-        lambda block, old=unpack._read_again: (again.append(block), old(block)),
+        "_read_by_arrow",
+        lambda block, old=unpack._read_by_arrow: (again.append(block), old(block)),
     )
     unpacker.decode_streams = unpacker.decode_streams._replace(encoded=10)
     assert same(tuples(dataset), mine)
@@ -354,7 +354,7 @@ def test_columns_are_cast_where_the_gpu_unpacks_them(tmp_path, seen, labels):
 
 
 def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
-    monkeypatch.setattr(encoded_blocks, "_FEW_UNFIT", 4)  # there are four row groups
+    monkeypatch.setattr(encoded_blocks, "_FEW_UNSUPPORTED", 4)  # there are four row groups
     dataset = mixed(tmp_path, null=True)
     one, other = kept(mixed_tuples(dataset)), kept(unpacked(mixed_tuples(dataset)))
     assert seen.count(False) == 1
@@ -414,7 +414,7 @@ def test_one_row_group_in_eight_may_be_unfit(tmp_path, unsupported):
         pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
     loader = TorchAsyncItr(Dataset(str(tmp_path)), conts=["x"], batch_size=40, buffer_size=1)
     if unsupported == 1:
-        assert sizes_of(loader).plain > 4
+        assert sizes_of(loader).decompressed > 4
         return
     with pytest.raises(UnsupportedError, match="there are nulls"):
         sizes_of(loader)
@@ -425,11 +425,11 @@ def test_how_large_rows_are(tmp_path):
     group = pq.read_metadata(tmp_path / "0.parquet").row_group(0)
     columns = [group.column(i) for i in (0, 1, 3, 4)]
     assert found.encoded == sum(c.total_compressed_size for c in columns) / 80
-    assert found.plain == sum(c.total_uncompressed_size for c in columns) / 80
+    assert found.decompressed == sum(c.total_uncompressed_size for c in columns) / 80
 
 
 def test_without_compression_rows_need_no_room(tmp_path):
-    assert sizes_of(tuples(write(tmp_path, compression="none"))).plain == 0
+    assert sizes_of(tuples(write(tmp_path, compression="none"))).decompressed == 0
 
 
 def test_one_file_that_is_not_fit(tmp_path):
@@ -550,7 +550,7 @@ def test_a_page_damaged_later_is_told_with_its_file(tmp_path):
     mine = unpacked(tuples(dataset))
     assert same(tuples(dataset), mine)
     spoil(tmp_path / "1.parquet")
-    with pytest.raises(LoaderError, match=r"pages are not what they were .*1\.parquet"):
+    with pytest.raises(LoaderError, match=r"pages have changed since .*1\.parquet"):
         for _ in range(3):
             kept(mine)
 

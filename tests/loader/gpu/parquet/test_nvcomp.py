@@ -218,7 +218,7 @@ def test_tensorflow_came_first(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.setattr(encoded_blocks, "import_module", lambda name: pytest.fail(name))
-    why = "TensorFlow is loaded, with which Triton cannot share a process"
+    why = "TensorFlow is loaded, and Triton cannot share a process with it"
     assert why_not_unpacked(CPU, [4]) == why
 
 

@@ -1,12 +1,12 @@
 """``cache="device"``: the whole dataset on the GPU, permuted and cut there.
 
-Everything is read before the first batch, by the threads that will make batches: the order is the
-same whether it is there or not, so a state means the same in every run. From then on an epoch costs
-a permutation and a gather for each chunk; no file is read.
+The threads that will make batches read everything before the first one. The order does not depend
+on whether rows are there already, so a state means the same in every run. From then on an epoch
+costs a permutation and a gather for each chunk; no file is read.
 
 The order is one permutation of all rows, which follows from seed and epoch and is the same on every
-rank; a rank takes its places of each global batch of it, and wraps around at its end where
-``last=`` asks for more rows than there are. Every rank holds all rows: a rank may need any of them.
+rank. A rank takes its slice of each global batch, and wraps around at the end where ``last=`` needs
+more rows than there are. Every rank holds all rows, since it may need any of them.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ B = TypeVar("B")
 Tensor = torch.Tensor
 _DEPTH = 3
 _MOST_THREADS = 12
-_LOTS_AT_ONCE = 64
-_CHOICE = "Arrow: all rows are read once and stay on the GPU, where batches are made of them"
+_BLOCKS_AT_ONCE = 64
+_CHOICE = "Arrow: all rows are read once and stay on the GPU, where batches are cut from them"
 
 
-class _Nothing:
-    """The partitions that are still to be read when all are there."""
+class _NoPartitions:
+    """The partitions left to read when all are on the GPU: none."""
 
     remote = False
 
 
 @dataclass
 class ResidentReader:
-    """Reads lots into the store; of those that are there it reads nothing."""
+    """Reads blocks into the store, each partition once."""
 
     host: BlockReader
     store: Store
@@ -80,17 +80,19 @@ class ResidentReader:
     @property
     def parts(self) -> ReadsParts:
         """Reads partitions."""
-        return cast(ReadsParts, _Nothing()) if self.store.whole else self.host.parts
+        return cast(ReadsParts, _NoPartitions()) if self.store.whole else self.host.parts
 
     def reading(self, parts: ReadsParts) -> ResidentReader:
         """The same for another reader of the same partitions."""
-        return self if isinstance(parts, _Nothing) else replace(self, host=self.host.reading(parts))
+        if isinstance(parts, _NoPartitions):
+            return self
+        return replace(self, host=self.host.reading(parts))
 
     def close(self) -> None:
-        """Nothing to do: no process reads for it."""
+        """Nothing to do: it starts no processes."""
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[None]:
-        """Have some lots in the store."""
+        """Read the partitions of some blocks into the store."""
         if not self.store.whole:
             with on_device(self.store.stream.device):
                 for number in numbers:
@@ -99,17 +101,17 @@ class ResidentReader:
         return [None] * len(numbers)
 
 
-class _Block(NamedTuple):
-    """Places of a permutation: `steps` times `width`, each `pitch` after the one before."""
+class _Run(NamedTuple):
+    """Positions in a permutation: `steps` runs of `width`, each `stride` after the one before."""
 
     start: int
     steps: int
     width: int
-    pitch: int
+    stride: int
 
 
-def _blocks(plan: Plan, place: Shard, number: int) -> Iterator[_Block]:
-    """The places that a rank takes for a chunk."""
+def _runs(plan: Plan, place: Shard, number: int) -> Iterator[_Run]:
+    """The positions that a rank takes for a chunk."""
     first = number * plan.chunk
     last, regular = min(first + plan.chunk, plan.steps), plan.steps - len(plan.tail)
     even = range(first, max(first, min(last, regular)))
@@ -117,18 +119,18 @@ def _blocks(plan: Plan, place: Shard, number: int) -> Iterator[_Block]:
         if steps:
             rows = plan.step_rows(steps.start)
             start = plan.rows_until(steps.start) + rows * place.rank // place.world
-            yield _Block(start, len(steps), plan.rank_rows(steps.start, *place), rows)
+            yield _Run(start, len(steps), plan.rank_rows(steps.start, *place), rows)
 
 
 class _Orders:
-    """The permutations of some epochs, drawn when they are first asked for."""
+    """The permutations of the latest epochs, drawn at first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[tuple[int, int], Tensor] = {}
 
     def get(self, epoch: Epoch, device: torch.device) -> Tensor:
-        """The order of all rows in an epoch; to be called on the stream that uses it."""
+        """The order of all rows in an epoch; call it on the stream that uses it."""
         words = epoch_words(epoch)
         with self._lock:
             if words not in self._held:
@@ -141,12 +143,14 @@ class _Orders:
 
 @dataclass(frozen=True)
 class ResidentStages(GpuStages[B]):
-    """How a chunk of batches is cut from what lies on the GPU.
+    """How a chunk of batches is cut from the rows on the GPU.
 
     Attributes
     ----------
     store
-        Where everything lies.
+        Holds all rows.
+    orders
+        Holds permutations.
     """
 
     store: Any = None
@@ -167,37 +171,37 @@ class ResidentStages(GpuStages[B]):
             raise self.store.no_room() from e
 
     def _fill(self, epoch: Epoch, blocks: BlockWindow[Any]) -> None:
-        """Read what is missing, together with the other threads."""
-        for low in range(0, epoch.blocks, _LOTS_AT_ONCE):
-            blocks.get(range(low, min(epoch.blocks, low + _LOTS_AT_ONCE)))
-        self.store.close_up()
+        """Read the missing partitions, together with the other threads."""
+        for low in range(0, epoch.blocks, _BLOCKS_AT_ONCE):
+            blocks.get(range(low, min(epoch.blocks, low + _BLOCKS_AT_ONCE)))
+        self.store.finish()
 
     def _chunk(self, epoch: Epoch, place: Shard, number: int) -> Chunk:
         with span("plan"):
-            blocks = list(_blocks(epoch.plan, place, number))
-            sizes = np.repeat([b.width for b in blocks], [b.steps for b in blocks])
+            runs = list(_runs(epoch.plan, place, number))
+            sizes = np.repeat([run.width for run in runs], [run.steps for run in runs])
             bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-            found = [self._places(block, epoch.plan.delivered) for block in blocks]
+            found = [self._places(run, epoch.plan.delivered) for run in runs]
             places = found[0] if len(found) == 1 else torch.cat(found)
         with span("gather", rows=len(places)):
             return self._gathered(Chunk(bounds), self._index(epoch, places))
 
-    def _places(self, block: _Block, delivered: int) -> Tensor:
+    def _places(self, run: _Run, delivered: int) -> Tensor:
         how: Any = {"device": self.device, "dtype": index_dtype(delivered)}
-        steps = torch.arange(block.steps, **how) * block.pitch + block.start
-        places = (steps[:, None] + torch.arange(block.width, **how)).reshape(-1)
-        end = block.start + (block.steps - 1) * block.pitch + block.width
+        steps = torch.arange(run.steps, **how) * run.stride + run.start
+        places = (steps[:, None] + torch.arange(run.width, **how)).reshape(-1)
+        end = run.start + (run.steps - 1) * run.stride + run.width
         return places.remainder_(self.store.rows) if end > self.store.rows else places
 
     def _index(self, epoch: Epoch, places: Tensor) -> Tensor:
-        """Which rows are at these places."""
+        """The rows at these positions."""
         if not epoch.plan.shuffle:
             return places.to(index_dtype(self.store.rows))
         return self.orders.get(epoch, self.device).index_select(0, places)
 
     def _gathered(self, chunk: Chunk, index: Tensor) -> Chunk:
         store = self.store
-        held: Any = chunk  # tensors, where on the CPU arrays are
+        held: Any = chunk  # holds tensors where, on the CPU, it holds arrays
         for width_group, whole in store.matrices.items():
             found = whole.index_select(1, index)
             for group, dtype, at in width_group.spans():
@@ -215,9 +219,9 @@ class ResidentStages(GpuStages[B]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise LoaderError(
-            'a loader with cache="device" has its data on the GPU and cannot go to another '
-            "process: use num_workers=0, which prepares batches in background threads, or make the "
-            "loader there"
+            'a loader with cache="device" has its data on the GPU and cannot be sent to another '
+            "process: use num_workers=0, which prepares batches in background threads, or create "
+            "the loader there"
         )
 
 
@@ -230,10 +234,10 @@ class ResidentPipeline(Pipeline[B]):
     reader_choice = _CHOICE
 
     def release_memory(self) -> None:
-        """Refuse: what lies there is all there is."""
+        """Refuse: no other copy of the rows is kept."""
         raise LoaderError(
-            'with cache="device" all rows lie on the GPU, and cannot be given up without changing '
-            'their order: use cache=None, "memory" or "disk"'
+            'cache="device" keeps all rows on the GPU, and evicting them would change their '
+            'order: use cache=None, "memory" or "disk"'
         )
 
 
@@ -255,8 +259,8 @@ def resident_pipeline(
     reader = cast(BlockReader, stages.reader)
     if reader.layout.extras:
         raise LoaderError(
-            f'cache="device" keeps tensors on the GPU, and extras= are none: {reader.layout.extras}'
-            '; leave them out, or use cache="memory"'
+            f'cache="device" keeps tensors on the GPU, and extras={reader.layout.extras} are not '
+            'tensors: leave them out, or use cache="memory"'
         )
     if gpu.reader == "cudf":
         why = 'with cache="device" everything is read once'
@@ -288,7 +292,7 @@ def resident_pipeline(
 
 
 def check_gpu(device: torch.device) -> None:
-    """Refuse what is no GPU, or is not there."""
+    """Refuse a device that is not a GPU, or not found."""
     if device.type != "cuda":
         raise LoaderError(
             f'cache="device" keeps the data on a GPU, and device is {str(device)!r}: use '
@@ -298,7 +302,7 @@ def check_gpu(device: torch.device) -> None:
 
 
 def _allowed(gpu: GpuOptions, device: torch.device) -> int:
-    """Bytes that may be used: as given, else half of what is free."""
+    """Bytes that may be used: as given, else half of the free ones."""
     if gpu.device_memory is not None:
         return memory_for(gpu, device)
     return free_bytes(device) // 2
