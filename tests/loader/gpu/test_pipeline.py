@@ -318,7 +318,7 @@ def test_memory_is_back_at_once_and_the_pass_goes_on(dataset, monkeypatch, reade
     expected, found = list(plain), [next(batches) for _ in range(taken)]
     loader.release_memory()
     assert device_buffers() is None
-    assert loader.reader_choice.startswith("Arrow: as asked for, batches are made in the computer")
+    assert loader.reader_choice.startswith("Arrow: as requested, batches are made in host memory")
     assert same(expected, found + list(batches))
     loader.release_memory()  # there is nothing left
     assert same(plain, loader)

@@ -1,18 +1,18 @@
 """Chunks for JAX that torch makes on the GPU, where both are installed.
 
-JAX can copy and compute, but it cannot do so beside the model: what it is given for a GPU runs in
-one line. torch has streams. So where torch sees the same GPU, chunks are made as they are for it
-(`tabfeed.loader.gpu.build`), in the background, and JAX takes over the finished buffers where they
-lie (DLPack), without a copy. Only the cut into columns is JAX's own: one compiled call a batch,
-made by the training thread when it comes to the chunk.
+JAX runs all work for a GPU in one queue, so it cannot copy and compute beside the model; torch has
+streams. So if torch sees the same GPU, chunks are made as they are for torch
+(`tabfeed.loader.gpu.build`), in the background, and JAX takes over the finished buffers in place
+(DLPack), without a copy. JAX itself only cuts them into columns: one compiled call a batch, by the
+training thread when it reaches the chunk.
 
-Columns are read in the dtypes of their files, and numbers of 64 bits made shorter on the GPU if JAX
-has only 32: so the GPU can decode them, and what Arrow decodes need not be looked at first. The
-range of integers is found there too, on the same stream, and looked at when the chunk has arrived.
-JAX must not be given more than it has: taking a buffer over, it would cut numbers silently.
+Columns are read in the dtypes of their files, and 64-bit numbers are shortened on the GPU if JAX
+has only 32 bits: so the GPU can decode them, and Arrow's values need not be checked first. The
+range of integers is computed there too, on the same stream, and checked when the chunk has arrived.
+The check matters: taking over a wider buffer, JAX would truncate numbers silently.
 
-What was given up: a reader that is chosen while training. The choice goes by how long steps wait
-for batches, which is not to be had from JAX; so Arrow decodes, unless the GPU is asked to.
+The price: no reader is chosen while training. That choice needs to know how long steps wait for
+batches, which JAX does not tell; so Arrow decodes, unless ``reader="cudf"``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the torch doors share: an iterable dataset over a `Pipeline`."""
+"""What the torch loaders share: an iterable dataset over a `Pipeline`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int
 class TorchBase(BaseLoader, IterableDataset[Any]):
     """What the torch loaders share: an iterable dataset over a `Pipeline`.
 
-    Within worker processes of a `DataLoader` they share each epoch's batches, and give them in the
-    computer's memory, whatever the device: a worker has no GPU of its own. A plain torch
-    `DataLoader` starts new workers from this object for every pass, so call `set_epoch` before
-    each one, or use `DLDataLoader`, which counts by itself.
+    Worker processes of a `DataLoader` share each epoch's batches, and give them in host memory,
+    whatever the device: a worker has no GPU of its own. A plain torch `DataLoader` starts new
+    workers from this object for every epoch, so call `set_epoch` before each one, or use
+    `DLDataLoader`, which counts epochs itself.
     """
 
     device: Device
@@ -87,8 +87,8 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
 def _check_not_collated(caller: FrameType) -> None:
     """Refuse a `DataLoader` that would stack batches as if they were rows, as it does by default.
 
-    It says so nowhere but where it asks for an iterator. Variables of other callers are not looked
-    at: Python would keep them, and so the loader, until the caller returns.
+    Only the local variables of the code that requests the iterator show this. Those of other
+    callers are not read: Python would keep them, and so the loader, until the caller returns.
     """
     if "auto_collation" not in caller.f_code.co_varnames:
         return
@@ -103,18 +103,18 @@ def _check_not_collated(caller: FrameType) -> None:
 
 @cache
 def _leave_inherited(process: int) -> None:
-    """Have the collector of a worker process leave alone what it inherited; once.
+    """Exempt inherited objects from garbage collection in a worker process; once.
 
-    Some of that is garbage, and may end threads when it goes, as TensorFlow's iterators do. A
-    forked process has none of those threads, and would crash on them.
+    Some of them are garbage, and end threads when collected, as TensorFlow's iterators do. A forked
+    process has none of those threads, and would crash.
     """
     gc.freeze()
 
 
 def _for_worker(stages: Stages[Any]) -> Stages[Any] | None:
-    """The same batches in the computer's memory: a worker process has no GPU of its own.
+    """The same batches in host memory: a worker process has no GPU of its own.
 
-    None where there is no such way; the stages itself says so then.
+    None if they cannot be made there; the stages themselves raise then.
     """
     if hasattr(stages, "host"):
         found: Stages[Any] | None = stages.host

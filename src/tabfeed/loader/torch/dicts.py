@@ -50,7 +50,7 @@ class _FinishDicts:
 
     @property
     def only_cuts(self) -> bool:
-        """Whether all batches share the memory of the first."""
+        """Whether all batches are views of the same memory."""
         return not self.functions
 
     def __call__(self, chunk: Chunk) -> list[Any]:
@@ -164,7 +164,7 @@ _LIST_FORMS: dict[str, ListForm] = {
 
 
 def _list_form(name: str, layout: Layout) -> ListForm:
-    """The form of that name, if the columns can take it."""
+    """The form of that name; refused if the columns cannot take it."""
     if name not in _LIST_FORMS:
         raise ArgumentError(f"lists is {name!r}; it must be one of {', '.join(_LIST_FORMS)}")
     kinds = {dtype.kind for _, dtype in layout.lists}
@@ -197,14 +197,14 @@ class Loader(TorchBase):
         Functions from Arrow table to Arrow table (a fitted workflow is one), then `Padding` and
         `EmbeddingOperator` if wanted.
     device
-        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        The device of tensors: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
         there is one.
     columns
         Only these; all that are not `extras` by default.
     targets
         What is to be learned; columns tagged TARGET by default.
     extras
-        Columns that ride along as Arrow arrays: keys, text, times.
+        Columns that pass through as Arrow arrays: keys, text, times.
     lists
         "ragged": ``name__values`` and ``name__offsets``. "nested": torch nested tensors. "padded":
         filled with 0 to the longest row, and ``name__mask``. "jagged": all of them in one TorchRec
@@ -276,10 +276,10 @@ class Loader(TorchBase):
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
         """A loader whose batches go through ``fn(inputs, targets)``.
 
-        `fn` is called ahead of the loop, from several threads, and must depend on nothing but its
-        arguments. On a GPU the training thread itself calls it where all columns are plain (no
-        lists, no `extras`) and nothing is cached there: for all batches of a chunk, one after the
-        other. What it asks of the GPU is queued beside the model; the loop waits for the rest.
+        Background threads call `fn` ahead of the loop, several at a time, so it must depend only on
+        its arguments. On a GPU the training thread itself calls it if there are no lists and no
+        `extras`, and nothing is cached there: for all batches of a chunk, one after the other. Its
+        GPU work is queued beside the model; the loop waits for the rest.
         """
         new = copy.copy(self)
         new.static = copy.copy(self.static)  # a copy has tensors of its own

@@ -1,7 +1,7 @@
 """`TorchAsyncItr`: batches as ``(x_cat, x_cont, y)``.
 
-Its tensors are transposed views of column buffers: each column is contiguous, which is what an
-embedding looks up. ``row_major=True`` gives rows instead, for one more pass over the memory.
+Its tensors are transposed views of column buffers: each column is contiguous, as embedding lookups
+need it. ``row_major=True`` makes rows contiguous instead, for one more copy.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _FinishTuples:
     sparse: _Sparse
     device: torch.device
     row_major: bool
-    only_cuts = True  # all batches share the memory of the first
+    only_cuts = True  # all batches are views of the same memory
 
     def __call__(self, chunk: Chunk) -> list[Any]:
         found = {name: self._rows(chunk, name) for name in ("cats", "conts", "labels")}
@@ -132,7 +132,7 @@ class TorchAsyncItr(TorchBase):
     batch_size, shuffle, seed_fn, parts_per_chunk, global_size, global_rank, drop_last
         See `tabfeed.loader.options.LoaderOptions`.
     device
-        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        The device of tensors: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
         there is one.
     sparse_names, sparse_max, sparse_as_dense
         Multi-hot columns to deliver as sparse matrices ``(N, sparse_max[name])``, or as dense ones

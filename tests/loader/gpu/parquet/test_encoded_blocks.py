@@ -593,7 +593,7 @@ def test_lots_that_share_a_lane_are_not_taken_for_each_other(tmp_path, call, mon
     assert mine.pipeline.stages.maker.unpack.decode_streams.streams == 2
     wrong_in(call, monkeypatch)
     assert same(tuples(dataset), mine)
-    assert len(mine.pipeline.stages.reader._sound) < 6
+    assert len(mine.pipeline.stages.reader._verified) < 6
 
 
 def test_a_new_lot_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
@@ -602,7 +602,7 @@ def test_a_new_lot_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
     assert same(tuples(dataset), mine)
-    mine.pipeline.stages.reader._sound -= {0, 1, 2}
+    mine.pipeline.stages.reader._verified -= {0, 1, 2}
     path = dataset.files[2]  # partitions 4 and 5
     spoil(pathlib.Path(path))
     with pytest.raises(TabfeedError, match=r"2\.parquet"):
@@ -639,7 +639,7 @@ def test_each_partition_is_verified_once(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack.Unpacker, "_answer", counting)
     mine = unpacked(tuples(write(tmp_path)))
     kept(mine)
-    assert sum(answered) == 6 and mine.pipeline.stages.reader._sound == set(range(6))
+    assert sum(answered) == 6 and mine.pipeline.stages.reader._verified == set(range(6))
     kept(mine)
     kept(mine)
     assert sum(answered) == 6
