@@ -285,7 +285,7 @@ def test_files_that_the_gpu_cannot_unpack_are_not_begun(tmp_path, monkeypatch):
     assert same(tuples(dataset), loader)
 
 
-def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
+def test_a_block_larger_than_the_memory_of_a_stream_is_read_by_arrow(tmp_path, seen, monkeypatch):
     """One file is far less compressible than those that were looked at."""
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
@@ -585,8 +585,8 @@ def wrong_in(call, monkeypatch):
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
-def test_lots_that_share_a_lane_are_not_taken_for_each_other(tmp_path, call, monkeypatch):
-    """More lots than lanes in one call: those that were wrong are not believed."""
+def test_blocks_that_share_a_stream_are_verified_one_by_one(tmp_path, call, monkeypatch):
+    """More blocks than streams in one call: damaged ones are read again."""
     divided(monkeypatch, steps=12, decode_streams=(1, 2))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
@@ -596,8 +596,8 @@ def test_lots_that_share_a_lane_are_not_taken_for_each_other(tmp_path, call, mon
     assert len(mine.pipeline.stages.reader._verified) < 6
 
 
-def test_a_new_lot_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
-    """On one lane a lot that was sound, and is no more; then one that is asked at once."""
+def test_a_new_block_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
+    """On one stream, a verified block that has changed since, then a block that is checked at once."""
     divided(monkeypatch, steps=3, decode_streams=(1, 1))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
@@ -625,28 +625,28 @@ def test_a_checksum_that_is_wrong_is_told_as_arrow_tells_it(tmp_path):
     assert said[0] == said[1]
 
 
-# -- how it is asked ------------------------------------------------------------------------
+# -- verifying pages ------------------------------------------------------------------------
 
 
 def test_each_partition_is_verified_once(tmp_path, monkeypatch):
-    answered = []
-    answer = unpack.Unpacker._answer
+    verified = []
+    verify = unpack.Unpacker._verify
 
-    def counting(self, question, blocks):
-        answered.append(len(blocks))
-        return answer(self, question, blocks)
+    def counting(self, check, blocks):
+        verified.append(len(blocks))
+        return verify(self, check, blocks)
 
-    monkeypatch.setattr(unpack.Unpacker, "_answer", counting)
+    monkeypatch.setattr(unpack.Unpacker, "_verify", counting)
     mine = unpacked(tuples(write(tmp_path)))
     kept(mine)
-    assert sum(answered) == 6 and mine.pipeline.stages.reader._verified == set(range(6))
+    assert sum(verified) == 6 and mine.pipeline.stages.reader._verified == set(range(6))
     kept(mine)
     kept(mine)
-    assert sum(answered) == 6
+    assert sum(verified) == 6
 
 
 class Slow(pretend.Event):
-    """It has not happened until somebody waits for it."""
+    """It has not happened until a thread waits for it."""
 
     def __init__(self):
         self.done = False
@@ -658,7 +658,7 @@ class Slow(pretend.Event):
         return self.done
 
 
-def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
+def test_pending_checks_keep_no_device_buffers(tmp_path, monkeypatch):
     monkeypatch.setattr(pretend.Stream, "record_event", lambda self, event=None: Slow())
     monkeypatch.setattr("tabfeed.loader.gpu.buffers._PATIENCE", 20.0)
     dataset = write(tmp_path)
@@ -667,7 +667,7 @@ def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
     device_buffers = unpacker.device_buffers._free.qsize()
     for _ in range(3):
         assert same(plain, mine)
-    assert len(unpacker._asked) > 0 and device_buffers < 2 * 6
+    assert len(unpacker._checks) > 0 and device_buffers < 2 * 6
 
 
 def threads():
