@@ -126,7 +126,7 @@ def _chosen(
         builder = replace(builder, held=held)
     if gpu.reader == "auto":
         return _auto(builder)
-    on_gpu, why = _as_asked(gpu, builder)
+    on_gpu, why = _as_requested(gpu, builder)
     made = builder.build(on_gpu)
     if made is None and on_gpu:
         made, why = builder.build(False), "Arrow: the GPU needs more device_memory to decode"
@@ -389,7 +389,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _as_asked(gpu: GpuOptions, builder: GpuBuilder) -> tuple[bool, str]:
+def _as_requested(gpu: GpuOptions, builder: GpuBuilder) -> tuple[bool, str]:
     """Whether the GPU decodes, where the user has chosen the reader; and why."""
     if gpu.reader == "arrow":
         return False, "Arrow: as requested"

@@ -597,7 +597,7 @@ def test_blocks_that_share_a_stream_are_verified_one_by_one(tmp_path, call, monk
 
 
 def test_a_new_block_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
-    """On one stream, a verified block that has changed since, then a block that is checked at once."""
+    """On one stream, a verified block that has changed, then a block that is checked at once."""
     divided(monkeypatch, steps=3, decode_streams=(1, 1))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
