@@ -219,7 +219,7 @@ def test_files_are_unpacked_within_their_memory(long_dataset):
         for device in ("cuda", "cpu")
     )
     assert isinstance(gpu.pipeline.stages.reader, EncodedBlockReader)
-    assert gpu.reader_choice == "the GPU: as asked for"
+    assert gpu.reader_choice == "the GPU: as requested"
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()

@@ -101,7 +101,7 @@ def test_batches_that_are_copied_are_there_when_they_are_read(dataset, stream):
     wanted = list(batches(dataset, "cpu"))
     loader = batches(dataset, "cuda", device_memory="1MB")
     assert not isinstance(loader.pipeline.stages, GpuStages)
-    assert "made in the computer's memory, and copied" in loader.reader_choice
+    assert "made in host memory and copied" in loader.reader_choice
     found = []
     with torch.cuda.stream(torch.cuda.Stream() if stream else torch.cuda.default_stream()):
         for batch in loader:

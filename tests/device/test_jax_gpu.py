@@ -181,7 +181,7 @@ def test_the_reader_that_is_asked_for_reads_the_same(files: Dataset) -> None:
     pytest.importorskip("pylibcudf")
     asked = Loader(files, 4096, True, targets=["y"], reader="cudf")
     plain = Loader(files, 4096, True, targets=["y"], device="cpu")
-    assert asked.reader_choice == "the GPU: as asked for"
+    assert asked.reader_choice == "the GPU: as requested"
     for _ in range(3):
         for left, right in zip(asked, plain, strict=True):
             one, other = arrays(left), arrays(right)
@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_refused_where_the_gpu_decodes(tmp_path: Any) -> No
     table = pa.table({"a": np.arange(ROWS), "b": values})
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=40_000)
     asked = Loader(Dataset(str(tmp_path)), 4096, reader="cudf")
-    assert asked.reader_choice == "the GPU: as asked for"
+    assert asked.reader_choice == "the GPU: as requested"
     with pytest.raises(LoaderError, match="column 'b' goes from 5 to 4294967301, beyond the 32"):
         list(asked)
 

@@ -83,7 +83,7 @@ def test_readers_and_memory_are_as_asked_for(tmp_path: Path) -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_stats().get("active_bytes.all.current", 0)
         asked, plain = make(reader="cudf", **limit), make(device="cpu")
-        assert asked.reader_choice == "the GPU: as asked for"
+        assert asked.reader_choice == "the GPU: as requested"
         for left, right in zip(asked, plain, strict=True):
             for a, b in zip(as_numpy(left), as_numpy(right), strict=True):
                 np.testing.assert_array_equal(a, b)
@@ -140,7 +140,7 @@ def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch")
 def test_threads_share_a_carrier() -> None:
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     carry = Carrier("cuda")
     arrays = [np.full(1_000_000, i, np.int32) for i in range(64)]

@@ -102,4 +102,4 @@ def test_a_step_that_finds_no_memory_can_have_the_loaders(dataset, reader, small
             gpu.release_memory()
             step(free + held // 2)
     assert number == len(host) - 1
-    assert "as asked for, batches are made in the computer's memory" in gpu.reader_choice
+    assert "as requested, batches are made in host memory" in gpu.reader_choice

@@ -150,7 +150,9 @@ def test_no_memory_left_in_mid_training(tmp_path):
     assert loader.reader_choice.startswith("Arrow: all rows are read once and stay on the GPU")
     assert sum(len(y) for _, _, y in loader) == rows
     taken = take_all()
-    with pytest.raises(LoaderError, match="no memory left on the GPU for the next batches") as told:
+    with pytest.raises(
+        LoaderError, match="the GPU has no memory left for the next batches"
+    ) as told:
         for batch in loader:
             del batch
     assert isinstance(told.value.__cause__, torch.OutOfMemoryError)

@@ -114,7 +114,7 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
 
         columns = JaxCarrier(column=(1,)).columns
         return replace(found, columns=columns, place=in_whole_chunks)
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
 
@@ -147,12 +147,19 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
 def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from tabfeed.loader.gpu import build
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     heard = []
     monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
     monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
-    monkeypatch.setattr(build, "on_gpu", lambda feed, *said: heard.append(said) or feed)
+
+    def made(stages: Any, plan: Any, options: Any, *, device: Any, gpu: GpuOptions) -> Any:
+        heard.append((device, gpu))
+        from tabfeed.loader.pipeline import Pipeline
+
+        return Pipeline(stages, plan, options)
+
+    monkeypatch.setattr(build, "gpu_pipeline", made)
     loader(reader="cudf", device_memory="300MB")
     ((device, options),) = heard
     assert str(device) == "cuda:0" and options == GpuOptions("cudf", "300MB")

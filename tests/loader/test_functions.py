@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from tabfeed.errors import FunctionError
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 ENDS = "it would end the loop that calls it"
 

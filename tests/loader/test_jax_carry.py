@@ -72,9 +72,9 @@ def test_batches_cut_on_the_device_are_those_cut_before(
 def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walk on the CPU what is done where both torch and JAX see a GPU."""
     torch = pytest.importorskip("torch")
-    from tabfeed.loader.gpu.build import on_gpu
+    from tabfeed.loader.gpu.build import gpu_pipeline
     from tabfeed.loader.jax import torch_chunks
-    from tests.loader.pretend import pretend_gpu
+    from tests.loader.gpu.pretend import pretend_gpu
 
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(Carrier, "remote", property(lambda carrier: True))
@@ -83,8 +83,8 @@ def pretend_torch_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
     monkeypatch.setattr(
         torch_chunks,
-        "on_gpu",
-        lambda pipeline, device, how, held: on_gpu(pipeline, here, how, held),
+        "gpu_pipeline",
+        lambda *parts, device, gpu, held: gpu_pipeline(*parts, device=here, gpu=gpu, held=held),
     )
 
 
@@ -203,7 +203,7 @@ def test_what_torch_does_not_make_says_why(
     options, reason = why_torch_makes_none(case, monkeypatch)
     data = Dataset(table(), npartitions=5)
     loader = Loader(data, 50, **options)
-    said = f"Arrow: batches are made in the computer's memory, and copied: {reason}"
+    said = f"Arrow: batches are made in host memory and copied: {reason}"
     assert loader.reader_choice == said
     with pytest.warns(TabfeedWarning) as caught:
         asked = Loader(data, 50, reader="cudf", **options)
@@ -218,8 +218,8 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
 
     pipeline = Loader(narrow(), 64, device_memory=3200).pipeline
     pipeline.stages = pipeline.stages.finishing(SimpleNamespace(asks=True))
-    made = made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
-    assert made == "ids are compared with the sizes of their feature columns"
+    with pytest.raises(device_chunks.NotOnDeviceError, match="ids are compared with the sizes of"):
+        made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu import memory_plan
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
 from tabfeed.loader.jax import Loader
-from tests.loader.pretend import pretend_unpacking
-from tests.loader.test_interpreted import APART, ROOT
+from tests.loader.gpu.pretend import pretend_unpacking
+from tests.loader.gpu.test_interpreted import APART, ROOT
 from tests.loader.test_jax_carry import pretend_torch_makes_chunks
 
 ROWS = 240
@@ -49,7 +49,7 @@ def unpacked(folder: Path, columns: dict[str, Any], **options: Any) -> Loader:
     required = pa.schema([field.with_nullable(False) for field in table.schema])
     pq.write_table(table.cast(required), folder / "0.parquet", row_group_size=80, **options)
     loader = Loader(Dataset(str(folder)), 40, reader="cudf", buffer_size=1)
-    assert loader.reader_choice == "the GPU: as asked for"
+    assert loader.reader_choice == "the GPU: as requested"
     assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
     return loader
 

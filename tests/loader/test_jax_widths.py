@@ -23,7 +23,7 @@ from tabfeed.loader.gpu import build, memory_plan  # noqa: E402
 from tabfeed.loader.gpu.delivery import GpuStages  # noqa: E402
 from tabfeed.loader.jax import Loader, device_chunks  # noqa: E402
 from tabfeed.loader.jax.transfer import Carrier, WholeChunks  # noqa: E402
-from tests.loader.test_cudf_path import StandIn  # noqa: E402
+from tests.loader.gpu.parquet.test_cudf_blocks import StandIn  # noqa: E402
 from tests.loader.test_jax_carry import pretend_torch_makes_chunks  # noqa: E402
 
 ROWS = 600

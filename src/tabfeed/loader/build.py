@@ -41,6 +41,7 @@ from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.user_functions import explain
 
 __all__ = [
+    "Assemble",
     "Steps",
     "build_pipeline",
     "dict_layout",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 B = TypeVar("B")
+Assemble = Callable[[Stages[B], Plan, LoaderOptions], Pipeline[B]]
 _COLUMN_BYTES = 4 * 2**20  # of a column that is streamed, where the file does not tell
 _LOOKED_AT = 16  # row groups, for how long lists are
 _BATCH_BYTES = 12 * 2**20  # of rows that are decoded at a time, and put together
@@ -225,8 +227,12 @@ def build_pipeline(
     options: LoaderOptions,
     finish: Callable[[Chunk], list[B]],
     steps: Steps,
+    assemble: Assemble[B] = Pipeline,
 ) -> Pipeline[B]:
-    """Put the parts together."""
+    """Plan what is read, in which order and into which buffers; `assemble` makes it a pipeline.
+
+    On a GPU another function than `Pipeline` does.
+    """
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
     read, budget = _columns_read(dataset, layout, steps), options.budget
@@ -275,7 +281,7 @@ def build_pipeline(
         ahead=Ahead(blocks_ahead(plan, row.wide if in_order else row, options)),
         in_order=in_order,
     )
-    return Pipeline(stages, plan, options)
+    return assemble(stages, plan, options)
 
 
 def _most(row: RowBytes, options: LoaderOptions, uneven: Sequence[str]) -> tuple[int, int]:

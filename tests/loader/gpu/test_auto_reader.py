@@ -21,11 +21,10 @@ from tabfeed.loader.gpu import auto_choice, auto_reader, delivery, memory_plan
 from tabfeed.loader.gpu import build as gpu
 from tabfeed.loader.gpu.auto_choice import ARROW, GPU, Choice, Stretch
 from tabfeed.loader.gpu.auto_reader import AutoPipeline
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.torch import Loader
-from tests.loader.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, on_gpu, pretend_gpu
 
 COLUMNS = [f"c{i}" for i in range(4)]
 
@@ -83,14 +82,14 @@ def script(monkeypatch):
     monkeypatch.setattr(gpu, "why_not_cudf", lambda *_: None)
     monkeypatch.setattr(auto_choice, "_CHUNKS", 2)
     monkeypatch.setattr(auto_choice, "_WARM", 1.0)
-    build = gpu._Build.__call__
+    build = gpu.GpuBuilder.build
 
-    def building(self, cudf, copies=0):
+    def building(self, cudf, spare_batches=0):
         SCRIPT.built.append(GPU if cudf else ARROW)
         monkeypatch.setattr(memory_plan, "_CHUNK_ROWS", 64 * (7 if cudf else 5))
-        return build(self, cudf, copies)
+        return build(self, cudf, spare_batches)
 
-    monkeypatch.setattr(gpu._Build, "__call__", building)
+    monkeypatch.setattr(gpu.GpuBuilder, "build", building)
     monkeypatch.setattr(auto_reader, "timed_event", lambda stream: Timed(SCRIPT))
     monkeypatch.setattr(delivery, "timed_event", lambda stream: Timed(SCRIPT, SCRIPT.built[-1]))
     return SCRIPT
@@ -212,18 +211,18 @@ def test_the_first_memory_is_gone_before_the_second_comes(script, dataset, monke
     loader = auto(dataset)
     device_buffers = weakref.ref(loader.pipeline.stages.maker.device_buffers)
     taken, held = [], []
-    build = gpu._Build.__call__
+    build = gpu.GpuBuilder.build
 
-    def building(self, cudf, copies=0):
+    def building(self, cudf, spare_batches=0):
         if cudf:
             inputs, target = taken[-1]
             tensors = [*inputs.values(), target]
             held.append(
                 (device_buffers(), sum(t.untyped_storage().nbytes() - t.nbytes for t in tensors))
             )
-        return build(self, cudf, copies)
+        return build(self, cudf, spare_batches)
 
-    monkeypatch.setattr(gpu._Build, "__call__", building)
+    monkeypatch.setattr(gpu.GpuBuilder, "build", building)
     gc.disable()  # it must not depend on that
     try:
         batches = iter(loader)
@@ -292,11 +291,11 @@ def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypa
     loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("auto"))
     assert not isinstance(loader.pipeline, AutoPipeline)
     assert loader.reader_choice == (
-        "Arrow: what decodes on a GPU is not installed; pip install tabfeed[gpu]"
+        "Arrow: no decoder for GPUs is installed; pip install tabfeed[gpu]"
     )
     loader = plain(dataset)
     loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
-    assert loader.map(_twice).reader_choice == "Arrow: as asked for"
+    assert loader.map(_twice).reader_choice == "Arrow: as requested"
 
 
 def test_too_short_to_conclude():

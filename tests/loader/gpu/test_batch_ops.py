@@ -14,12 +14,11 @@ from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu import batch_ops
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
 from tabfeed.loader.torch import Loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 CPU = torch.device("cpu")
 BOUNDS = np.array([0, 2, 4])

@@ -1,4 +1,4 @@
-"""Which device is meant, whether it is there, and what happens if it has little memory."""
+"""What happens on a GPU with little memory, on the second of several, and with another driver."""
 
 from __future__ import annotations
 
@@ -16,63 +16,18 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
-from tabfeed.loader.gpu import build, devices, staging_plan
-from tabfeed.loader.gpu.build import memory_for, on_gpu
+from tabfeed.errors import ArgumentError, TabfeedWarning
+from tabfeed.loader.gpu import build
+from tabfeed.loader.gpu.build import block_reader, memory_for
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.devices import (
-    check_device,
-    choose_device,
-    free_bytes,
-    on_device,
-    why_not_driver,
-)
+from tabfeed.loader.gpu.devices import free_bytes, on_device, why_not_driver
+from tabfeed.loader.gpu.memory_plan import StagingPlan
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader
-from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, bring
-from tabfeed.loader.gpu.staging_plan import StagingPlan
+from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader, copy_to_device
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.pretend import pretend_gpu
-
-
-@pytest.mark.parametrize("device", ["duck", "cuda:x", -1, 1.5])
-def test_what_is_no_device(device):
-    with pytest.raises(ArgumentError, match='give "cpu", "cuda", "cuda:1" or a GPU'):
-        choose_device(device)
-
-
-def test_the_default_is_the_gpu_if_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    for there, name in ((True, "cuda:0"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert choose_device(None) == torch.device(name)
-
-
-@pytest.mark.parametrize("device", [None, "cuda", torch.device("cuda")])
-def test_a_gpu_without_a_number_is_the_current_one(monkeypatch, device):
-    """It is asked for here: in other threads the current one would be the first."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert choose_device(device) == torch.device("cuda:3")
-    assert choose_device("cuda:1") == choose_device(1) == torch.device("cuda:1")
-    assert choose_device("cpu") == torch.device("cpu")
-
-
-def test_without_a_gpu_a_name_stays_as_it_is(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("cuda") == torch.device("cuda")
-
-
-def test_a_gpu_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(LoaderError, match="device is 'cuda', but torch finds no GPU here"):
-        check_device(torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_device(torch.device("cuda:1"))
-    with pytest.raises(LoaderError, match="device is 'cuda:2', but there are 2 GPUs, from 0 on"):
-        check_device(torch.device("cuda:2"))
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 
 def gpu_with(monkeypatch, free, reserved=0, allocated=0):
@@ -153,10 +108,6 @@ def test_without_pylibcudf_arrow_serves_and_it_is_said_once(tmp_path, monkeypatc
     assert "pip install tabfeed[gpu]" in str(told[0].message)
 
 
-def test_modules_agree_on_what_a_device_is():
-    assert build.check_device is devices.check_device
-
-
 # -- the current device of threads -----------------------------------------------------------
 
 
@@ -189,10 +140,10 @@ def test_a_gpu_is_current_for_as_long_as_it_is_used(monkeypatch):
 def test_threads_lock_memory_on_the_gpu_of_the_loader(monkeypatch, encoded):
     """On the first one each process would take half a gigabyte."""
     current, seen = Current(monkeypatch), []
-    monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: seen.append(current.number))
-    monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: seen.append(-current.number))
+    monkeypatch.setattr(build, "lock_pages", lambda memory: seen.append(current.number))
+    monkeypatch.setattr(build, "unlock_pages", lambda memory: seen.append(-current.number))
     plan = StagingPlan(1000, 2, 1, 1, encoded=encoded)
-    reader = plan.reader(None, (), torch.device("cuda:3"))
+    reader = block_reader(plan, None, (), torch.device("cuda:3"))
     arrow = reader.arrow if encoded else reader
     assert type(reader) is (EncodedBlockReader if encoded else GpuBlockReader)
     assert arrow.device == torch.device("cuda:3")
@@ -222,7 +173,7 @@ def test_lots_are_brought_with_it_as_the_current_one(monkeypatch):
         seen.append(current.number)
         blocks[0].device_buffer = "there"
 
-    bring([block], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
+    copy_to_device([block], SimpleNamespace(device=torch.device("cuda:1")), None, unpack)
     assert seen == [1] and current.number == 0
 
 

@@ -15,12 +15,10 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader import Padding
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import GpuStages, StreamStages
-from tabfeed.loader.gpu.host_fallback import fallback_pipeline
+from tabfeed.loader.gpu.delivery import GpuStages, StreamStages, fallback_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 CPU = torch.device("cpu")
 ROW = 16  # bytes of a row in a batch
@@ -43,10 +41,16 @@ def same(one, other):
     return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
+def copied(loader, memory):
+    """A pipeline of the same batches, copied."""
+    made = loader.pipeline
+    return fallback_pipeline(made.stages, made.plan, made.options, CPU, memory, ROW)
+
+
 @pytest.mark.parametrize("memory", [3 * 64 * ROW, 5_000, 20_000, 300_000, 10**8])
 def test_it_keeps_within_memory(memory):
     plain = loader()
-    made = fallback_pipeline(plain.pipeline, CPU, memory, ROW)
+    made = copied(plain, memory)
     chunk = made.plan.chunk * 64 * ROW
     # Those ahead, that of which the model has a batch, and the one before it.
     assert (made.options.ahead + 2) * chunk <= memory
@@ -57,21 +61,21 @@ def test_it_keeps_within_memory(memory):
 def test_the_model_waits_for_the_copy_and_for_nothing_else(monkeypatch):
     waited = []
     monkeypatch.setattr(Stream, "wait_event", lambda stream, event: waited.append(event))
-    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
+    made = copied(loader(), 20_000)
     assert isinstance(made.stages, StreamStages) and not isinstance(made.stages, GpuStages)
     assert len(list(made)) == len(made)
     assert len(waited) == made.plan.chunks
 
 
 def test_in_another_process_batches_stay_on_the_cpu():
-    made = fallback_pipeline(loader().pipeline, CPU, 20_000, ROW)
+    made = copied(loader(), 20_000)
     again = pickle.loads(pickle.dumps(made))
     assert not isinstance(again.stages, StreamStages)
     assert same(loader(), again)
 
 
 def test_no_room_for_some_batches_is_said_before_training_starts():
-    said = "3 batches of 64 rows take about .* MB on the GPU, and the loader may have 0.0 MB of it"
+    said = "3 batches of 64 rows take about .* MB on the GPU, and the loader may use 0.0 MB of it"
     with pytest.raises(LoaderError, match=said):
         on_gpu(loader().pipeline, CPU, GpuOptions(device_memory=1000))
     tiny = on_gpu(loader(buffer_size=1).pipeline, CPU, GpuOptions())  # a chunk has a batch at least
@@ -88,7 +92,7 @@ def test_less_memory_than_the_driver_says(monkeypatch, reader):
     monkeypatch.setattr(build, "DeviceBuffers", none_left)
     made = on_gpu(loader().pipeline, CPU, GpuOptions(reader))
     assert not isinstance(made.stages, GpuStages)
-    assert "batches are made in the computer's memory, and copied" in made.reader_choice
+    assert "batches are made in host memory and copied" in made.reader_choice
     assert same(loader(), made)
 
 
@@ -142,7 +146,7 @@ def test_columns_of_lists_alone_are_copied(ops):
     data = Dataset({"words": [[1], [2, 3]] * 50})
     loader = Loader(data, 10, transforms=ops)
     made = on_gpu(loader.pipeline, CPU, GpuOptions())
-    assert made.reader_choice == "Arrow: columns of lists are put together in the computer's memory"
+    assert made.reader_choice == "Arrow: list columns are assembled in host memory"
     for (one, _), (other, _) in zip(loader, made, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -155,7 +159,7 @@ def test_an_operator_of_the_cpu_is_named(caplog):
     data = Dataset({"words": [[1], [2, 3]] * 50, "y": np.zeros(100, np.float32)})
     loader = Loader(data, 10, transforms=[Wider(3)], targets=["y"])
     with (
-        pytest.warns(TabfeedWarning, match="reading with Arrow: an operator works in the computer"),
+        pytest.warns(TabfeedWarning, match="reading with Arrow: an operator works in host memory"),
         caplog.at_level(logging.INFO, "tabfeed"),
     ):
         made = on_gpu(loader.pipeline, CPU, GpuOptions("cudf"))

@@ -21,14 +21,13 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.gpu import buffers, build, memory_plan
 from tabfeed.loader.gpu import gather as gpu_chunks
 from tabfeed.loader.gpu.auto_reader import AutoPipeline
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read import staging
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import Event, pretend_gpu
+from tests.loader.gpu.pretend import Event, on_gpu, pretend_gpu
 
 ERRORS = {
     "torch": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB"),
@@ -92,7 +91,7 @@ def same(one, other):
     return all(torch.equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
-TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "bring")
+TRAINING, WORKER = (gpu_chunks, "gather_all"), (gpu_chunks, "copy_to_device")
 
 
 @pytest.mark.parametrize("where", [TRAINING, WORKER], ids=["training thread", "worker"])
@@ -319,7 +318,7 @@ def test_memory_is_back_at_once_and_the_pass_goes_on(dataset, monkeypatch, reade
     expected, found = list(plain), [next(batches) for _ in range(taken)]
     loader.release_memory()
     assert device_buffers() is None
-    assert loader.reader_choice.startswith("Arrow: as asked for, batches are made in the computer")
+    assert loader.reader_choice.startswith("Arrow: as requested, batches are made in host memory")
     assert same(expected, found + list(batches))
     loader.release_memory()  # there is nothing left
     assert same(plain, loader)

@@ -248,7 +248,7 @@ ROWS = [torch.ones(1), torch.ones(2)]
     ],
 )
 def test_tensors_that_consist_of_others(make, parts):
-    plain = importlib.import_module("tabfeed.loader.gpu.delivery")._plain
+    plain = importlib.import_module("tabfeed.loader.gpu.delivery")._dense_parts
     found = plain(make())
     assert len(found) == parts
     assert all(part.layout == torch.strided and part.untyped_storage().nbytes() for part in found)

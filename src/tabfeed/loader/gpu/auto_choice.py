@@ -1,12 +1,12 @@
-"""Which reader trains faster: what ``reader="auto"`` concludes from what it sees.
+"""Which reader trains faster: how ``reader="auto"`` decides.
 
-It begins with Arrow, which takes nothing of the GPU from the model. Only where the model waits for
-batches is decoding on the GPU tried, under the same training, and kept if steps come faster. What
-is compared are steps, not readers alone: decoding on the GPU takes time from the model, decoding on
-the CPU takes cores and the interpreter from the training loop, and only the steps show both.
+It begins with Arrow, which leaves the GPU to the model. Only if the model waits for batches does it
+try decoding on the GPU, in the same training run, and keeps that if steps become faster. It
+compares steps, not readers alone: decoding on the GPU takes time from the model, decoding on the
+CPU takes cores and the GIL from the training loop, and only the steps show both.
 
-One trial at most: a training run that goes back and forth would never be at its best. Pure
-arithmetic, no clock and no thread: `tabfeed.loader.gpu.auto_reader` brings the figures.
+There is one trial at most, so that a run does not switch back and forth. Arithmetic only, no clock
+and no thread: `tabfeed.loader.gpu.auto_reader` measures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 __all__ = ["ARROW", "GPU", "Choice", "Stretch"]
 
 ARROW, GPU = "Arrow", "the GPU"
-_WARM = 2.0  # seconds: processes come up, libraries load, memory is asked for
+_WARM = 2.0  # seconds: processes start, libraries load, memory is allocated
 _SECONDS = 2.0
 _CHUNKS = 8
 _WAITS = 0.05  # of the time: less than that is not worth a trial
@@ -26,12 +26,12 @@ _log = logging.getLogger("tabfeed")
 
 
 class Stretch:
-    """Some time of training with one reader, chunk by chunk.
+    """A stretch of training with one reader, chunk by chunk.
 
     Parameters
     ----------
     warm
-        Seconds to let pass first.
+        Seconds to leave out at the start.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Stretch:
         self._work: list[float] = []
 
     def add(self, seconds: float, waited: float, steps: int) -> None:
-        """A chunk of so many steps, from asking for it to asking for the next one."""
+        """Add a chunk of so many steps, from its request to the request of the next one."""
         if self._warm > 0:
             self._warm -= seconds
             return
@@ -60,12 +60,12 @@ class Stretch:
 
     @property
     def full(self) -> bool:
-        """Whether it was long enough to conclude anything."""
+        """Whether it is long enough to judge by."""
         return self._seconds >= _SECONDS and len(self._work) >= _CHUNKS
 
     @property
     def step_seconds(self) -> float:
-        """Time of a step, what it waited included; a pause in the training does not count."""
+        """Time of a step, waiting included; pauses in the training do not count."""
         return median(self._work) + self._waited / self._steps
 
     @property
@@ -75,18 +75,18 @@ class Stretch:
 
 
 class Choice:
-    """What a loader has concluded so far.
+    """What ``reader="auto"`` has decided so far.
 
     Attributes
     ----------
     reader
-        Who reads.
+        The reader in use.
     wanted
-        Who should, from the next chunk on.
+        The reader to use from the next chunk on.
     settled
-        Whether that is the end of it: nothing needs to be measured any more.
+        Whether the decision is final: nothing needs to be measured any more.
     why
-        All of it in a sentence.
+        The decision and its reason, as a sentence.
 
     Examples
     --------
@@ -107,11 +107,11 @@ class Choice:
 
     @property
     def trying(self) -> bool:
-        """Whether the GPU is on trial."""
+        """Whether decoding on the GPU is on trial."""
         return self.reader == GPU and not self.settled
 
     def add(self, seconds: float, waited: float, steps: int, rate: float = 0.0) -> None:
-        """A chunk, as in `Stretch.add`; and how many rows a second the reader reads by now."""
+        """Add a chunk, as in `Stretch.add`, and the reader's rate in rows a second."""
         if self.settled or self.wanted != self.reader:
             return
         self._rates[self.reader] = rate
@@ -126,7 +126,7 @@ class Choice:
     def _look(self, now: Stretch) -> None:
         """Whether it is worth a trial."""
         waits = f"training waits {now.waits:.0%} of its time for batches"
-        again = self._before is not None  # the first time it may be processes that come up
+        again = self._before is not None  # the first time processes may still be starting
         self._before = now if now.waits > _WAITS else None
         if self._before is None or not again:
             self.why = f"{ARROW}: {waits}{self._reads(ARROW)}"
@@ -140,7 +140,7 @@ class Choice:
         gain = self._before.step_seconds / now.step_seconds
         kept = gain >= _GAIN
         self.wanted, self.settled = (GPU if kept else ARROW), kept
-        self._say(
+        self._log_choice(
             f"{self.wanted}: steps came {gain:.2f} times as fast with {GPU}, waiting "
             f"{now.waits:.0%} of the time{self._reads(GPU)}, as with {ARROW}, waiting "
             f"{self._before.waits:.0%}{self._reads(ARROW)}"
@@ -152,21 +152,21 @@ class Choice:
         self._stretch = Stretch(_WARM)
         self.settled = self.reader == ARROW or self.settled
         if self.trying:
-            self.why = f"{GPU}: on trial{self._told_before()}"
+            self.why = f"{GPU}: on trial{self._waited_before()}"
 
     def refuse(self, reason: str) -> None:
         """Use Arrow for good, since the GPU cannot decode."""
         self.wanted = ARROW
         self.settled = self.reader == ARROW
-        self._say(f"{ARROW}: {GPU} was to be tried{self._told_before()}, but {reason}")
+        self._log_choice(f"{ARROW}: {GPU} was to be tried{self._waited_before()}, but {reason}")
 
     def end(self, why: str) -> None:
-        """Use Arrow for good, for another reason than what was measured."""
+        """Use Arrow for good, for a reason other than the measurements."""
         self.reader = self.wanted = ARROW
         self.settled = True
-        self._say(why)
+        self._log_choice(why)
 
-    def _told_before(self) -> str:
+    def _waited_before(self) -> str:
         before = self._before
         return f", since training waited {before.waits:.0%} of its time" if before else ""
 
@@ -174,6 +174,6 @@ class Choice:
         rate = self._rates.get(reader, 0.0)
         return f" ({reader} reads {rate / 1e6:,.1f} million rows/s)" if rate else ""
 
-    def _say(self, why: str) -> None:
+    def _log_choice(self, why: str) -> None:
         self.why = why
         _log.info("reader: %s", why)

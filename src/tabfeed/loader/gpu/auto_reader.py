@@ -1,15 +1,15 @@
 """``reader="auto"``: a pipeline that changes its reader in mid-epoch, if that trains faster.
 
-What a step waits for is read from the GPU's own clock, since the program may run ahead of it: an
-event behind the model's work when the next chunk is asked for, and the one behind that chunk. If
-the second comes later, the model had nothing to do in between. Two events a chunk, looked at when
-they have happened; nobody waits for them.
+How long a step waits is measured by the GPU's own clock, since Python may run ahead of it: by an
+event behind the model's work when the next chunk is requested, and the event behind that chunk. If
+the second comes later, the model was idle in between. These are two events a chunk, read once they
+have happened; no thread waits for them.
 
-It goes over as `tabfeed.loader.gpu.pipeline` says, which makes that one step slow; it happens
-twice at most. It does not happen as long as others (a second iterator, a loader made by `map`) use
-the same memory. The program still has the last batch then, and a batch is a piece of its chunk: so
-that Arrow's chunk, the larger one, is gone before the GPU's memory is asked for, the last batch of
-a chunk is a copy from when the GPU is wanted.
+The change is that of `tabfeed.loader.gpu.pipeline`; it makes one step slow, and happens at most
+twice. It waits as long as others (a second iterator, a loader made by `map`) use the same memory.
+At that point the training loop still has the last batch, which is a view of its chunk. Arrow's
+chunk, the larger one, has to be freed before the GPU's memory is allocated; so once decoding on the
+GPU is wanted, the last batch of a chunk is a copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ B = TypeVar("B")
 
 
 class Meter:
-    """How fast a reader reads: rows, and the time in which any reading was under way.
+    """How fast a reader reads: its rows, and the time during which any read was running.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Metered:
-    """A reader of lots, with a meter."""
+    """A reader of blocks, with a meter."""
 
     reader: ReadsBlocks
     meter: Meter = field(default_factory=Meter)
@@ -96,11 +96,11 @@ class Metered:
         return replace(self, reader=self.reader.reading(parts))
 
     def close(self) -> None:
-        """End processes that read for it."""
+        """End the processes of the reader."""
         self.reader.close()
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> Any:
-        """Some lots of an epoch."""
+        """Some blocks of an epoch."""
         rows = 0
         self.meter.begin()
         try:
@@ -112,7 +112,7 @@ class Metered:
 
 
 class _Mark(NamedTuple):
-    """Where the model's work ended when a chunk was asked for, and where the chunk's did."""
+    """Events of a chunk: the end of the model's work at its request, and its own end."""
 
     asked: Any
     made: Any
@@ -120,21 +120,21 @@ class _Mark(NamedTuple):
 
 
 class _Timeline:
-    """The chunks of one pass, until the GPU has come by them."""
+    """The chunks of one epoch whose events are still to happen."""
 
     def __init__(self) -> None:
         self._marks: deque[_Mark] = deque()
         self._first = True
 
     def add(self, mark: _Mark) -> None:
-        """A chunk was taken. The first of a pass is left out: it waits for reading to begin."""
+        """Add a chunk; the first of an epoch is skipped, since it waits for reading to start."""
         if self._first:
             self._first = False
         else:
             self._marks.append(mark)
 
     def tell(self, choice: Choice, rate: float) -> None:
-        """What is known by now."""
+        """Report the chunks whose events have happened."""
         marks = self._marks
         while len(marks) > 1 and marks[0].made.query() and marks[1].asked.query():
             this, after = marks.popleft(), marks[0]
@@ -162,7 +162,7 @@ class Backends(NamedTuple):
 
 
 class _Loading(threading.Thread):
-    """Loads what decodes on the GPU, beside the training."""
+    """Loads the decoders for the GPU, beside the training."""
 
     def __init__(self, why_not: Callable[[], str | None]) -> None:
         super().__init__(name="tabfeed-loading")

@@ -1,8 +1,8 @@
 """`Padding` and `EmbeddingOperator` where a chunk lies on a GPU, bit for bit as on the CPU.
 
-A table of vectors is copied to the GPU once, with one more row at its end: the vector of an id that
-is not there. So a look-up is one gather. What a chunk still has in the computer's memory (lists)
-is carried to the GPU once and left there for what comes after.
+A table of vectors is copied to the GPU once, with one more row at its end: the vector of unknown
+ids. So a lookup is one gather. Columns of a chunk that are still in host memory (lists) are copied
+to the GPU once, and later operators find them there.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Table:
         return found.view(self.dtype).view(*keys.shape, self.words.shape[1])
 
     def _places(self, keys: Tensor) -> Tensor:
-        """The row of each id; the last one if it is not there."""
-        # From 2**63 on an unsigned id becomes negative, and is none.
+        """The row of each id; the last row if it is unknown."""
+        # From 2**63 on an unsigned id becomes negative, hence unknown.
         unsigned = keys.dtype == torch.uint64
         numbers = keys.view(torch.int64) if unsigned else keys.to(torch.int64)
         if self.ids is None or self.order is None:
@@ -124,7 +124,7 @@ class GpuEmbedding:
 
 @dataclass(frozen=True)
 class GpuOps:
-    """Operators of chunks on a GPU, and the memory they need there.
+    """Operators of chunks on a GPU, and the memory they need.
 
     Attributes
     ----------
@@ -159,13 +159,13 @@ _KINDS: dict[type, Callable[[Any, torch.device], BatchOp]] = {
 
 
 def _known(op: BatchOp) -> bool:
-    """Whether a GPU gives what the CPU gives."""
+    """Whether the GPU has the same operator, with the same results."""
     if not isinstance(op, EmbeddingOperator):
         return type(op) in _KINDS
     matrix, ids, _ = op.tables
-    plain = matrix.dtype.kind in "fiub" and matrix.itemsize in (1, 2, 4, 8)
-    whole = ids is None or (ids.dtype.kind in "iu" and ids.dtype != np.uint64)
-    return type(op) in _KINDS and plain and whole
+    numeric = matrix.dtype.kind in "fiub" and matrix.itemsize in (1, 2, 4, 8)
+    integers = ids is None or (ids.dtype.kind in "iu" and ids.dtype != np.uint64)
+    return type(op) in _KINDS and numeric and integers
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -1,15 +1,14 @@
 """Memory on a GPU for blocks, and the streams that fill and read it.
 
-All blocks lie in one piece of memory for each width of column: *device buffers* of ``(columns,
-rows)`` one after the other. So rows of any number of blocks are gathered in one call, by one list
-of places. That list is made in the computer's memory, where the permutations of blocks are drawn,
-and copied: four bytes a row, and one call. Few calls matter: each of them hands the interpreter
-over and queues behind the calls of threads that read, and that takes longer than the GPU needs for
-the work.
+One allocation for each width of column holds all blocks: *device buffers* of ``(columns, rows)``,
+one after the other. So one call gathers rows of any number of blocks, by one list of positions.
+That list is computed in host memory, where the permutations of blocks are drawn, and copied: four
+bytes a row, in one call. Few calls matter: each one releases the GIL and must get it back from the
+threads that read, which takes longer than the GPU needs for the work.
 
-A device buffer is written on one stream and read on another, the one that puts chunks together. The
-event after the last such reading travels with the device buffer; whoever writes it next waits for
-that, on the GPU, not in the program.
+A device buffer is written on one stream and read on another, the one that makes chunks. The event
+after the last read stays with the device buffer; the stream that writes it next waits for that
+event. No thread waits.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ __all__ = [
 Tensor = torch.Tensor
 Array = npt.NDArray[Any]
 _BY_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_PATIENCE = 60.0
+_PATIENCE = 60.0  # seconds to wait for a free device buffer
 _LARGE = 2**31  # values: more need 64 bits to number them
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """The same in torch's terms."""
+    """The torch dtype of a NumPy dtype."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
@@ -70,7 +69,7 @@ class WidthGroup:
         return sum(len(group.columns) for group, _ in self.groups)
 
     def spans(self) -> list[tuple[Group, np.dtype[Any], int]]:
-        """Each group, its dtype in lots, and its first column."""
+        """Each group, its dtype in blocks, and its first column."""
         out, at = [], 0
         for group, dtype in self.groups:
             out.append((group, dtype, at))
@@ -88,7 +87,7 @@ def width_groups_of(
     >>> one = Group("ids", ("a", "b"), np.dtype(np.int64))
     >>> two = Group("numbers", ("x",), np.dtype(np.float32))
     >>> dtypes = {"ids": np.dtype(np.int32), "numbers": np.dtype(np.float32)}
-    >>> [(width group.width, width group.columns) for width group in planes_of([one, two], dtypes)]
+    >>> [(found.width, found.columns) for found in width_groups_of([one, two], dtypes)]
     [(4, 3)]
     """
     by_width: dict[int, list[tuple[Group, np.dtype[Any]]]] = {}
@@ -102,16 +101,16 @@ def width_groups_of(
 
 
 class DeviceBuffer:
-    """A place for a lot; free again when nothing refers to it."""
+    """Memory for a block; it is reused once nothing refers to this object."""
 
     def __init__(self, device_buffers: DeviceBuffers, number: int) -> None:
         self._device_buffers, self.number = device_buffers, number
         self.ready: Any = None  # the event after it was filled
-        self.awaited = False  # whether the stream that reads it waits for that already
-        self.used: Any = None  # the event after it was read last
+        self.awaited = False  # whether the stream that reads it already waits for that event
+        self.used: Any = None  # the event after the last read
 
     def matrix(self, width_group: WidthGroup, rows: int, columns: slice | None = None) -> Tensor:
-        """Some columns of its first rows in a plane."""
+        """Some columns of its first rows in a width group."""
         return self._device_buffers.view(self.number, width_group, rows, columns)
 
     def __del__(self) -> None:
@@ -119,20 +118,20 @@ class DeviceBuffer:
 
 
 class DeviceBuffers:
-    """A fixed number of device buffers on a GPU, used again and again.
+    """A fixed number of device buffers on a GPU, which are reused.
 
     Parameters
     ----------
     device
         The GPU.
-    width groups
-        What lies in a device buffer.
+    width_groups
+        The columns of a device buffer.
     rows
         Rows of a device buffer.
     count
         How many device buffers.
     stream
-        The stream that reads them; their memory is asked for in its name.
+        The stream that reads them, on which their memory is allocated.
     """
 
     def __init__(
@@ -158,30 +157,30 @@ class DeviceBuffers:
             self._free.put((number, event))
 
     def take(self, stream: Any, count: int = 1) -> list[DeviceBuffer]:
-        """Slabs that work queued on `stream` from now on may write."""
+        """Device buffers that work queued on `stream` from now on may write."""
         taken = [self._next() for _ in range(count)]
         for event in {event for _, event in taken if event is not None}:
             stream.wait_event(event)
         return [device_buffer for device_buffer, _ in taken]
 
     def _next(self) -> tuple[DeviceBuffer, Any]:
-        """A slab that is free, and the event after which it may be written."""
+        """A free device buffer, and the event after which it may be written."""
         try:
             number, event = self._free.get(timeout=_PATIENCE)
         except Empty:
             raise LoaderError(
-                "no memory for the next rows came free on the GPU; give more device_memory"
+                f"no device buffer became free within {_PATIENCE:.0f} s; raise device_memory"
             ) from None
         return DeviceBuffer(self, number), event
 
     def give(self, number: int, event: Any) -> None:
-        """Take a slab back; it may be written after `event`. Safe inside a finaliser."""
+        """Take a device buffer back, writable after `event`. Safe inside a finaliser."""
         self._free.put((number, event))
 
     def view(
         self, number: int, width_group: WidthGroup, rows: int, columns: slice | None
     ) -> Tensor:
-        """The first rows of a slab: some columns of a plane."""
+        """The first rows of a device buffer: some columns of a width group."""
         key = (number, width_group, rows, columns and (columns.start, columns.stop))
         if key not in self._views:
             whole = self.width_groups[width_group][number]
@@ -193,7 +192,7 @@ class DeviceBuffers:
         return self._views[key]
 
     def addresses(self, number: int) -> Array:
-        """Where in the GPU's memory each column of a slab begins, those of all planes in order."""
+        """The address of each column of a device buffer, in the order of width groups."""
         if number not in self._addresses:
             self._addresses[number] = np.concatenate(
                 [
@@ -206,17 +205,17 @@ class DeviceBuffers:
     def places(
         self, copy_runs: Sequence[tuple[DeviceBuffer, Array | None, CopyRun]], rows: int
     ) -> Tensor:
-        """For each width group, where in it the row of each place of a chunk lies.
+        """For each width group, the position of each of a chunk's rows.
 
-        Row ``r`` of device buffer ``s`` is at ``s * columns * rows + r`` of a width group: seen
-        from there, its columns lie `rows` values apart.
+        Row ``r`` of device buffer ``s`` is at ``s * columns * rows + r`` of a width group; its
+        columns are `rows` values apart from there.
 
         Parameters
         ----------
-        copy runs
-            Each with the device buffer it is of, and that block's permutation, if it has one.
+        copy_runs
+            Each with its device buffer, and the permutation of its block, if there is one.
         rows
-            Of the chunk.
+            Rows of the chunk.
         """
         places = page_locked((len(self.width_groups), rows), self._index)
         firsts = [
@@ -231,17 +230,17 @@ class DeviceBuffers:
 
     @property
     def _index(self) -> Any:
-        """A dtype that can number all values."""
+        """A dtype large enough to number all values."""
         most = max(width_group.numel() for width_group in self.width_groups.values())
         return torch.int64 if most >= _LARGE else torch.int32
 
     def columns(self, width_group: WidthGroup, dtype: np.dtype[Any], columns: range) -> Tensor:
-        """Some columns of one dtype of all slabs: ``(columns, places)``."""
+        """Some columns of one dtype of all device buffers: ``(columns, positions)``."""
         whole = self.width_groups[width_group].view(-1).view(torch_dtype(dtype))
         last = whole.numel() - (width_group.columns - 1) * self.rows
         return whole.as_strided((len(columns), last), (self.rows, 1), columns.start * self.rows)
 
 
 def page_locked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Memory from which a GPU copies while the program goes on."""
+    """Page-locked memory, from which a GPU copies asynchronously."""
     return torch.empty(shape, dtype=dtype, pin_memory=True)

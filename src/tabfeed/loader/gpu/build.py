@@ -1,21 +1,22 @@
-"""A pipeline whose batches are made on a GPU: which reader, how much memory, which streams.
+"""Builds a pipeline whose batches are made on a GPU: what decodes, how much memory, which streams.
 
-Everything happens beside the model: reading on a stream for each thread, putting together on
-another. When the training thread takes the first batch of a chunk, its current stream is made to
-wait for that chunk's event, and told to the allocator as a user of the memory, so that nothing is
-written again before the model has read it. The program itself waits for nothing.
+Everything happens beside the model: each decoding thread has a stream of its own, chunks are put
+together on another. When the training thread takes the first batch of a chunk, its current stream
+waits for that chunk's event, and the allocator learns that this stream uses the memory, so nothing
+is overwritten before the model has read it. No thread waits for the GPU.
 
-The order of rows is that of the CPU, since both follow the same plan.
+The order of rows is the CPU's, since both follow the same plan.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 
@@ -24,15 +25,22 @@ from tabfeed.loader.assemble.batch_ops import op_bytes
 from tabfeed.loader.assemble.chunk import ChunkMaker
 from tabfeed.loader.gpu.auto_reader import AutoPipeline, Backends
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.buffers import DeviceBuffers, width_groups_of
-from tabfeed.loader.gpu.delivery import GpuStages, for_host
-from tabfeed.loader.gpu.devices import check_device, free_bytes, on_device
-from tabfeed.loader.gpu.fallback_sizes import ASIDE, check_room
+from tabfeed.loader.gpu.buffers import DeviceBuffers, WidthGroup, width_groups_of
+from tabfeed.loader.gpu.delivery import GpuStages, fallback_pipeline
+from tabfeed.loader.gpu.devices import free_bytes, on_device
 from tabfeed.loader.gpu.gather import GpuChunkMaker
-from tabfeed.loader.gpu.host_fallback import fallback_pipeline
-from tabfeed.loader.gpu.memory_plan import MemoryRequest, least, plan_memory
+from tabfeed.loader.gpu.memory_plan import (
+    FALLBACK_SHARE,
+    MemoryRequest,
+    StagingPlan,
+    check_room,
+    least_bytes,
+    plan_memory,
+    plan_staging,
+)
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader, why_not_cudf
 from tabfeed.loader.gpu.parquet.encoded_blocks import (
+    EncodedBlockReader,
     EncodedRow,
     encoded_row,
     kinds_of,
@@ -42,18 +50,20 @@ from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError
 from tabfeed.loader.gpu.parquet.file_dtypes import Reading, as_in_files
 from tabfeed.loader.gpu.parquet.unpack import DecodeStreams, Unpacker
 from tabfeed.loader.gpu.pipeline import GpuPipeline
-from tabfeed.loader.gpu.staging_plan import StagingPlan
-from tabfeed.loader.options import GpuOptions
+from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
+from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.block_window import Ahead
 from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader.read.staging import StagingBuffers
+from tabfeed.loader.stages import Stages
+from tabfeed.loader.tensors.device import check_device, finish_on_cpu
 from tabfeed.loader.tensors.scripted import prepare
 
-__all__ = ["memory_for", "on_gpu"]
+__all__ = ["GpuBuilder", "block_reader", "gpu_pipeline", "memory_for"]
 
 B = TypeVar("B")
+T = TypeVar("T")
 _log = logging.getLogger("tabfeed")
 
 
@@ -63,273 +73,334 @@ def memory_for(options: GpuOptions, device: torch.device, buffer_size: Any = Non
     return options.memory(total=total, free=free_bytes(device), buffer_size=buffer_size)
 
 
-def on_gpu(
-    pipeline: Pipeline[B], device: torch.device, options: GpuOptions, held: int | None = None
+def gpu_pipeline(
+    stages: Stages[B],
+    plan: Plan,
+    options: LoaderOptions,
+    *,
+    device: torch.device,
+    gpu: GpuOptions,
+    held: int | None = None,
 ) -> Pipeline[B]:
-    """The same batches, made on a GPU.
+    """A pipeline whose batches are made on a GPU, as far as its memory and operators allow.
 
     Parameters
     ----------
-    feed
-        Makes them in the computer's memory.
+    stages, plan, options
+        How the same batches would be made in host memory, and their order.
     device
         The GPU.
-    options
+    gpu
         Reader and memory.
     held
-        As for `MemoryRequest`, if it is another number than usual.
+        `MemoryRequest.held_chunks`, if it is another number than usual.
     """
     check_device(device)
-    stages = pipeline.stages
-    reader, maker = stages.reader, stages.maker
-    if not isinstance(reader, BlockReader) or not isinstance(maker, ChunkMaker):
-        return pipeline
     with on_device(device):
-        made = _made(pipeline, reader.layout, device, options, held)
-    if not isinstance(made, AutoPipeline):  # which will say so by itself
+        made = _chosen(stages, plan, options, device, gpu, held)
+    if not isinstance(made, AutoPipeline):  # which logs its choices itself
         _log.info("reader: %s", made.reader_choice)
     return made
 
 
-def _made(
-    pipeline: Pipeline[Any],
-    layout: Layout,
+def _chosen(
+    stages: Stages[Any],
+    plan: Plan,
+    options: LoaderOptions,
     device: torch.device,
-    options: GpuOptions,
+    gpu: GpuOptions,
     held: int | None,
 ) -> Pipeline[Any]:
-    ops = GpuOps.of(pipeline.stages.ops, layout, device)
-    row_bytes = layout.row_bytes + op_bytes(pipeline.stages.ops, layout)
-    memory = memory_for(options, device, pipeline.options.buffer_size)
-    check_room(pipeline, max(memory, memory_for(options, device)), row_bytes)
+    layout = cast(BlockReader, stages.reader).layout
+    ops = GpuOps.of(stages.ops, layout, device)
+    row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
+    memory = memory_for(gpu, device, options.buffer_size)
+    check_room(plan, max(memory, memory_for(gpu, device)), row_bytes)
     if ops is None or not layout.groups:
-        what = "columns of lists are put together" if ops is not None else "an operator works"
-        plain = fallback_pipeline(pipeline, device, memory, row_bytes)
-        plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
-        return plain
-    build = _Build(pipeline, device, ops, memory - ops.table_bytes, row_bytes, held)
-    if options.reader == "auto":
-        return _auto(build)
-    on_gpu, why = _as_asked(options, build)
-    made = build(on_gpu)
+        what = "list columns are assembled" if ops is not None else "an operator works"
+        fallback = fallback_pipeline(stages, plan, options, device, memory, row_bytes)
+        fallback.reader_choice = _arrow_since(f"{what} in host memory", gpu)
+        return fallback
+    builder = GpuBuilder(stages, plan, options, device, ops, memory - ops.table_bytes, row_bytes)
+    if held is not None:
+        builder = replace(builder, held=held)
+    if gpu.reader == "auto":
+        return _auto(builder)
+    on_gpu, why = _as_requested(gpu, builder)
+    made = builder.build(on_gpu)
     if made is None and on_gpu:
-        made, why = build(False), "Arrow: the GPU needs more device_memory to decode"
+        made, why = builder.build(False), "Arrow: the GPU needs more device_memory to decode"
     if made is None:
-        return build.on_host()
+        return builder.on_host()
     if isinstance(made.stages.reader, CudfBlockReader):
-        reason = build.unpacking if isinstance(build.unpacking, str) else "memory is too small"
-        why = f"pylibcudf: as asked for; tabfeed's own way is not open, since {reason}"
+        reason = builder.page_rows.why_not or "memory is too small"
+        why = f"pylibcudf: as requested; tabfeed's own decoder cannot be used: {reason}"
     made.reader_choice = why
     return made
 
 
-@dataclass(frozen=True)
-class _Build:
-    """Makes feeds whose batches are made on a GPU, within so many bytes."""
+def block_reader(
+    plan: StagingPlan,
+    host: BlockReader,
+    width_groups: tuple[WidthGroup, ...],
+    device: torch.device,
+) -> GpuBlockReader | EncodedBlockReader:
+    """Reads into staging buffers what `host` reads in host memory.
 
-    pipeline: Pipeline[Any]
+    Parameters
+    ----------
+    plan
+        How many staging buffers, and what fills them.
+    host
+        Reads the same blocks.
+    width_groups
+        How columns lie in a staging buffer.
+    device
+        The GPU that copies from there.
+    """
+    lock, unlock = (_called_on(device, call) for call in (lock_pages, unlock_pages))
+    buffers = StagingBuffers(plan.nbytes, plan.count, lock, unlock)
+    if plan.encoded:
+        arrow = GpuBlockReader(host, width_groups, buffers, device=device)
+        return EncodedBlockReader(arrow, plan.processes, plan.workers_per_block)
+    return GpuBlockReader(
+        host, width_groups, buffers, plan.processes, plan.workers_per_block, device
+    )
+
+
+def _called_on(device: torch.device, call: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same function, with a GPU as the current one of whichever thread calls it."""
+
+    def called(memory: Any) -> None:
+        with on_device(device):
+            call(memory)
+
+    return called
+
+
+@dataclass(frozen=True)
+class _Tried(Generic[T]):
+    """What came of an attempt: a value, or None and the reason."""
+
+    value: T | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class GpuBuilder:
+    """Builds pipelines whose batches are made on a GPU, within so many bytes."""
+
+    stages: Stages[Any]
+    plan: Plan
+    options: LoaderOptions
     device: torch.device
     ops: GpuOps
     memory: int
     row_bytes: int
     held: int | None = None
 
-    def for_plan(self, plan: Plan) -> _Build:
-        """The same for another plan of the same rows, perhaps of other ranks than there are now."""
-        options = self.pipeline.options
-        plan = replace(plan, chunk=self.pipeline.plan.chunk, ranks=options.place.world)
-        return replace(self, pipeline=Pipeline(self.pipeline.stages, plan, options))
+    def for_plan(self, plan: Plan) -> GpuBuilder:
+        """The same for another plan of the same rows, perhaps saved with other ranks."""
+        plan = replace(plan, chunk=self.plan.chunk, ranks=self.options.place.world)
+        return replace(self, plan=plan)
 
     def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
-        """One for another plan, in whichever way there is memory for it."""
-        build = self.for_plan(plan)
-        return build(on_gpu) or build(False) or build.on_host()
+        """A pipeline for another plan, made in the first way for which memory is enough."""
+        builder = self.for_plan(plan)
+        return builder.build(on_gpu) or builder.build(False) or builder.on_host()
 
-    def copied(self, memory: int) -> Pipeline[Any]:
-        """One whose batches are copied, within so many bytes."""
-        return fallback_pipeline(self.pipeline, self.device, memory, self.row_bytes)
+    def fallback(self, memory: int) -> Pipeline[Any]:
+        """A pipeline whose batches are copied, within so many bytes."""
+        return fallback_pipeline(
+            self.stages, self.plan, self.options, self.device, memory, self.row_bytes
+        )
 
     @property
     def arrow(self) -> Reading:
         """Reads what Arrow decodes."""
-        return Reading(cast(BlockReader, self.pipeline.stages.reader))
+        return Reading(cast(BlockReader, self.stages.reader))
 
     @cached_property
-    def in_files(self) -> Reading | str:
-        """Reads what the GPU decodes; or why it cannot."""
+    def in_files(self) -> _Tried[Reading]:
+        """Reads what the GPU decodes, in the dtypes of the files."""
         try:
-            return as_in_files(self.arrow.reader)
+            return _Tried(as_in_files(self.arrow.reader))
         except UnsupportedError as e:
-            return str(e)
+            return _Tried(None, str(e))
 
     @cached_property
     def narrow(self) -> Reading:
-        """The same for a GPU that unpacks files by itself: ids that fit have 32 bits."""
+        """The same for our own decoder: ids that fit have 32 bits."""
         return as_in_files(self.arrow.reader, narrow=True)
+
+    @cached_property
+    def page_rows(self) -> _Tried[EncodedRow]:
+        """How large rows are in files whose pages our own decoder can decode."""
+        if self.in_files.value is None:
+            return _Tried(None, self.in_files.why_not)
+        reader = self.narrow.reader
+        if (reason := why_not_unpacked(self.device, kinds_of(reader))) is not None:
+            return _Tried(None, reason)
+        try:
+            return _Tried(encoded_row(reader))
+        except UnsupportedError as e:
+            return _Tried(None, str(e))
+
+    def why_not(self) -> str | None:
+        """Why the GPU cannot decode; None if it can. May take seconds, to load the decoders."""
+        if self.in_files.value is None:
+            return self.in_files.why_not
+        with on_device(self.device):
+            return why_not_cudf() if self.page_rows.value is None else None
 
     def need(self, reading: Reading) -> MemoryRequest:
         """What memory is needed for."""
         layout = reading.reader.layout
-        need = MemoryRequest.of(self.pipeline.plan, layout, reading.reader.dtypes)
-        here = not (layout.rest.columns or getattr(self.pipeline.stages.finish, "asks", False))
-        batch, passing = need.batch + self.ops.row_bytes, need.passing + reading.joining
-        held = need.held if self.held is None else self.held
-        return replace(need, batch=batch, passing=passing, here=here, held=held)
+        need = MemoryRequest.of(self.plan, layout, reading.reader.dtypes)
+        finish = self.stages.finish
+        return replace(
+            need,
+            batch_bytes=need.batch_bytes + self.ops.row_bytes,
+            scratch_bytes=need.scratch_bytes + reading.joining,
+            on_training_thread=not (layout.rest.columns or getattr(finish, "asks", False)),
+            held_chunks=need.held_chunks if self.held is None else self.held,
+        )
 
     def on_host(self) -> Pipeline[Any]:
-        """One whose chunks are made in the computer's memory, and copied."""
-        enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
-        made = self.copied(self.memory + self.ops.table_bytes)
+        """A pipeline whose chunks are made in host memory, and copied."""
+        enough = -(-(least_bytes(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
+        made = self.fallback(self.memory + self.ops.table_bytes)
         made.reader_choice = (
-            "Arrow: batches are made in the computer's memory, and copied; to make them on the "
-            f'GPU, give device_memory="{enough}MB" or more'
+            "Arrow: batches are made in host memory and copied; to make them on the GPU, "
+            f'give device_memory="{enough}MB" or more'
         )
         return made
 
     @cached_property
     def spare(self) -> Pipeline[Any]:
-        """The same beside one that is made on the GPU, or after it: with little memory."""
-        return self.copied(self.memory // ASIDE)
+        """A pipeline beside one that is made on the GPU, or after it: with little memory."""
+        return self.fallback(self.memory // FALLBACK_SHARE)
 
-    def why_not(self) -> str | None:
-        """Why the GPU cannot decode; None if it can. May take seconds, to load what does."""
-        if isinstance(self.in_files, str):
-            return self.in_files
-        with on_device(self.device):
-            return why_not_cudf() if isinstance(self.unpacking, str) else None
+    def build(self, on_gpu: bool, spare_batches: int = 0) -> Pipeline[Any] | None:
+        """A pipeline for which the GPU decodes, or Arrow does; None if memory is too small.
 
-    @cached_property
-    def unpacking(self) -> EncodedRow | str:
-        """How large rows are in files that the GPU can unpack by itself; or why it cannot."""
-        if isinstance(self.in_files, str):
-            return self.in_files
-        reader = self.narrow.reader
-        if (reason := why_not_unpacked(self.device, kinds_of(reader))) is not None:
-            return reason
-        try:
-            return encoded_row(reader)
-        except UnsupportedError as e:
-            return str(e)
-
-    def __call__(self, on_gpu: bool, copies: int = 0) -> Pipeline[Any] | None:
-        """One for which the GPU decodes, or Arrow does; None if memory is too small.
-
-        So many `copies` as `divide` is to leave room for.
+        `spare_batches` is that of `MemoryRequest`.
         """
         try:
             with on_device(self.device):
-                return self._found(on_gpu, copies)
+                return self._fitting(on_gpu, spare_batches)
         except torch.OutOfMemoryError:  # less is free than the driver says
             return None
 
-    def _found(self, on_gpu: bool, copies: int) -> Pipeline[Any] | None:
+    def _fitting(self, on_gpu: bool, spare_batches: int) -> Pipeline[Any] | None:
+        def built(decoder: str, reading: Reading, **more: Any) -> Pipeline[Any] | None:
+            need = replace(self.need(reading), decoder=decoder, spare_batches=spare_batches, **more)
+            return self._built(reading, need)
+
         if not on_gpu:
-            return self._built("arrow", self.arrow, self.need(self.arrow), copies)
-        if isinstance(self.in_files, str):
+            return built("arrow", self.arrow)
+        if self.in_files.value is None:
             return None
         made = None
-        if not isinstance(self.unpacking, str):
-            encoded, plain = self.unpacking
-            need = replace(self.need(self.narrow), encoded=encoded, plain=plain)
-            made = self._built("packed", self.narrow, need, copies)
+        if (row := self.page_rows.value) is not None:
+            made = built(
+                "pages", self.narrow, encoded_bytes=row.encoded, decompressed_bytes=row.decompressed
+            )
         if made is None and why_not_cudf() is None:
-            made = self._built("cudf", self.in_files, self.need(self.in_files), copies)
+            made = built("cudf", self.in_files.value)
         return made
 
-    def _built(
-        self, how: str, reading: Reading, need: MemoryRequest, copies: int
-    ) -> Pipeline[Any] | None:
-        pipeline, reader = self.pipeline, reading.reader
-        maker = cast(ChunkMaker, pipeline.stages.maker)
-        share = plan_memory(need, self.memory, how=how, copies=copies)
-        if share is None:
+    def _built(self, reading: Reading, need: MemoryRequest) -> Pipeline[Any] | None:
+        stages, options, reader = self.stages, self.options, reading.reader
+        maker = cast(ChunkMaker, stages.maker)
+        plan = plan_memory(need, self.memory)
+        if plan is None:
             return None
         prepare()
         width_groups = width_groups_of(reader.layout.groups, reader.dtypes)
         streams: Any = [torch.cuda.Stream(self.device) for _ in range(2)]  # type: ignore[no-untyped-call]
         device_buffers = DeviceBuffers(
-            self.device, width_groups, share.rows, share.blocks, streams[0]
+            self.device, width_groups, plan.block_rows, plan.blocks, streams[0]
         )
-        staging_buffers = StagingPlan.of(need, share, pipeline.options, reader)
-        blocks: Any = staging_buffers.reader(reader, width_groups, self.device)
+        staging = plan_staging(need, plan, options, reader)
+        blocks: Any = block_reader(staging, reader, width_groups, self.device)
         unpack = None
-        if share.readings:
-            blocks = CudfBlockReader(blocks, device_buffers, share.decoding, share.readings)
-        elif share.decode_streams:
-            encoded, plain = need.encoded_block
+        if plan.cudf_calls:
+            blocks = CudfBlockReader(blocks, device_buffers, plan.cudf_bytes, plan.cudf_calls)
+        elif plan.decode_streams:
+            encoded, decompressed = need.encoded_block
+            together = plan.blocks_per_call
             decode_streams = DecodeStreams(
-                share.decode_streams, share.together * encoded, share.together * plain
+                plan.decode_streams, together * encoded, together * decompressed
             )
             unpack = Unpacker(device_buffers, decode_streams, kinds_of(reader))
         chunks = GpuChunkMaker(
             reader.layout, maker, device_buffers, streams[0], streams[1], unpack, reading.pieces
         )
-        made = replace(self._stages(blocks, chunks, staging_buffers.ahead(share)), here=need.here)
-        threads = pipeline.options.threads or 2 + share.readings + staging_buffers.threads
-        depth = min(share.depth, pipeline.options.depth or share.depth)
-        options = replace(pipeline.options, threads=threads, depth=depth)
-        plan = replace(pipeline.plan, chunk=share.steps)
-        return GpuPipeline(
-            Pipeline(made, plan, options), self.spare, partial(self.remake, how != "arrow")
-        )
-
-    def _stages(self, blocks: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuStages[Any]:
-        stages = self.pipeline.stages
-        return GpuStages(
+        made: GpuStages[Any] = GpuStages(
             blocks,
             chunks,
             stages.finish,
             self.ops.ops,
-            ahead=ahead,
+            ahead=staging.ahead(plan),
             stream=chunks.stream,
             device=self.device,
-            host=replace(stages, finish=for_host(stages.finish)),
+            host=replace(stages, finish=finish_on_cpu(stages.finish)),
+            on_training_thread=need.on_training_thread,
+        )
+        threads = options.threads or 2 + plan.cudf_calls + staging.threads
+        depth = min(plan.depth, options.depth or plan.depth)
+        options = replace(options, threads=threads, depth=depth)
+        return GpuPipeline(
+            Pipeline(made, replace(self.plan, chunk=plan.steps), options),
+            self.spare,
+            partial(self.remake, need.decoder != "arrow"),
         )
 
 
-def _auto(build: _Build) -> Pipeline[Any]:
+def _auto(builder: GpuBuilder) -> Pipeline[Any]:
     """Arrow, with the GPU in reserve where it could decode the same."""
-    made = build(False, copies=1)
+    made = builder.build(False, spare_batches=1)
     if made is None:
-        return build.on_host()
-    reason = build.in_files if isinstance(build.in_files, str) else None
-    if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
-        reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
-    if reason is None:
-        return AutoPipeline(made, build.spare, _backends(build))
+        return builder.on_host()
+    reason = builder.in_files.why_not
+    if not reason and not any(map(_is_installed, ("nvidia.libnvcomp", "pylibcudf"))):
+        reason = "no decoder for GPUs is installed; pip install tabfeed[gpu]"
+    if not reason:
+        return AutoPipeline(made, builder.spare, _backends(builder))
     made.reader_choice = f"Arrow: {reason}"
     return made
 
 
-def _backends(build: _Build) -> Backends:
-    """Arrow's way leaves room for the copy of a batch, which is made before the GPU takes over."""
+def _backends(builder: GpuBuilder) -> Backends:
+    """Arrow leaves room for the copy of a batch, which is made before the GPU decodes."""
     return Backends(
-        lambda on_gpu: build(on_gpu, copies=int(not on_gpu)),
-        build.why_not,
-        lambda plan: _backends(build.for_plan(plan)),
+        lambda on_gpu: builder.build(on_gpu, spare_batches=int(not on_gpu)),
+        builder.why_not,
+        lambda plan: _backends(builder.for_plan(plan)),
     )
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether a module is installed, without loading it."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is what it would be in
+    except ModuleNotFoundError:  # the package that would hold it is not installed
         return False
 
 
-def _as_asked(options: GpuOptions, build: _Build) -> tuple[bool, str]:
-    """Whether the GPU decodes, where the user has said who shall; and why."""
-    if options.reader == "arrow":
-        return False, "Arrow: as asked for"
-    reason = build.why_not()
+def _as_requested(gpu: GpuOptions, builder: GpuBuilder) -> tuple[bool, str]:
+    """Whether the GPU decodes, where the user has chosen the reader; and why."""
+    if gpu.reader == "arrow":
+        return False, "Arrow: as requested"
+    reason = builder.why_not()
     if reason is None:
-        return True, "the GPU: as asked for"
-    return False, _not_there(reason, options)
+        return True, "the GPU: as requested"
+    return False, _arrow_since(reason, gpu)
 
 
-def _not_there(reason: str, options: GpuOptions) -> str:
-    """Why Arrow decodes, as a choice; a warning too if the user has asked for the GPU."""
-    if options.reader == "cudf":
+def _arrow_since(reason: str, gpu: GpuOptions) -> str:
+    """Why Arrow decodes, as a choice; a warning too if the user has chosen the GPU."""
+    if gpu.reader == "cudf":
         warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=7)
     return f"Arrow: {reason}"

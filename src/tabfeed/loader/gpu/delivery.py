@@ -1,13 +1,13 @@
 """How batches made on a GPU reach the training thread: an event, and who uses the memory.
 
 Batches are queued on a stream beside the model's. When the training thread takes the first of
-them, its own stream is made to wait for the event behind them and told to the allocator as a user
-of their memory; the program waits for nothing.
+them, its own stream waits for the event behind them, and the allocator learns that this stream uses
+their memory. No thread waits.
 
-The training thread itself queues them, a chunk ahead, once their blocks are there. Other threads
-would do so in passing: but each of a dozen calls that it takes hands the interpreter over, and for
-every one the training thread would wait. Where columns are put together in the computer's memory
-(lists, what rides along), or values are looked at, that takes longer, and other threads do it.
+The training thread itself queues them, a chunk ahead, once their blocks are there. Background
+threads could do it, but it takes a dozen calls, each of which releases the GIL, and the training
+thread would wait for it each time. Where columns are assembled in host memory (lists, extras) or
+values are checked, it takes longer, and background threads do it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,14 +25,26 @@ import torch
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
-from tabfeed.loader.plan.order import ChunkPlan, Epoch
+from tabfeed.loader.gpu.memory_plan import fit_copies
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.plan.order import ChunkPlan, Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import BlockWindow
 from tabfeed.loader.stages import Stages
+from tabfeed.loader.tensors.device import finish_on_cpu
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
 
-__all__ = ["DeviceLease", "GpuStages", "Parts", "Ready", "StreamStages", "for_host", "timed_event"]
+__all__ = [
+    "DeviceLease",
+    "GpuStages",
+    "Parts",
+    "Ready",
+    "StreamStages",
+    "fallback_pipeline",
+    "timed_event",
+]
 
 B = TypeVar("B")
 R = TypeVar("R", bound="StreamStages[Any]")
@@ -47,28 +59,28 @@ _COMPRESSED: dict[torch.layout, Any] = {
 
 
 class Parts(NamedTuple):
-    """What a chunk will be made of.
+    """What the training thread needs to queue a chunk.
 
     Attributes
     ----------
     plan
         Which rows.
-    found
-        The blocks they are of, on the GPU or on their way there.
+    blocks
+        The blocks they are from, on the GPU or on their way there.
     places
-        Where they will lie.
+        The positions of the rows there.
     done
         To be called when the blocks are no longer needed.
     """
 
     plan: ChunkPlan
-    found: dict[int, Any]
+    blocks: dict[int, Any]
     places: Any
     done: Callable[[], None]
 
 
 class Ready(NamedTuple):
-    """Batches whose making is queued, the event after it, and a tensor of each memory they use."""
+    """Queued batches, the event behind them, and a tensor of each memory they use."""
 
     batches: list[Any]
     event: Any
@@ -76,50 +88,50 @@ class Ready(NamedTuple):
 
 
 class DeviceLease:
-    """Whose the memory of lots is: it is enough for one pass, and goes to the one begun last."""
+    """Which iterator has the memory of blocks: enough for one, it goes to the one begun last."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the collector may end another pass while it is held
-        self._whose: Callable[[], Any] = _nobody
+        self._lock = threading.RLock()  # garbage collection may end another iterator meanwhile
+        self._holder: Callable[[], Any] = _no_holder
 
     @property
     def taken(self) -> bool:
-        """Whether a pass has it."""
-        return self._whose() is not None
+        """Whether an iterator holds it."""
+        return self._holder() is not None
 
-    def take(self, whose: Any) -> None:
-        """Have it; whoever had it steps aside first."""
+    def take(self, holder: Any) -> None:
+        """Give it to an iterator; the one before is evicted."""
         with self._lock:
-            before, self._whose = self._whose(), weakref.ref(whose)
-        if before is not None and before is not whose:
+            before, self._holder = self._holder(), weakref.ref(holder)
+        if before is not None and before is not holder:
             before.evict(self)
 
-    def give_back(self, whose: Any) -> None:
-        """Leave it to the next one."""
+    def give_back(self, holder: Any) -> None:
+        """Free it for the next iterator."""
         with self._lock:
-            if self._whose() is whose:
-                self._whose = _nobody
+            if self._holder() is holder:
+                self._holder = _no_holder
 
 
-def _nobody() -> None:
+def _no_holder() -> None:
     return None
 
 
 @dataclass(frozen=True)
 class StreamStages(Stages[B]):
-    """How a chunk of batches is made in the computer's memory, and copied to a GPU.
+    """How a chunk of batches is made in host memory and copied to a GPU.
 
     Attributes
     ----------
     stream
-        The stream on which that is queued.
+        The stream for the copies.
     device
         The GPU.
     host
-        The same in the computer's memory, for worker processes.
+        The same in host memory, for worker processes.
     latest
-        The event at which the model comes to the chunk that arrived last; whoever waits for it
-        rests. All who use the same memory share it.
+        The event at which the model reaches the chunk that arrived last; waiting for it blocks
+        without spinning. Shared by all stages that use the same memory.
     """
 
     stream: Any = None
@@ -133,15 +145,15 @@ class StreamStages(Stages[B]):
             return self.queued(super().make(epoch, place, blocks, number))
 
     def queued(self, batches: list[B]) -> Ready:
-        """Batches that were just queued on the stream, with what `arrive` needs to know."""
+        """Batches that were just queued on the stream, with what `arrive` needs."""
         return Ready(batches, self.stream.record_event(), list(_owners(batches)))
 
     def let_catch_up(self) -> None:
-        """Wait until the model has come to the latest chunk, of this pass or one before.
+        """Wait until the model has reached the latest chunk, of this epoch or one before.
 
-        A program may be far ahead of its GPU, and all chunks in between would need memory there.
+        Python may run far ahead of the GPU, and all chunks in between would need memory there.
         """
-        if self.latest and not self.latest[-1].query():  # which keeps the interpreter
+        if self.latest and not self.latest[-1].query():  # which keeps the GIL
             with span("behind"):
                 self.latest[-1].synchronize()
 
@@ -158,7 +170,7 @@ class StreamStages(Stages[B]):
 
     def finishing(self: R, finish: Any) -> R:
         """The same chunks, cut into batches by another function."""
-        host = self.host and replace(self.host, finish=for_host(finish))
+        host = self.host and replace(self.host, finish=finish_on_cpu(finish))
         return replace(self, finish=finish, host=host)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -172,30 +184,30 @@ class GpuStages(StreamStages[B]):
     Attributes
     ----------
     timed
-        Whether events tell their time.
-    here
-        Whether the training thread queues what is to be done on the GPU.
+        Whether events record their time.
+    on_training_thread
+        Whether the training thread queues the work on the GPU.
     turn
-        Which pass has the memory of blocks.
+        Which iterator has the memory of blocks.
     """
 
     timed: bool = False
-    here: bool = False
+    on_training_thread: bool = False
     turn: DeviceLease = field(default_factory=DeviceLease)
 
     @property
     def queue_ahead(self) -> int:  # type: ignore[override]
         """Chunks that are queued before they are needed, beside the next one."""
-        return int(self.here)
+        return int(self.on_training_thread)
 
     def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
-        """The batches of one chunk, on one rank: queued, or all that is needed for that."""
-        if not self.here:
+        """The batches of one chunk, on one rank: queued, or all that `queue` needs."""
+        if not self.on_training_thread:
             return super().make(epoch, place, blocks, number)
         with span("plan"):
             plan = epoch.chunk(number, place.rank, place.world)
         found = blocks.get(copy_run.block for copy_run in plan.copy_runs)
-        places = self._maker.bring(plan, found)
+        places = self._maker.copy_blocks(plan, found)
         return Parts(plan, found, places, partial(blocks.done, number))
 
     @property
@@ -212,38 +224,59 @@ class GpuStages(StreamStages[B]):
             torch.cuda.stream(self.stream),
         ):
             chunk = Chunk(made.plan.bounds, first_step=made.plan.first_step)
-            self._maker.gather(chunk, made.found, made.places)
+            self._maker.gather(chunk, made.blocks, made.places)
             for op in self.ops:
                 op(chunk)
             ready = self.queued(self.cut(chunk))
-            mark_used(made.found, ready.event)
+            mark_used(made.blocks, ready.event)
             made.done()
             return ready
 
     def let_go(self) -> None:
-        """Keep nothing of chunks that arrived: here nobody does."""
+        """Free chunks that arrived; none are kept here."""
 
     def cut(self, chunk: Chunk) -> list[Any]:
         """The batches of a chunk that was just queued, on the training thread."""
         return self.finish(chunk)
 
     def queued(self, batches: list[B]) -> Ready:
-        """Batches that were just queued on the stream, with what `arrive` needs to know."""
+        """Batches that were just queued on the stream, with what `arrive` needs."""
         event = timed_event(self.stream) if self.timed else self.stream.record_event()
-        shared = self.here and getattr(self.finish, "only_cuts", False)
+        shared = self.on_training_thread and getattr(self.finish, "only_cuts", False)
         return Ready(batches, event, list(_owners(batches[:1] if shared else batches)))
 
 
-def for_host(finish: Any) -> Any:
-    """The same, its batches in the computer's memory, if it says where they are to be."""
-    if not hasattr(finish, "device"):
-        return finish
-    is_torch = isinstance(finish.device, torch.device)
-    return replace(finish, device=torch.device("cpu") if is_torch else "cpu")
+def fallback_pipeline(
+    stages: Stages[B],
+    plan: Plan,
+    options: LoaderOptions,
+    device: torch.device,
+    memory: int,
+    row_bytes: int,
+) -> Pipeline[B]:
+    """A pipeline of batches that are made in host memory and copied on a stream of their own.
+
+    Used where the GPU cannot make them, or may no longer.
+
+    Parameters
+    ----------
+    stages
+        Make them, and copy them to the GPU on whichever stream is current.
+    device
+        The GPU.
+    plan, options, memory, row_bytes
+        As for `fit_copies`.
+    """
+    plan, options = fit_copies(plan, options, memory, row_bytes)
+    parts: dict[str, Any] = {field.name: getattr(stages, field.name) for field in fields(Stages)}
+    host = replace(stages, finish=finish_on_cpu(stages.finish))
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
+    return Pipeline(made, plan, options)
 
 
 def timed_event(stream: Any) -> Any:
-    """An event behind what is queued on a stream, which tells its time."""
+    """An event behind the work queued on a stream, which records its time."""
     return stream.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
@@ -252,9 +285,9 @@ def _same(stages: Stages[B]) -> Stages[B]:
 
 
 def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
-    """One tensor for each piece of memory that batches use."""
+    """One tensor for each storage that batches use."""
     seen = set()
-    for tensor in (part for whole in tensors_in(batches) for part in _plain(whole)):
+    for tensor in (part for whole in tensors_in(batches) for part in _dense_parts(whole)):
         if tensor.is_cuda:
             place = tensor.untyped_storage().data_ptr()
             if place not in seen:
@@ -262,8 +295,8 @@ def _owners(batches: list[Any]) -> Iterator[torch.Tensor]:
                 yield tensor
 
 
-def _plain(tensor: Any) -> tuple[torch.Tensor, ...]:
-    """What a tensor consists of."""
+def _dense_parts(tensor: Any) -> tuple[torch.Tensor, ...]:
+    """The dense tensors that a sparse, nested or plain tensor consists of."""
     if tensor.layout in _COMPRESSED:
         rows, columns = _COMPRESSED[tensor.layout]
         return rows(tensor), columns(tensor), tensor.values()

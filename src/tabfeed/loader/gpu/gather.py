@@ -1,8 +1,8 @@
 """Chunks on a GPU: rows gathered from blocks there, in one call for each dtype, and cast.
 
-All chunks are made on one stream beside the model's; blocks that are still in the computer's memory
-are copied on another, for which that one waits. The training thread makes its own stream wait for
-the event after a chunk, when it takes the chunk's first batch; the program waits for nothing.
+All chunks are made on one stream beside the model's. Blocks that are still in host memory are
+copied on another stream, for which the first one waits. When the training thread takes the first
+batch of a chunk, its own stream waits for the event after that chunk. No thread waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, torch_dtype
 from tabfeed.loader.gpu.parquet.file_dtypes import Piece
-from tabfeed.loader.gpu.staging import GpuBlock, bring
+from tabfeed.loader.gpu.staging import GpuBlock, copy_to_device
 from tabfeed.loader.plan.order import ChunkPlan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.read.blocks import Block
@@ -38,19 +38,19 @@ class GpuChunkMaker:
     Parameters
     ----------
     layout
-        What a batch is made of.
+        The columns of a batch.
     host
         Makes the columns without a matrix.
-    device buffers
-        Where blocks lie.
+    device_buffers
+        Hold blocks.
     stream
         The stream to gather on.
     copies
         The stream to copy blocks on.
     unpack
-        Sees to blocks that are packed, if any are.
+        Decodes encoded blocks, if there are any.
     pieces
-        Which groups of the device buffers are but pieces of those that a batch has, by name.
+        The groups of device buffers that are only part of a batch's group, by name.
     """
 
     layout: Layout
@@ -60,27 +60,27 @@ class GpuChunkMaker:
     copies: Any
     unpack: Callable[[Sequence[GpuBlock]], None] | None = None
     pieces: Mapping[str, Piece] = field(default_factory=dict)
-    _turn: Any = field(default_factory=threading.Lock)
+    _lock: Any = field(default_factory=threading.Lock)
 
     def make(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> list[Chunk]:
-        """The rows of `plan`, once the work queued on the stream is done."""
+        """The rows of `plan`, valid once the work queued on the stream is done."""
         with span("gather", rows=plan.rows), torch.cuda.stream(self.stream):
             chunk = self._rest(plan, blocks)
-            self.gather(chunk, blocks, self.bring(plan, blocks))
+            self.gather(chunk, blocks, self.copy_blocks(plan, blocks))
             mark_used(blocks, self.stream.record_event())
             return [chunk]
 
-    def bring(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> Tensor:
-        """Have the lots of a chunk copied to the GPU, and say where its rows will lie."""
-        with self._turn:
-            bring(list(blocks.values()), self.device_buffers, self.copies, self.unpack)
+    def copy_blocks(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> Tensor:
+        """Queue copies of a chunk's blocks to the GPU; gives the positions of its rows there."""
+        with self._lock:
+            copy_to_device(list(blocks.values()), self.device_buffers, self.copies, self.unpack)
         found = [(blocks[copy_run.block], copy_run) for copy_run in plan.copy_runs]
         return self.device_buffers.places(
             [(_device_buffer(block), block.order, copy_run) for block, copy_run in found], plan.rows
         )
 
     def gather(self, chunk: Chunk, blocks: Mapping[int, GpuBlock], places: Tensor) -> None:
-        """Queue the putting together of a chunk whose lots were brought; `stream` is current."""
+        """Queue the gathering of a chunk whose blocks were copied; `stream` must be current."""
         self._wait_for([_device_buffer(block) for block in blocks.values()])
         found: list[Any] = gather_all(*self._runs, places)
         for group, part in zip(self._groups, found, strict=True):
@@ -92,7 +92,7 @@ class GpuChunkMaker:
                 chunk.matrices[group.name] = part
 
     def _join(self, chunk: Chunk, piece: Piece, part: Tensor) -> None:
-        """Put some rows of a matrix to the others."""
+        """Copy some rows of a matrix into the whole."""
         matrices = cast(dict[str, Tensor], chunk.matrices)
         if piece.group not in matrices:
             matrices[piece.group] = part.new_empty((piece.of, part.shape[1]))
@@ -100,12 +100,12 @@ class GpuChunkMaker:
 
     @cached_property
     def _rows(self) -> dict[Piece, Tensor]:
-        """The rows of each piece, on the GPU."""
+        """The row numbers of each piece, on the GPU."""
         device = self.device_buffers.device
         return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}
 
     def _wait_for(self, device_buffers: list[DeviceBuffer]) -> None:
-        """Let the stream wait until slabs are filled: once for each, since there is one stream."""
+        """Let the stream wait until device buffers are filled: once for each suffices."""
         new = [device_buffer for device_buffer in device_buffers if not device_buffer.awaited]
         for event in {device_buffer.ready for device_buffer in new}:
             self.stream.wait_event(event)
@@ -114,7 +114,7 @@ class GpuChunkMaker:
 
     @cached_property
     def _groups(self) -> list[Group]:
-        """All groups, in the order of planes."""
+        """All groups, in the order of width groups."""
         return [
             group
             for width_group in self.device_buffers.width_groups
@@ -156,11 +156,11 @@ class GpuChunkMaker:
 
 
 def mark_used(blocks: Mapping[int, GpuBlock], event: Any) -> None:
-    """Have whoever writes where these lots lie wait for an event."""
+    """Let whatever overwrites these blocks wait for an event."""
     for block in blocks.values():
         _device_buffer(block).used = event
 
 
 def _device_buffer(block: GpuBlock) -> DeviceBuffer:
-    assert block.device_buffer is not None, "it was brought"
+    assert block.device_buffer is not None, "it was copied"
     return block.device_buffer

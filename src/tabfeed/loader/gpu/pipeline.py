@@ -1,17 +1,16 @@
 """A pipeline whose batches are made on a GPU, and which can go over to another way of making them.
 
-The order of rows does not depend on who reads, nor on how many batches a chunk has. So an iterator
-goes over by beginning again at the step where it stands. The memory of one way is given up before
-another's is asked for.
+The order of rows depends neither on the reader nor on the number of batches in a chunk. So an
+iterator changes over by starting again at its current step. It frees the memory of one pipeline
+before it allocates that of another.
 
 If a GPU runs out of memory in mid-epoch, because the model or another process needs more than
-before, the loader is the one to give its share up: from then on it makes batches in the computer's
-memory, and copies them. It does so by itself when it finds no memory, and when it is asked to, by a
-program whose step found none.
+before, the loader frees its share: from then on it makes batches in host memory and copies them. It
+does so when it finds no memory itself, and on request (`release_memory`), after a training step
+found none.
 
-That memory is enough for one pass at a time. It is for the pass that was begun last; one that still
-runs then goes on in the computer's memory, and so do single batches that are asked for in between
-(`peek`, a batch by its number).
+The memory is enough for one iterator at a time, the newest one. An older iterator that still runs
+goes on in host memory; so do single batches taken in between (`peek`, a batch by its number).
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ __all__ = ["GpuIterator", "GpuPipeline", "no_memory"]
 
 B = TypeVar("B")
 _GIVEN_UP = (
-    "there was no memory left on the GPU, so the loader has given up its own: batches are made in "
-    "the computer's memory from here on, and copied"
+    "there was no memory left on the GPU, so the loader has given up its own: from now on batches "
+    "are made in host memory and copied"
 )
-_RELEASED = "as asked for, batches are made in the computer's memory, and copied"
+_RELEASED = "as requested, batches are made in host memory and copied"
 
 
 class GpuPipeline(Pipeline[B]):
@@ -261,14 +260,14 @@ class GpuIterator(EpochIterator[B]):
 
     @property
     def there(self) -> bool:
-        """Whether what it needs lies on the GPU."""
+        """Whether its chunks are made on the GPU."""
         return isinstance(self._stages, GpuStages)
 
     def evict(self, turn: DeviceLease) -> None:
-        """Give back what lies on the GPU for the chunks to come, for a pass that begins now.
+        """Free the GPU memory of the next chunks, for an iterator that begins now.
 
-        May be called from another thread. This one goes on in the computer's memory, when it is
-        asked for the next chunk.
+        May be called from another thread. This iterator goes on in host memory, with its next
+        chunk.
         """
         with self._lock:
             stages = self._stages
@@ -279,17 +278,17 @@ class GpuIterator(EpochIterator[B]):
                 self._leave_gpu()
 
     def release(self) -> None:
-        """Give back what lies on the GPU for the chunks to come, for good."""
+        """Free the GPU memory of the next chunks, for good."""
         stages = self._stages
         if isinstance(stages, GpuStages):
             self.evict(stages.turn)
             stages.turn.give_back(self)
 
     def _leave_gpu(self) -> None:
-        """Keep nothing of what was made ready; the lock is held."""
+        """Drop the chunks that were prepared; the lock is held."""
         self._prefetch.close()
         if self._taking or not isinstance(self._stages, GpuStages):
-            return  # whoever takes will do so, and needs the stages until then
+            return  # the thread that takes a chunk will do so, and needs the stages until then
         self._prefetch = Prefetch(_nothing, range(0))  # the old one holds the stages
         self._queued.clear()
         self._stages = self._stages.host
@@ -365,7 +364,7 @@ def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
 
 
 def no_memory(error: BaseException) -> bool:
-    """Whether an error is of that kind; not all of them have a type of their own."""
+    """Whether an error means that memory ran out; some such errors have no type of their own."""
     said = str(error).replace("_", " ")
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said.lower()
 

@@ -1,11 +1,11 @@
 """Blocks for a GPU: decoded by Arrow into page-locked memory, copied there whole, in file order.
 
-A block waits on its staging buffer in the computer's memory until the first chunk needs it. So what
-is read ahead takes no memory of the GPU, and nobody waits for a copy: the chunk's stream does.
+A block stays in its staging buffer in host memory until the first chunk needs it. So reading ahead
+takes no device memory, and no thread waits for a copy: the chunk's stream does.
 
-The permutation is drawn with it and applied when chunks are made: a GPU gathers rows much faster
-than they can be read. Columns without a matrix (lists, what rides along) stay in the computer's
-memory, and are permuted there.
+The permutation is drawn with the block and applied when chunks are made: a GPU gathers rows much
+faster than they can be read. Columns without a matrix (lists, extras) stay in host memory, and are
+permuted there.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tabfeed.loader.read.process_blocks import DecodeRequest, StagingSlice, deco
 from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
-__all__ = ["GpuBlock", "GpuBlockReader", "bring", "lock_pages", "unlock_pages"]
+__all__ = ["GpuBlock", "GpuBlockReader", "copy_to_device", "lock_pages", "unlock_pages"]
 
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
-_FEW = 3
+_FEW = 3  # threads that decode until processes have started
 _TICK = 0.002
 
 
 def lock_pages(memory: Array) -> None:
-    """Keep memory where it is, so that a GPU copies from it while the program goes on."""
+    """Lock the pages of some memory, so that a GPU copies from it asynchronously."""
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     torch.cuda.check_error(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
 
 
 def unlock_pages(memory: Array) -> None:
-    """Let such memory go again."""
+    """Unlock such memory."""
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     runtime.cudaHostUnregister(memory.ctypes.data)
 
 
 @dataclass
 class GpuBlock:
-    """Rows for a GPU, and the rest of their columns in the computer's memory.
+    """Rows for a GPU, and the rest of their columns in host memory.
 
     Attributes
     ----------
@@ -62,14 +62,14 @@ class GpuBlock:
         How many.
     order
         Row ``i`` is row ``order[i]`` in file order; None if it is not shuffled.
-    device buffer
-        Where its rows lie on the GPU, in file order; None as long as they are on a staging buffer.
-    staging buffer
-        Where they lie before.
+    device_buffer
+        Holds its rows on the GPU, in file order; None as long as they are in a staging buffer.
+    staging_buffer
+        Holds them before.
     host
         The columns without a matrix, permuted.
-    packed
-        What lies on the staging buffer, if not rows but bytes of files.
+    encoded
+        Describes the staging buffer if it holds bytes of files instead of rows.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class GpuBlock:
     def pairs(
         self, device_buffer: DeviceBuffer, width_groups: Iterable[WidthGroup]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """What of a slab is to be filled from its desk, and with what."""
+        """Each part of a device buffer, with the part of the staging buffer that fills it."""
         assert self.staging_buffer is not None
         at = 0
         for width_group in width_groups:
@@ -93,24 +93,24 @@ class GpuBlock:
             at = end
 
 
-def bring(
+def copy_to_device(
     blocks: Sequence[GpuBlock],
     device_buffers: DeviceBuffers,
     stream: Any,
     unpack: Callable[[Sequence[GpuBlock]], None] | None = None,
 ) -> None:
-    """Copy blocks that still are in staging buffers to the GPU, on `stream`, in one call.
+    """Copy blocks that are still in staging buffers to the GPU, on `stream`, in one call.
 
     Parameters
     ----------
     blocks
         Some of which may be there already.
-    device buffers
-        Where to.
+    device_buffers
+        The destination.
     stream
-        What to queue the copies on.
+        The stream to queue the copies on.
     unpack
-        Sees to those that are packed.
+        Copies and decodes encoded blocks.
     """
     encoded = [
         block for block in blocks if block.device_buffer is None and block.encoded is not None
@@ -123,7 +123,7 @@ def bring(
 
 
 def _copy(waiting: Sequence[GpuBlock], device_buffers: DeviceBuffers, stream: Any) -> None:
-    """Copy lots from their desks."""
+    """Copy blocks from their staging buffers."""
     with torch.cuda.stream(stream):
         taken = device_buffers.take(stream, len(waiting))
         pairs = zip(waiting, taken, strict=True)
@@ -148,15 +148,15 @@ class GpuBlockReader:
     Parameters
     ----------
     host
-        Reads blocks of the same layout in the computer's memory.
-    width groups
-        How columns lie on a staging buffer.
-    staging buffers
-        Where they are laid.
+        Reads blocks of the same layout in host memory.
+    width_groups
+        How columns lie in a staging buffer.
+    staging_buffers
+        The destination.
     processes
-        How many processes of their own decode; 0 if the threads themselves do.
-    hands
-        How many of them see to one block.
+        How many processes decode; 0 if the threads themselves do.
+    workers_per_block
+        How many processes decode one block.
     device
         The GPU.
     """
@@ -165,10 +165,10 @@ class GpuBlockReader:
     width_groups: tuple[WidthGroup, ...]
     staging_buffers: StagingBuffers
     processes: int = 0
-    hands: int = 1
+    workers_per_block: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change
     _verified: set[int] = field(default_factory=set)
-    _here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
+    _decode_here: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_FEW))
 
     @property
     def parts(self) -> ReadsParts:
@@ -197,22 +197,22 @@ class GpuBlockReader:
         return replace(self.host, layout=rest) if rest.columns else None
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
-        """Some lots of an epoch."""
-        with on_device(self.device):  # staging buffers are made ready, and looked at, in its name
+        """Some blocks of an epoch."""
+        with on_device(self.device):  # for the calls that allocate and query staging buffers
             return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> GpuBlock:
         partitions, rows = epoch.partitions(number), epoch.block_rows(number)
-        staging_buffer, spots = self.staging_buffers.take(), self._spots(rows)
+        staging_buffer, slices = self.staging_buffers.take(), self._slices(rows)
         with self._borrowed() as decoders:
             if decoders:
                 quick = self._verified.issuperset(partitions)
                 with decoding(
-                    decoders, staging_buffer, DecodeRequest(partitions, rows, spots, quick)
+                    decoders, staging_buffer, DecodeRequest(partitions, rows, slices, quick)
                 ):
-                    order = self.draw(epoch, number)  # while they are at work
+                    order = self.draw(epoch, number)  # while processes decode
             else:
-                matrices = {s.group: s.on(staging_buffer.memory, rows) for s in spots}
+                matrices = {s.group: s.on(staging_buffer.memory, rows) for s in slices}
                 self._scalars.fill(partitions, rows, None, matrices)
                 order = self.draw(epoch, number)
         block = GpuBlock(rows, order, staging_buffer=staging_buffer)
@@ -222,12 +222,12 @@ class GpuBlockReader:
         return block
 
     def close(self) -> None:
-        """End processes that nobody uses; the next lot starts them again."""
+        """End processes that are idle; the next block starts them again."""
         if self._decoders is not None:
             self._decoders.dismiss()
 
     def draw(self, epoch: Epoch, number: int) -> Array | None:
-        """The permutation of a lot; None if rows are not shuffled."""
+        """The permutation of a block; None if rows are not shuffled."""
         if not epoch.plan.shuffle:
             return None
         with span("plan"):
@@ -237,30 +237,30 @@ class GpuBlockReader:
 
     @contextmanager
     def _borrowed(self) -> Iterator[list[DecoderProcess]]:
-        """Processes to decode a block; none if this thread shall do it.
+        """Processes to decode a block; none if this thread is to do it.
 
-        Threads do it until the processes come up: a few, since more would only queue.
+        A few threads do so until the processes have started; more threads would only queue.
         """
         if self._decoders is None:
             yield []
             return
         while True:
-            with self._decoders.borrow(self.hands) as decoders:
+            with self._decoders.borrow(self.workers_per_block) as decoders:
                 if decoders:
                     yield decoders
                     return
-            if not self._decoders.up and self._here.acquire(timeout=_TICK):
+            if not self._decoders.up and self._decode_here.acquire(timeout=_TICK):
                 try:
                     yield []
                 finally:
-                    self._here.release()
+                    self._decode_here.release()
                 return
 
-    def _spots(self, rows: int) -> list[StagingSlice]:
-        """Where on a desk the groups lie: those of one plane after the other, without gaps."""
-        spots, at = [], 0
+    def _slices(self, rows: int) -> list[StagingSlice]:
+        """Where in a staging buffer the groups lie: by width group, without gaps."""
+        slices, at = [], 0
         for width_group in self.width_groups:
             for group, dtype in width_group.groups:
-                spots.append(StagingSlice(group.name, at, len(group.columns), dtype))
+                slices.append(StagingSlice(group.name, at, len(group.columns), dtype))
                 at += len(group.columns) * dtype.itemsize * rows
-        return spots
+        return slices

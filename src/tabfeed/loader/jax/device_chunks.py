@@ -12,16 +12,20 @@ import jax
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.assemble.batch_ops import op_bytes
-from tabfeed.loader.gpu.fallback_sizes import check_room, within
+from tabfeed.loader.gpu.memory_plan import check_room, fit_copies
 from tabfeed.loader.jax.transfer import Carrier, in_whole_chunks
 from tabfeed.loader.jax.widths import Widths
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.arrow_columns import Group
 
-__all__ = ["on_device"]
+__all__ = ["NotOnDeviceError", "on_device"]
 
 _UNKNOWN = 2**40  # bytes of a device that does not say how many it has
+
+
+class NotOnDeviceError(Exception):
+    """Chunks can't be made on the device; says why."""
 
 
 def on_device(
@@ -36,8 +40,8 @@ def on_device(
 
     Parameters
     ----------
-    feed
-        Makes them of chunks in the computer's memory.
+    pipeline
+        Makes them of chunks in host memory.
     carry
         Takes arrays to the device.
     groups
@@ -45,18 +49,21 @@ def on_device(
     options
         Reader and memory.
     apart
-        Why columns are to come one by one instead, as `feed` gives them; None if they are not.
+        Why columns are to come one by one instead, as `pipeline` gives them; None if they are not.
     sharding
         How they lie over several devices instead.
     """
     copies = _Copies.of(pipeline, _Place.of(carry, sharding), options, apart)
-    made = apart or _made_there(pipeline, carry, groups, options, copies)
-    if isinstance(made, Pipeline):
-        return made
+    try:
+        if apart is not None:
+            raise NotOnDeviceError(apart)
+        return _made_there(pipeline, carry, groups, options, copies)
+    except NotOnDeviceError as e:
+        reason = str(e)
     plain = copies()
-    plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
+    plain.reader_choice = f"Arrow: batches are made in host memory and copied: {reason}"
     if options.reader == "cudf":
-        warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
+        warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=4)
     return plain
 
 
@@ -105,7 +112,7 @@ class _Asked(Widths):
 
 @dataclass(frozen=True)
 class _Copies:
-    """Batches that are made in the computer's memory, and copied.
+    """Batches that are made in host memory and copied.
 
     Attributes
     ----------
@@ -125,7 +132,7 @@ class _Copies:
     def of(
         cls, pipeline: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
     ) -> _Copies:
-        """Those of a feed; refused if not even a few have room."""
+        """Those of a pipeline; refused if not even a few fit."""
         stages: Any = pipeline.stages
         layout = stages.reader.layout
         row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
@@ -136,12 +143,15 @@ class _Copies:
             options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
             for buffer_size in (None, pipeline.options.buffer_size)
         )
-        check_room(pipeline, max(own, given), row_bytes)
+        check_room(pipeline.plan, max(own, given), row_bytes)
         return cls(pipeline if apart is not None else in_whole_chunks(pipeline), given, row_bytes)
 
     def __call__(self, share: int = 1) -> Pipeline[Any]:
-        """A feed of them that keeps within the memory, or a third of it, or an eighth."""
-        return within(self.plain, self.memory // share, self.row_bytes)
+        """A pipeline of them that keeps within the memory, or an eighth of it."""
+        plain, memory = self.plain, self.memory // share
+        return Pipeline(
+            plain.stages, *fit_copies(plain.plan, plain.options, memory, self.row_bytes)
+        )
 
 
 def _made_there(
@@ -150,10 +160,10 @@ def _made_there(
     groups: Sequence[Group],
     options: GpuOptions,
     copies: _Copies,
-) -> Pipeline[Any] | str:
-    """The same batches of chunks that are made on the device; or why they cannot be."""
+) -> Pipeline[Any]:
+    """The same batches of chunks that are made on the device; `NotOnDeviceError` if they can't."""
     if find_spec("torch") is None:
-        return "PyTorch, which makes batches on a GPU, is not installed"
+        raise NotOnDeviceError("PyTorch, which makes batches on a GPU, is not installed")
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     number = int(carry.there.local_hardware_id or 0)

@@ -18,7 +18,6 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.build import build_pipeline
 from tabfeed.loader.dict_batches import DictColumns, split_targets
-from tabfeed.loader.jax.device_chunks import on_device
 from tabfeed.loader.jax.transfer import Carrier, find_device
 from tabfeed.loader.jax.widths import as_wide_as_jax
 from tabfeed.loader.options import GpuOptions, LoaderOptions
@@ -227,6 +226,8 @@ class Loader(BaseLoader):
             layout = replace(layout, matrices=True)
         self.pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
+            from tabfeed.loader.jax.device_chunks import on_device
+
             self.pipeline = on_device(
                 self.pipeline, finish.carry, finish.groups, on_gpu, apart, sharding
             )

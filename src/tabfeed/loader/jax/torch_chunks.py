@@ -1,18 +1,18 @@
 """Chunks for JAX that torch makes on the GPU, where both are installed.
 
-JAX can copy and compute, but it cannot do so beside the model: what it is given for a GPU runs in
-one line. torch has streams. So where torch sees the same GPU, chunks are made as they are for it
-(`tabfeed.loader.gpu.build`), in the background, and JAX takes over the finished buffers where they
-lie (DLPack), without a copy. Only the cut into columns is JAX's own: one compiled call a batch,
-made by the training thread when it comes to the chunk.
+JAX runs all work for a GPU in one queue, so it cannot copy and compute beside the model; torch has
+streams. So if torch sees the same GPU, chunks are made as they are for torch
+(`tabfeed.loader.gpu.build`), in the background, and JAX takes over the finished buffers in place
+(DLPack), without a copy. JAX itself only cuts them into columns: one compiled call a batch, by the
+training thread when it reaches the chunk.
 
-Columns are read in the dtypes of their files, and numbers of 64 bits made shorter on the GPU if JAX
-has only 32: so the GPU can decode them, and what Arrow decodes need not be looked at first. The
-range of integers is found there too, on the same stream, and looked at when the chunk has arrived.
-JAX must not be given more than it has: taking a buffer over, it would cut numbers silently.
+Columns are read in the dtypes of their files, and 64-bit numbers are shortened on the GPU if JAX
+has only 32 bits: so the GPU can decode them, and Arrow's values need not be checked first. The
+range of integers is computed there too, on the same stream, and checked when the chunk has arrived.
+The check matters: taking over a wider buffer, JAX would truncate numbers silently.
 
-What was given up: a reader that is chosen while training. The choice goes by how long steps wait
-for batches, which is not to be had from JAX; so Arrow decodes, unless the GPU is asked to.
+The price: no reader is chosen while training. That choice needs to know how long steps wait for
+batches, which JAX does not tell; so Arrow decodes, unless ``reader="cudf"``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import torch
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.build import gpu_pipeline
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.fallback_sizes import ASIDE
+from tabfeed.loader.gpu.memory_plan import FALLBACK_SHARE
 from tabfeed.loader.gpu.pipeline import GpuPipeline, no_memory
+from tabfeed.loader.jax.device_chunks import NotOnDeviceError
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.trace import span
@@ -154,13 +155,13 @@ def made_by_torch(
     options: GpuOptions,
     copied: Callable[[int], Pipeline[Any]],
     asked: OfJax,
-) -> Pipeline[Any] | str:
-    """The same batches from chunks which torch makes; or why it cannot.
+) -> Pipeline[Any]:
+    """The same batches from chunks that torch makes; `NotOnDeviceError` if it can't.
 
     Parameters
     ----------
-    feed
-        Makes them of chunks in the computer's memory.
+    pipeline
+        Makes them of chunks in host memory.
     number
         Of the GPU.
     options
@@ -172,20 +173,26 @@ def made_by_torch(
         What is to be asked of JAX.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-        return "PyTorch, which makes batches on a GPU, does not see this one"
+        raise NotOnDeviceError("PyTorch, which makes batches on a GPU, does not see this one")
     stages: Any = pipeline.stages
     if stages.reader.layout.rest.columns:
-        return "there are list or text columns"
+        raise NotOnDeviceError("there are list or text columns")
     if getattr(stages.finish, "asks", False):
-        return "ids are compared with the sizes of their feature columns"
+        raise NotOnDeviceError("ids are compared with the sizes of their feature columns")
     reader = "arrow" if options.reader == "auto" else options.reader
-    gpu = torch.device("cuda", number)
     try:
-        made = on_gpu(pipeline, gpu, replace(options, reader=reader), held=_HELD)
+        made = gpu_pipeline(
+            stages,
+            pipeline.plan,
+            pipeline.options,
+            device=torch.device("cuda", number),
+            gpu=replace(options, reader=reader),
+            held=_HELD,
+        )
     except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise
-        return str(e)
+        raise NotOnDeviceError(str(e)) from e
     ours = _for_jax(made, copied, asked)
     if isinstance(ours, GpuPipeline):
         ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
@@ -197,7 +204,11 @@ def _for_jax(
 ) -> Pipeline[Any]:
     """What torch makes as JAX takes it; copies, if torch can make but these."""
     stages: Any = made.stages
-    if not isinstance(made, GpuPipeline) or not isinstance(stages, GpuStages) or not stages.here:
+    if (
+        not isinstance(made, GpuPipeline)
+        or not isinstance(stages, GpuStages)
+        or not stages.on_training_thread
+    ):
         plain = copied(1)
         plain.reader_choice = made.reader_choice
         return plain
@@ -205,6 +216,6 @@ def _for_jax(
     parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
     return GpuPipeline(
         Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
-        copied(ASIDE),
+        copied(FALLBACK_SHARE),
         lambda plan: _for_jax(remake(plan), copied, asked),
     )

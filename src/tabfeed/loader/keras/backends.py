@@ -118,7 +118,7 @@ def _on_tensorflow(device: int | str) -> str:
 
 
 def _on_torch(device: int | str) -> str:
-    from tabfeed.loader.gpu.devices import check_device, choose_device
+    from tabfeed.loader.tensors.device import check_device, choose_device
 
     found = choose_device(_name(device).replace("gpu", "cuda"))
     if found.type == "cuda":
@@ -148,7 +148,7 @@ def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
 
 
 def _torch(device: str | None, options: GpuOptions) -> Tensors:
-    from tabfeed.loader.gpu.transfer import Carrier
+    from tabfeed.loader.tensors.transfer import Carrier
 
     carry = Carrier(_lies_in(device))
 
@@ -156,9 +156,10 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
         return [carry(array) for array in arrays]
 
     def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
-        from tabfeed.loader.gpu.build import on_gpu
+        from tabfeed.loader.gpu.build import gpu_pipeline
 
-        return on_gpu(pipeline, carry.device, options)
+        parts = (pipeline.stages, pipeline.plan, pipeline.options)
+        return gpu_pipeline(*parts, device=carry.device, gpu=options)
 
     if carry.device.type == "cpu":
         return Tensors(put)

@@ -41,8 +41,9 @@ def collector_paused() -> Iterator[None]:
     """Keep the garbage collector from running over tensors that are just being made.
 
     It runs after every 700 new objects, and small batches of many columns are tens of thousands
-    at once: that took a third of the time. None of them can be garbage yet. It is one for all
-    threads: the first that pauses it notes whether it was on, the last one switches it on again.
+    of objects at once: that took a third of the time. None of them can be garbage yet. All threads
+    share one collector: the first thread to pause it notes whether it was on, the last one switches
+    it on again.
     """
     _pause.begin()
     try:
@@ -52,7 +53,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class _Pause:
-    """How many pause the collector now, and whether it is to run afterwards."""
+    """How many threads pause the collector, and whether it is to run afterwards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +74,7 @@ class _Pause:
                 gc.enable()
 
     def forked(self) -> None:
-        """In a child, where the threads that paused it are not."""
+        """Reset in a forked child, which has none of the threads that paused it."""
         if self._count and self._was_on:
             gc.enable()
         self.__init__()  # type: ignore[misc]
@@ -98,7 +99,7 @@ def cut_rows(tensor: Tensor, chunk: Chunk) -> Sequence[Tensor]:
 def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """(values, offsets) of each batch; offsets are one more than rows and begin with 0.
 
-    Both are carried to the device once for the whole chunk.
+    Both are copied to the device once for the whole chunk.
     """
     values, firsts = as_tensor(lists.values, device), _offsets_at(lists, chunk.bounds)
     offsets = as_tensor(_cut_offsets(lists, chunk), device)
@@ -109,7 +110,7 @@ def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Te
 
 
 def _offsets_at(lists: Lists, places: Any) -> list[int]:
-    """The offsets at some rows, in the computer's memory; a GPU is asked and waited for."""
+    """The offsets at some rows, in host memory; waits for a GPU."""
     offsets: Any = lists.offsets
     if isinstance(offsets, Tensor):
         places = as_tensor(places, offsets.device)

@@ -30,12 +30,12 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def as_words(tensor: Tensor) -> Tensor:
-    """The same bits as signed integers, which every operation of torch takes."""
+    """The same bits as signed integers, which all torch operations support."""
     return tensor.view(_WORDS[tensor.element_size()])
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The same in NumPy's terms."""
+    """The NumPy dtype of a torch dtype."""
     found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
     return found
 
@@ -60,7 +60,7 @@ def gather_ragged(lists: Lists, index: Tensor) -> Lists:
     ends = old[1:].index_select(0, index)
     offsets = torch.zeros(len(index) + 1, dtype=torch.int64, device=values.device)
     torch.cumsum(ends - starts, 0, out=offsets[1:])
-    total = int(offsets[-1])  # how much memory to ask for: the one thing to wait for
+    total = int(offsets[-1])  # the size to allocate: the only thing to wait for
     where = torch.repeat_interleave(starts - offsets[:-1], ends - starts, output_size=total)
     where += torch.arange(total, device=values.device)
     found = as_words(values).index_select(0, where).view(values.dtype)
@@ -77,7 +77,7 @@ def pad_ragged(values: Tensor, offsets: Tensor, width: int, fill: int) -> Tensor
     width
         Values in each row.
     fill
-        The bits of what fills them; see `filling`.
+        The bits of the fill value; see `filling`.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def pad_ragged(values: Tensor, offsets: Tensor, width: int, fill: int) -> Tensor
 
 
 def longest_row(lists: Lists) -> int:
-    """Values in the longest row; a GPU is asked and waited for."""
+    """Values in the longest row; waits for a GPU."""
     offsets: Any = lists.offsets
     if isinstance(offsets, Tensor):
         return int(offsets.diff().max()) if len(offsets) > 1 else 0
@@ -107,7 +107,7 @@ def longest_row(lists: Lists) -> int:
 
 
 def pad_any(lists: Lists, width: int) -> Any:
-    """Ragged rows as a matrix filled with 0, wherever they are."""
+    """Ragged rows as a matrix filled with 0, on their device."""
     values: Any = lists.values
     if isinstance(values, Tensor):
         return pad_ragged(values, cast(Any, lists.offsets), width, 0)

@@ -1,9 +1,9 @@
 """Several torch operations in one call.
 
-Each operation that Python calls hands the interpreter over and has to get it back, and then waits
-for whichever thread has it meanwhile. A function that torch runs by itself (TorchScript) does so
-once, whatever it consists of. Where torch cannot do that any more, or not with this Python, the
-function is run as it stands: the same result, and more waiting.
+Each operation that Python calls releases the GIL, and then waits until the thread that took it
+releases it again. A TorchScript function does so once, however many operations it runs. If this
+version of torch or Python has no TorchScript, the plain function runs: the same result, with more
+waiting.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 __all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_copy_runs", "prepare"]
 
 Tensor = torch.Tensor
-_ALONE = 2**15 - 1  # numbers: with more of them torch would call other threads to its help
-_FEW = 64  # more pieces take longer to hand over than there is to gain
+_ALONE = 2**15 - 1  # numbers: with more of them torch would use other threads too
+_FEW = 64  # converting more pieces takes longer than the call saves
 
 
 def gather_all(
@@ -29,18 +29,18 @@ def gather_all(
     counts: list[list[int]],
     places: Tensor,
 ) -> list[Tensor]:
-    """Rows at some places of some matrices, on their device, cast and parted.
+    """Rows at some positions of some matrices, on their device, cast and split.
 
     Parameters
     ----------
     wholes
         ``(columns, rows)``.
-    width groups
+    width_groups
         Which row of `places` belongs to each.
     casts
-        Any tensor of the dtype that it shall become.
+        Any tensor of the dtype to cast to.
     counts
-        How many columns belong together, one after the other.
+        How many columns belong to each part, in order.
     places
         In page-locked memory.
 
@@ -56,10 +56,10 @@ def gather_all(
 
 
 def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
-    """Pieces of so many rows of some tensors of one device, which they share their memory with.
+    """Pieces of so many rows of some tensors on one device; they share the tensors' memory.
 
-    Unlike `split`, this does not note that one tensor is a view of the other, which takes time;
-    nobody sees the whole tensor.
+    Unlike `split`, this does not record that a piece is a view, which takes time; the whole tensor
+    is not used any more.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
 
 
 def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
-    """Copy some bytes one behind the other, and say what `table` is on their device.
+    """Copy some bytes one behind the other, and `table` to their device.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def fill_table(
     places: list[Tensor],
     starts: list[list[int]],
 ) -> None:
-    """Fill a table with what is known of the pages of some row groups, now that they have a place.
+    """Fill a table of the pages of some row groups, with addresses in place of offsets.
 
     Parameters
     ----------
@@ -99,11 +99,11 @@ def fill_table(
         One row for each of `tabfeed.loader.gpu.parquet.encoded_pages.ROWS`, and a column for each
         page.
     known
-        For each row group its `Pages`: their table, of which column and whether coded each is.
+        For each row group its `Pages`: the table, and each page's column and whether it is coded.
     places
         The addresses at which its columns begin.
     starts
-        The addresses of its bytes, and of what they become.
+        The addresses of its bytes, and of the decompressed ones.
 
     Examples
     --------
@@ -120,17 +120,17 @@ def fill_table(
 def lay_copy_runs(
     places: Tensor, orders: list[Tensor], firsts: list[list[int]], copy_runs: list[list[int]]
 ) -> None:
-    """Write where the rows of some copy runs lie to their places of a chunk.
+    """Write the positions of the rows of some copy runs to their places in a chunk.
 
     Parameters
     ----------
     places
         For each width group, one for each place of the chunk.
     orders
-        The permutation of each strip's block: row ``i`` is row ``order[i]`` in file order.
+        The permutation of each run's block: row ``i`` is row ``order[i]`` in file order.
     firsts
-        For each width group, where the first row of each strip's block lies in it.
-    copy runs
+        For each width group, the position of the first row of each run's block.
+    copy_runs
         Which rows go where: the fields of `tabfeed.loader.plan.order.CopyRun`.
 
     Examples
@@ -139,9 +139,9 @@ def lay_copy_runs(
 
     >>> from tabfeed.loader.plan.order import CopyRun
     >>> places = torch.zeros((1, 6), dtype=torch.int32)
-    >>> strip = CopyRun(block=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> run = CopyRun(block=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
     >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
-    >>> lay_strips(places, [order], [[100]], [list(strip)])
+    >>> lay_copy_runs(places, [order], [[100]], [list(run)])
     >>> places.tolist()
     [[0, 100, 103, 0, 101, 102]]
     """
@@ -149,9 +149,9 @@ def lay_copy_runs(
 
 
 def prepare() -> None:
-    """Have torch ready to run all of them: on the thread that makes a loader, before any other.
+    """Compile all of them, on the thread that makes a loader, before any other runs.
 
-    It warns meanwhile, and warnings are silenced for all threads or for none.
+    Compiling warns, and warnings can only be silenced for all threads at once.
     """
     for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_copy_runs):
         _as_one(function)
@@ -159,9 +159,9 @@ def prepare() -> None:
 
 @cache
 def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, run without Python if that can be had."""
+    """The same function, compiled by TorchScript if possible."""
     try:
-        # That there may be none some day; a filter for a while would be that of all threads.
+        # That TorchScript is deprecated. A temporary filter would apply to all threads.
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         scripted: Callable[..., Any] = torch.jit.script(function)
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -214,7 +214,7 @@ def _fill_table(
         pages, column, coded = known[i]
         at, to = starts[i]
         part = table.narrow(1, done, pages.size(1))
-        for row in range(pages.size(0)):  # all at once would be work for more than this thread
+        for row in range(pages.size(0)):  # all at once, torch would use other threads too
             part.select(0, row).copy_(pages.select(0, row))
         part.select(0, 0).add_(at)
         part.select(0, 2).add_(to)

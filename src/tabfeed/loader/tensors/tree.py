@@ -1,4 +1,4 @@
-"""The tensors of a batch, however deep they lie in it."""
+"""The tensors of a batch, at any depth."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MOST = 1000  # objects that are looked into for one that a batch holds
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """All of them, in order; in objects of any kind as well.
 
-    What such an object holds is found wherever it keeps it: a dataclass, attributes, slots. A
-    thousand objects that it leads to are looked into, the nearest first, and no modules.
+    It searches dataclasses, attributes and slots: up to a thousand objects, the nearest first, but
+    no modules.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _gather(value: Any, found: list[Tensor], around: set[int]) -> None:
-    """Put the tensors of a value to those found; `around` it are others, by their identity."""
+    """Append the tensors of a value to `found`; `around` has the ids of the values around it."""
     kind = type(value)
     if kind in _EMPTY or id(value) in around:
         return
@@ -73,7 +73,7 @@ def _gather(value: Any, found: list[Tensor], around: set[int]) -> None:
 
 
 def _hidden(parts: list[Any]) -> Iterator[Tensor]:
-    """The tensors that parts of an object lead to, wherever they are kept; each once."""
+    """The tensors reachable from parts of an object, each once."""
     ahead, seen, looked = deque(parts), set(), 0
     kept: list[Any] = []  # so that none gets the identity of another
     while ahead:
@@ -91,7 +91,7 @@ def _hidden(parts: list[Any]) -> Iterator[Tensor]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object of any kind holds."""
+    """The items and attributes of an object of any kind."""
     kind = type(value)
     if kind in _PLAIN:
         return _items(value)
@@ -99,7 +99,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _items(value: Any) -> list[Any]:
-    """What a container holds; of one that only the program knows no more than is reasonable."""
+    """The items of a container; of a user's own class no more than `_MOST`."""
     kind = type(value)
     if kind is dict:
         return list(value.values())
@@ -111,13 +111,13 @@ def _items(value: Any) -> list[Any]:
             return list(islice(value.values(), most))
         if issubclass(kind, Sequence | Set):
             return list(islice(value, most))
-    except Exception:  # whatever it does when it is asked
+    except Exception:  # whatever its methods raise
         pass
     return []
 
 
 def _attributes(value: Any) -> list[Any]:
-    """What an object has in its ``__dict__`` and its slots; no property is asked."""
+    """The values in an object's ``__dict__`` and its slots; properties are not read."""
     found: list[Any] = []
     try:
         held = getattr(value, "__dict__", None)
@@ -127,7 +127,7 @@ def _attributes(value: Any) -> list[Any]:
         for slot in _slots(kind):
             with suppress(AttributeError):  # nothing is in it
                 found.append(slot.__get__(value))
-    except Exception:  # an object that does not want to be looked at
+    except Exception:  # an object that cannot be inspected
         pass
     return found
 
@@ -140,9 +140,10 @@ def _slots(kind: type) -> tuple[Any, ...]:
 
 
 def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same around other tensors; a mapping of any kind becomes a dict.
+    """The same structure with other tensors; a mapping of any kind becomes a dict.
 
-    What is no mapping, list or tuple stays as it is, and `tensors` of its own are left out.
+    Values other than mappings, lists and tuples stay as they are, and the tensors meant for them
+    are skipped.
     """
     if isinstance(value, Tensor):
         return next(tensors)
@@ -158,9 +159,9 @@ def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """The same in memory of its own, where a batch is but a piece of a chunk's.
+    """A copy of a batch in memory of its own, rather than part of a chunk's.
 
-    What is no dict, list or tuple, but of a kind that only the program knows, is left as it is.
+    Values other than dicts, lists and tuples, such as a user's own classes, stay as they are.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the torch doors share: an iterable dataset over a `Pipeline`."""
+"""What the torch loaders share: an iterable dataset over a `Pipeline`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import device as Device
 from torch import distributed as dist
@@ -16,13 +16,14 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from tabfeed.errors import LoaderError
 from tabfeed.loader.base_loader import BaseLoader
-from tabfeed.loader.gpu.build import on_gpu
-from tabfeed.loader.gpu.delivery import for_host
-from tabfeed.loader.gpu.resident.pipeline import resident
+from tabfeed.loader.build import Assemble
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.loader.stages import Stages
-from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
+from tabfeed.loader.tensors.device import finish_on_cpu
+
+if TYPE_CHECKING:
+    from tabfeed.loader.torch.static import StaticBatch
 
 __all__ = ["TorchBase", "rank_and_world"]
 
@@ -37,33 +38,42 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int | None, int
 class TorchBase(BaseLoader, IterableDataset[Any]):
     """What the torch loaders share: an iterable dataset over a `Pipeline`.
 
-    Within worker processes of a `DataLoader` they share each epoch's batches, and give them in the
-    computer's memory, whatever the device: a worker has no GPU of its own. A plain torch
-    `DataLoader` starts new workers from this object for every pass, so call `set_epoch` before
-    each one, or use `DLDataLoader`, which counts by itself.
+    Worker processes of a `DataLoader` share each epoch's batches, and give them in host memory,
+    whatever the device: a worker has no GPU of its own. A plain torch `DataLoader` starts new
+    workers from this object for every epoch, so call `set_epoch` before each one, or use
+    `DLDataLoader`, which counts epochs itself.
     """
 
     device: Device
     static: StaticBatch | None = None
 
-    def _place(self, pipeline: Pipeline[Any], options: GpuOptions, cache: str | None) -> None:
-        """Take a feed, on the GPU if the loader's device is one."""
+    def _assembler(self, gpu: GpuOptions, cache: str | None) -> Assemble[Any]:
+        """What assembles the pipeline: for a GPU, if the loader's device is one."""
         if cache == "device":
-            self.pipeline = resident(pipeline, self.device, options)
-        else:
-            self.pipeline = (
-                on_gpu(pipeline, self.device, options) if self.device.type == "cuda" else pipeline
-            )
+            from tabfeed.loader.gpu.resident.pipeline import resident_pipeline
+
+            return partial(resident_pipeline, device=self.device, gpu=gpu)
+        if self.device.type == "cuda":
+            from tabfeed.loader.gpu.build import gpu_pipeline
+
+            return partial(gpu_pipeline, device=self.device, gpu=gpu)
+        return Pipeline
 
     def _keep_static(self, ragged: list[str]) -> None:
         """Give batches in the same tensors from now on, unless some column is ragged."""
+        from tabfeed.loader.torch.static import StaticBatch, check_full
+
         check_full(self.pipeline, ragged)
         self.static = StaticBatch()
 
     def __iter__(self) -> Iterator[Any]:
         _check_not_collated(sys._getframe(1))
         batches = self._batches()
-        return batches if self.static is None else StaticIterator(batches, self.static)
+        if self.static is None:
+            return batches
+        from tabfeed.loader.torch.static import StaticIterator
+
+        return StaticIterator(batches, self.static)
 
     def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
@@ -77,8 +87,8 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
 def _check_not_collated(caller: FrameType) -> None:
     """Refuse a `DataLoader` that would stack batches as if they were rows, as it does by default.
 
-    It says so nowhere but where it asks for an iterator. Variables of other callers are not looked
-    at: Python would keep them, and so the loader, until the caller returns.
+    Only the local variables of the code that requests the iterator show this. Those of other
+    callers are not read: Python would keep them, and so the loader, until the caller returns.
     """
     if "auto_collation" not in caller.f_code.co_varnames:
         return
@@ -93,20 +103,20 @@ def _check_not_collated(caller: FrameType) -> None:
 
 @cache
 def _leave_inherited(process: int) -> None:
-    """Have the collector of a worker process leave alone what it inherited; once.
+    """Exempt inherited objects from garbage collection in a worker process; once.
 
-    Some of that is garbage, and may end threads when it goes, as TensorFlow's iterators do. A
-    forked process has none of those threads, and would crash on them.
+    Some of them are garbage, and end threads when collected, as TensorFlow's iterators do. A forked
+    process has none of those threads, and would crash.
     """
     gc.freeze()
 
 
 def _for_worker(stages: Stages[Any]) -> Stages[Any] | None:
-    """The same batches in the computer's memory: a worker process has no GPU of its own.
+    """The same batches in host memory: a worker process has no GPU of its own.
 
-    None where there is no such way; the stages itself says so then.
+    None if they cannot be made there; the stages themselves raise then.
     """
     if hasattr(stages, "host"):
         found: Stages[Any] | None = stages.host
         return found
-    return stages.finishing(for_host(stages.finish))
+    return stages.finishing(finish_on_cpu(stages.finish))

@@ -1,10 +1,10 @@
 """`DLDataLoader`: a torch `DataLoader` for code that wants one.
 
-Batches are made already, and each rank has its own rows: Accelerate is told so, which would
-otherwise share out or broadcast the batches of one rank among all, and lose the other ranks' rows.
+Batches are whole already, and each rank has its own rows. Class attributes tell Accelerate so;
+otherwise it would distribute the batches of one rank to all, and lose the other ranks' rows.
 
-With worker processes the state is kept here, not there: workers give batches in turn, so the
-number of batches taken says where each of them stands. Nothing has to be asked of them.
+With worker processes the state is kept in the main process: workers give batches in turn, so the
+number of batches taken says where each of them stands.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ class DLDataLoader(DataLoader[Any]):
     dataset
         A `TorchAsyncItr` or a `Loader`.
     batch_size
-        Leave it None: batches are made already.
+        Leave it None: the dataset makes whole batches.
     collate_fn
         Applied to each batch.
     pin_memory
-        As in torch. Batches that are on a GPU already have nothing to be pinned, and come as they
-        are.
+        As in torch. It has no effect on batches that are on a GPU already.
     num_workers
-        Processes that share each epoch's rows among them; none are needed for speed. They have no
-        GPU: their batches come in the computer's memory, whatever the device of `dataset`.
+        Processes that share each epoch's rows; none are needed for speed. They have no GPU: their
+        batches come in host memory, whatever the device of `dataset`.
     persistent_workers, prefetch_factor, multiprocessing_context, worker_init_fn, timeout
         As in torch.
 

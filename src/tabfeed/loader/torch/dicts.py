@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 import torch
 
 from tabfeed.arguments import known_arguments
+from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import build_pipeline
 from tabfeed.loader.dict_batches import DictColumns, split_targets
-from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
+from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.loader.tensors.cut import (
     as_tensor,
@@ -23,13 +26,17 @@ from tabfeed.loader.tensors.cut import (
     collector_paused,
     cut_lists,
 )
+from tabfeed.loader.tensors.device import choose_device
 from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
-from tabfeed.loader.torch.lists import ListForm, list_form
-from tabfeed.loader.torch.static import StaticBatch, ragged_after
 from tabfeed.user_functions import explain
 
 __all__ = ["Loader"]
+
+Tensor = torch.Tensor
+Ragged = Sequence[tuple[Tensor, Tensor]]  # (values, offsets) of each batch
+# From all ragged columns of a chunk, cut into batches, to the entries of the batches.
+ListForm = Callable[[Mapping[str, Ragged]], dict[str, Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class _FinishDicts:
 
     @property
     def only_cuts(self) -> bool:
-        """Whether all batches share the memory of the first."""
+        """Whether all batches are views of the same memory."""
         return not self.functions
 
     def __call__(self, chunk: Chunk) -> list[Any]:
@@ -97,6 +104,82 @@ def _targets(columns: Mapping[str, Sequence[Any]], targets: Any, steps: int) -> 
     return _dicts(columns, targets, steps) if isinstance(targets, list) else columns[targets]
 
 
+# -- the forms in which ragged columns come ------------------------------------------------------
+
+
+def ragged(columns: Mapping[str, Ragged]) -> dict[str, Sequence[Any]]:
+    """``name__values`` and ``name__offsets``."""
+    out: dict[str, Sequence[Any]] = {}
+    for name, cut in columns.items():
+        out[f"{name}__values"] = [values for values, _ in cut]
+        out[f"{name}__offsets"] = [offsets for _, offsets in cut]
+    return out
+
+
+def nested(columns: Mapping[str, Ragged]) -> dict[str, Sequence[Any]]:
+    """Nested tensors, in the jagged layout."""
+    make = torch.nested.nested_tensor_from_jagged
+    return {name: list(starmap(make, cut)) for name, cut in columns.items()}
+
+
+def padded(columns: Mapping[str, Ragged]) -> dict[str, Sequence[Any]]:
+    """Rows filled up to the longest of their batch, and which values are real."""
+    out: dict[str, Sequence[Any]] = {}
+    for name, cut in columns.items():
+        both = list(starmap(_pad, cut))
+        out[name] = [values for values, _ in both]
+        out[f"{name}__mask"] = [mask for _, mask in both]
+    return out
+
+
+def _pad(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    lengths = offsets.diff()
+    width = int(lengths.max()) if len(lengths) else 0
+    mask = torch.arange(width, device=values.device) < lengths[:, None]
+    full = torch.zeros(mask.shape + values.shape[1:], dtype=values.dtype, device=values.device)
+    full[mask] = values
+    return full, mask
+
+
+def jagged(columns: Mapping[str, Ragged]) -> dict[str, Sequence[Any]]:
+    """All columns in one TorchRec KeyedJaggedTensor: what its embedding modules take."""
+    try:
+        module = importlib.import_module("torchrec.sparse.jagged_tensor")
+    except ImportError as e:
+        raise LoaderError('lists="jagged" needs TorchRec: pip install torchrec') from e
+    keys, out = list(columns), []
+    for cut in zip(*columns.values(), strict=True):
+        values = torch.cat([v for v, _ in cut])
+        lengths = torch.cat([o.diff() for _, o in cut])
+        out.append(module.KeyedJaggedTensor(keys=keys, values=values, lengths=lengths))
+    return {"jagged": out}
+
+
+_LIST_FORMS: dict[str, ListForm] = {
+    "ragged": ragged,
+    "nested": nested,
+    "padded": padded,
+    "jagged": jagged,
+}
+
+
+def _list_form(name: str, layout: Layout) -> ListForm:
+    """The form of that name; refused if the columns cannot take it."""
+    if name not in _LIST_FORMS:
+        raise ArgumentError(f"lists is {name!r}; it must be one of {', '.join(_LIST_FORMS)}")
+    kinds = {dtype.kind for _, dtype in layout.lists}
+    if name == "jagged" and len(kinds - {"u"}) > 1:
+        found = ", ".join(f"{column} ({dtype})" for column, dtype in layout.lists)
+        raise ArgumentError(
+            f'lists="jagged" puts all lists into one tensor of ids; these are of several kinds: '
+            f"{found}; choose some with columns="
+        )
+    return _LIST_FORMS[name]
+
+
+# -- the loader -----------------------------------------------------------------------------------
+
+
 class Loader(TorchBase):
     """Batches ``(inputs, targets)``: a dict of tensors by column name, and what is to be learned.
 
@@ -114,14 +197,14 @@ class Loader(TorchBase):
         Functions from Arrow table to Arrow table (a fitted workflow is one), then `Padding` and
         `EmbeddingOperator` if wanted.
     device
-        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        The device of tensors: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
         there is one.
     columns
         Only these; all that are not `extras` by default.
     targets
         What is to be learned; columns tagged TARGET by default.
     extras
-        Columns that ride along as Arrow arrays: keys, text, times.
+        Columns that pass through as Arrow arrays: keys, text, times.
     lists
         "ragged": ``name__values`` and ``name__offsets``. "nested": torch nested tensors. "padded":
         filled with 0 to the longest row, and ``name__mask``. "jagged": all of them in one TorchRec
@@ -179,23 +262,27 @@ class Loader(TorchBase):
         chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         self.device = choose_device(device)
-        finish = _FinishDicts(chosen.targets, list_form(lists, chosen.layout), self.device)
-        pipeline = build_pipeline(dataset, chosen.layout, options.off_device, finish, chosen.steps)
-        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
+        finish = _FinishDicts(chosen.targets, _list_form(lists, chosen.layout), self.device)
+        assemble = self._assembler(GpuOptions(reader, device_memory), options.cache)
+        self.pipeline = build_pipeline(
+            dataset, chosen.layout, options.off_device, finish, chosen.steps, assemble
+        )
         if static_batch:
+            from tabfeed.loader.torch.static import ragged_after
+
             self._keep_static(ragged_after(chosen.layout, chosen.steps))
         warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 
     def map(self, fn: Callable[[Any, Any], Any]) -> Loader:
         """A loader whose batches go through ``fn(inputs, targets)``.
 
-        `fn` is called ahead of the loop, from several threads, and must depend on nothing but its
-        arguments. On a GPU the training thread itself calls it where all columns are plain (no
-        lists, no `extras`) and nothing is cached there: for all batches of a chunk, one after the
-        other. What it asks of the GPU is queued beside the model; the loop waits for the rest.
+        Background threads call `fn` ahead of the loop, several at a time, so it must depend only on
+        its arguments. On a GPU the training thread itself calls it if there are no lists and no
+        `extras`, and nothing is cached there: for all batches of a chunk, one after the other. Its
+        GPU work is queued beside the model; the loop waits for the rest.
         """
         new = copy.copy(self)
-        new.static = StaticBatch() if self.static is not None else None
+        new.static = copy.copy(self.static)  # a copy has tensors of its own
         finish: Any = self.pipeline.stages.finish
         functions = (*finish.functions, fn)
         new.pipeline = self.pipeline.finishing(replace(finish, functions=functions))

@@ -1,16 +1,16 @@
 """``static_batch=True``: every batch in the same tensors, for CUDA graphs and `torch.compile`.
 
-A captured graph reads from fixed addresses, and a compiled function is made for fixed shapes and
-strides. So each batch is copied into tensors made for the first one, when it is taken, on the
-stream that is current there: behind everything the model has queued on the batch before, and ahead
-of what it queues next. That is one more copy of each batch, on the device.
+A captured graph reads from fixed addresses, and a compiled function expects fixed shapes and
+strides. So each batch, when it is taken, is copied into the tensors of the first one, on the
+current stream: after everything the model has queued on the batch before, and before what it queues
+next. That is one more copy of each batch, on the device.
 
-While a graph is captured the loader's threads go on with work of their own on the GPU, which CUDA
-forbids unless told that only the capturing thread matters:
-``torch.cuda.graph(graph, capture_error_mode="thread_local")``. `torch.compile` says so itself.
+While a graph is captured, the loader's threads keep using the GPU, which CUDA forbids unless only
+the capturing thread counts: ``torch.cuda.graph(graph, capture_error_mode="thread_local")``.
+`torch.compile` sets this itself.
 
-What is given up: a batch is gone when the next one is taken, so that none can be kept for later
-without `clone`; and two passes over one loader at a time would write into each other's batches.
+The price: the next batch overwrites a batch, so keep one with `clone`; and two iterators over one
+loader would write into each other's batches.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class StaticBatch:
         self._held: list[Tensor] = []
 
     def take(self, batch: Any) -> Any:
-        """The same batch in these tensors; whatever is no tensor stays as it is."""
+        """The same batch in these tensors; other values stay as they are."""
         found = list(tensors_in(batch))
         if not self._held:
             self._held = [_like(tensor) for tensor in found]
@@ -110,7 +110,7 @@ class StaticBatch:
 
 
 class StaticIterator(Iterator[Any]):
-    """Batches of a pass, each in the same tensors."""
+    """Batches of an epoch, each in the same tensors."""
 
     def __init__(self, batches: EpochIterator[Any], static: StaticBatch) -> None:
         if get_worker_info() is not None:
@@ -124,7 +124,7 @@ class StaticIterator(Iterator[Any]):
         return self._static.take(next(self._batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this pass stands."""
+        """Where this iterator stands."""
         return self._batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

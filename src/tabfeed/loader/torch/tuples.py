@@ -1,7 +1,7 @@
 """`TorchAsyncItr`: batches as ``(x_cat, x_cont, y)``.
 
-Its tensors are transposed views of column buffers: each column is contiguous, which is what an
-embedding looks up. ``row_major=True`` gives rows instead, for one more pass over the memory.
+Its tensors are transposed views of column buffers: each column is contiguous, as embedding lookups
+need it. ``row_major=True`` makes rows contiguous instead, for one more copy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import line
 from tabfeed.loader.build import build_pipeline, matrix_layout, output_schema, table_steps
-from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Lists
 from tabfeed.loader.sorted_files import warn_if_sorted
 from tabfeed.loader.tensors.cut import as_tensor, batch_sizes, cut_lists, cut_rows
+from tabfeed.loader.tensors.device import choose_device
 from tabfeed.loader.tensors.ragged import longest_row, pad_any
 from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
@@ -87,7 +87,7 @@ class _FinishTuples:
     sparse: _Sparse
     device: torch.device
     row_major: bool
-    only_cuts = True  # all batches share the memory of the first
+    only_cuts = True  # all batches are views of the same memory
 
     def __call__(self, chunk: Chunk) -> list[Any]:
         found = {name: self._rows(chunk, name) for name in ("cats", "conts", "labels")}
@@ -132,7 +132,7 @@ class TorchAsyncItr(TorchBase):
     batch_size, shuffle, seed_fn, parts_per_chunk, global_size, global_rank, drop_last
         See `tabfeed.loader.options.LoaderOptions`.
     device
-        Where tensors shall be: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
+        The device of tensors: ``"cpu"``, ``"cuda"``, or a GPU's number; the GPU by default, if
         there is one.
     sparse_names, sparse_max, sparse_as_dense
         Multi-hot columns to deliver as sparse matrices ``(N, sparse_max[name])``, or as dense ones
@@ -223,8 +223,8 @@ class TorchAsyncItr(TorchBase):
             device=self.device,
             row_major=row_major,
         )
-        pipeline = build_pipeline(dataset, layout, options.off_device, finish, steps)
-        self._place(pipeline, GpuOptions(reader, device_memory), options.cache)
+        assemble = self._assembler(GpuOptions(reader, device_memory), options.cache)
+        self.pipeline = build_pipeline(dataset, layout, options.off_device, finish, steps, assemble)
         if static_batch:
             self._keep_static([n for n in finish.multi_hot if not sparse.makes_dense(n)])
         warn_if_sorted(dataset, self.labels, self.pipeline.plan)

@@ -271,7 +271,7 @@ def test_readers_of_the_same_partitions_share_what_was_granted(rmm):
     reader = CudfBlockReader(arrow, SimpleNamespace(device=CUDA), 100, 2)
     reader._pool  # noqa: B018 - made here
     other = reader.reading(2)
-    assert other._pool is reader._pool and other._turns is reader._turns
+    assert other._pool is reader._pool and other._calls is reader._calls
     assert rmm.resources[1].limit == 100
     del reader
     gc.collect()

@@ -24,17 +24,18 @@ from tabfeed.errors import BadFileError, LoaderError, TabfeedError
 from tabfeed.io.formats.parquet.file import chunk_range
 from tabfeed.io.formats.parquet.page_headers import headers
 from tabfeed.loader.gpu import build as gpu
-from tabfeed.loader.gpu import memory_plan, staging_plan
+from tabfeed.loader.gpu import memory_plan
 from tabfeed.loader.gpu.batch_ops import GpuOps
-from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu.build import gpu_pipeline
+from tabfeed.loader.gpu.memory_plan import MemoryRequest
 from tabfeed.loader.gpu.parquet import encoded_blocks, file_dtypes, unpack
 from tabfeed.loader.gpu.parquet.encoded_blocks import EncodedBlockReader, EncodedRow, encoded_row
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, extent_of
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
-from tests.loader import pretend
-from tests.loader.pretend import pretend_gpu, pretend_triton, pretend_unpacking
+from tests.loader.gpu import pretend
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu, pretend_triton, pretend_unpacking
 
 pretend_triton()
 CATS, CONTS = ["a", "b"], ["x"]
@@ -55,8 +56,8 @@ def small(monkeypatch):
 
 def divided(monkeypatch, *, steps, decode_streams):
     """Let chunks have so many steps, and so many lots be unpacked at a time, on so many streams."""
-    monkeypatch.setattr(memory_plan, "_sizes", lambda *_: iter([(steps, 2)]))
-    monkeypatch.setattr(memory_plan, "_LANES", (decode_streams,))
+    monkeypatch.setattr(MemoryRequest, "chunk_sizes", lambda *_: iter([(steps, 2)]))
+    monkeypatch.setattr(memory_plan, "_DECODE_STREAMS", (decode_streams,))
 
 
 def table(rows, seed):
@@ -94,7 +95,7 @@ def unpacked(loader, memory=10**8):
     """The same loader, unpacking by itself."""
     on(loader, memory=memory)
     assert isinstance(loader.pipeline.stages.reader, EncodedBlockReader)
-    assert loader.reader_choice == "the GPU: as asked for"
+    assert loader.reader_choice == "the GPU: as requested"
     return loader
 
 
@@ -151,10 +152,12 @@ def test_the_same_batches_for_jax(tmp_path, seen, monkeypatch, shuffle):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(
-        torch_chunks, "on_gpu", lambda pipeline, _, how, held: on_gpu(pipeline, CPU, how, held)
+        torch_chunks,
+        "gpu_pipeline",
+        lambda *parts, device, gpu, held: gpu_pipeline(*parts, device=CPU, gpu=gpu, held=held),
     )
     mine = jax.Loader(dataset, 40, columns=["a", "x"], reader="cudf", **options)
-    assert mine.reader_choice == "the GPU: as asked for"
+    assert mine.reader_choice == "the GPU: as requested"
     for _ in range(2):
         for (one, _), (other, _) in zip(plain, mine, strict=True):
             for name in ("a", "x"):
@@ -211,7 +214,7 @@ def test_whichever_thread_makes_chunks(tmp_path, seen, here, monkeypatch):
     loader = tuples(dataset)
     monkeypatch.setattr(type(loader.pipeline.stages.finish), "asks", not here, raising=False)
     mine = unpacked(loader)
-    assert mine.pipeline.stages.here is here
+    assert mine.pipeline.stages.on_training_thread is here
     assert same(tuples(dataset), mine) and all(seen)
 
 
@@ -282,7 +285,7 @@ def test_files_that_the_gpu_cannot_unpack_are_not_begun(tmp_path, monkeypatch):
     assert same(tuples(dataset), loader)
 
 
-def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
+def test_a_block_larger_than_the_memory_of_a_stream_is_read_by_arrow(tmp_path, seen, monkeypatch):
     """One file is far less compressible than those that were looked at."""
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
@@ -290,8 +293,8 @@ def test_a_lot_larger_than_a_lane_is_read_by_arrow(tmp_path, seen, monkeypatch):
     again = []
     monkeypatch.setattr(
         unpack,
-        "_read_again",
-        lambda block, old=unpack._read_again: (again.append(block), old(block)),
+        "_read_by_arrow",
+        lambda block, old=unpack._read_by_arrow: (again.append(block), old(block)),
     )
     unpacker.decode_streams = unpacker.decode_streams._replace(encoded=10)
     assert same(tuples(dataset), mine)
@@ -351,7 +354,7 @@ def test_columns_are_cast_where_the_gpu_unpacks_them(tmp_path, seen, labels):
 
 
 def test_a_null_among_columns_that_are_cast(tmp_path, seen, monkeypatch):
-    monkeypatch.setattr(encoded_blocks, "_FEW_UNFIT", 4)  # there are four row groups
+    monkeypatch.setattr(encoded_blocks, "_FEW_UNSUPPORTED", 4)  # there are four row groups
     dataset = mixed(tmp_path, null=True)
     one, other = kept(mixed_tuples(dataset)), kept(unpacked(mixed_tuples(dataset)))
     assert seen.count(False) == 1
@@ -383,13 +386,15 @@ def test_long_ids_that_fit_take_the_room_of_short_ones(tmp_path):
 
 def test_room_for_columns_that_are_joined_is_kept(tmp_path):
     pipeline = mixed_tuples(mixed(tmp_path)).pipeline
-    build = gpu._Build(pipeline, CPU, GpuOps(), 10**8, 100)
-    need, plain = build.need(build.in_files), build.need(build.arrow)
+    builder = gpu.GpuBuilder(
+        pipeline.stages, pipeline.plan, pipeline.options, CPU, GpuOps(), 10**8, 100
+    )
+    need, plain = builder.need(builder.in_files.value), builder.need(builder.arrow)
     # Ids of 8 and 2 bytes, fractions of 4, 8 and 4, labels of 1 and 8: all but one are cast or
     # joined, and there are four widths to say places for.
-    assert need.block == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
-    assert need.batch == plain.batch == 3 * 8 + 3 * 4 + 2 * 4
-    assert need.passing == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch
+    assert need.block_bytes == 8 + 2 + 8 + 4 + 8 + 4 + 1 + 8
+    assert need.batch_bytes == plain.batch_bytes == 3 * 8 + 3 * 4 + 2 * 4
+    assert need.scratch_bytes == (2 + 8 + 4 + 1 + 8) + 4 * 4 + need.batch_bytes
 
 
 # -- how large rows are ---------------------------------------------------------------------
@@ -409,7 +414,7 @@ def test_one_row_group_in_eight_may_be_unfit(tmp_path, unsupported):
         pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
     loader = TorchAsyncItr(Dataset(str(tmp_path)), conts=["x"], batch_size=40, buffer_size=1)
     if unsupported == 1:
-        assert sizes_of(loader).plain > 4
+        assert sizes_of(loader).decompressed > 4
         return
     with pytest.raises(UnsupportedError, match="there are nulls"):
         sizes_of(loader)
@@ -420,11 +425,11 @@ def test_how_large_rows_are(tmp_path):
     group = pq.read_metadata(tmp_path / "0.parquet").row_group(0)
     columns = [group.column(i) for i in (0, 1, 3, 4)]
     assert found.encoded == sum(c.total_compressed_size for c in columns) / 80
-    assert found.plain == sum(c.total_uncompressed_size for c in columns) / 80
+    assert found.decompressed == sum(c.total_uncompressed_size for c in columns) / 80
 
 
 def test_without_compression_rows_need_no_room(tmp_path):
-    assert sizes_of(tuples(write(tmp_path, compression="none"))).plain == 0
+    assert sizes_of(tuples(write(tmp_path, compression="none"))).decompressed == 0
 
 
 def test_one_file_that_is_not_fit(tmp_path):
@@ -439,9 +444,9 @@ def test_one_file_that_is_not_fit(tmp_path):
 
 def helped(loader, monkeypatch, finders=2):
     """The same loader, the pages of which other processes find."""
-    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 8)
-    monkeypatch.setattr(staging_plan, "_FEW_GROUPS", 2)
-    monkeypatch.setattr(staging_plan, "_MOST_FINDERS", finders)
+    monkeypatch.setattr(memory_plan, "cpu_count", lambda: 8)
+    monkeypatch.setattr(memory_plan, "_FEW_GROUPS", 2)
+    monkeypatch.setattr(memory_plan, "_MOST_FINDERS", finders)
     mine = unpacked(loader)
     reader = mine.pipeline.stages.reader
     assert reader.finders == finders
@@ -482,12 +487,12 @@ def test_a_finder_that_is_killed_is_told(tmp_path, monkeypatch):
     kept(mine)  # without it
 
 
-@pytest.mark.parametrize("hands", [2, 5])
-def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, hands):
+@pytest.mark.parametrize("workers", [2, 5])
+def test_large_row_groups_are_read_by_several_threads(tmp_path, seen, monkeypatch, workers):
     monkeypatch.setattr(encoded_blocks, "_LEAST_CUT", 100)
     dataset = write(tmp_path, rows=4000, row_group_size=2000)
     mine = unpacked(tuples(dataset))
-    mine.pipeline.stages.reader.hands = hands
+    mine.pipeline.stages.reader.workers_per_block = workers
     assert same(tuples(dataset), mine)
     assert seen and all(seen)
 
@@ -508,7 +513,7 @@ def test_no_thread_reads_on_when_another_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(encoded_blocks, "_read_cut", failing)
     dataset = write(tmp_path, files=1, rows=4000, row_group_size=4000)
     mine = unpacked(tuples(dataset))
-    mine.pipeline.stages.reader.hands = 3
+    mine.pipeline.stages.reader.workers_per_block = 3
     assert same(tuples(dataset), mine)  # by Arrow
     assert len(late) >= 2
 
@@ -545,7 +550,7 @@ def test_a_page_damaged_later_is_told_with_its_file(tmp_path):
     mine = unpacked(tuples(dataset))
     assert same(tuples(dataset), mine)
     spoil(tmp_path / "1.parquet")
-    with pytest.raises(LoaderError, match=r"pages are not what they were .*1\.parquet"):
+    with pytest.raises(LoaderError, match=r"pages have changed since .*1\.parquet"):
         for _ in range(3):
             kept(mine)
 
@@ -580,24 +585,24 @@ def wrong_in(call, monkeypatch):
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
-def test_lots_that_share_a_lane_are_not_taken_for_each_other(tmp_path, call, monkeypatch):
-    """More lots than lanes in one call: those that were wrong are not believed."""
+def test_blocks_that_share_a_stream_are_verified_one_by_one(tmp_path, call, monkeypatch):
+    """More blocks than streams in one call: damaged ones are read again."""
     divided(monkeypatch, steps=12, decode_streams=(1, 2))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
     assert mine.pipeline.stages.maker.unpack.decode_streams.streams == 2
     wrong_in(call, monkeypatch)
     assert same(tuples(dataset), mine)
-    assert len(mine.pipeline.stages.reader._sound) < 6
+    assert len(mine.pipeline.stages.reader._verified) < 6
 
 
-def test_a_new_lot_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
-    """On one lane a lot that was sound, and is no more; then one that is asked at once."""
+def test_a_new_block_does_not_hide_that_an_old_one_changed(tmp_path, monkeypatch):
+    """On one stream, a verified block that has changed, then a block that is checked at once."""
     divided(monkeypatch, steps=3, decode_streams=(1, 1))
     dataset = write(tmp_path)
     mine = unpacked(tuples(dataset))
     assert same(tuples(dataset), mine)
-    mine.pipeline.stages.reader._sound -= {0, 1, 2}
+    mine.pipeline.stages.reader._verified -= {0, 1, 2}
     path = dataset.files[2]  # partitions 4 and 5
     spoil(pathlib.Path(path))
     with pytest.raises(TabfeedError, match=r"2\.parquet"):
@@ -620,28 +625,28 @@ def test_a_checksum_that_is_wrong_is_told_as_arrow_tells_it(tmp_path):
     assert said[0] == said[1]
 
 
-# -- how it is asked ------------------------------------------------------------------------
+# -- verifying pages ------------------------------------------------------------------------
 
 
 def test_each_partition_is_verified_once(tmp_path, monkeypatch):
-    answered = []
-    answer = unpack.Unpacker._answer
+    verified = []
+    verify = unpack.Unpacker._verify
 
-    def counting(self, question, blocks):
-        answered.append(len(blocks))
-        return answer(self, question, blocks)
+    def counting(self, check, blocks):
+        verified.append(len(blocks))
+        return verify(self, check, blocks)
 
-    monkeypatch.setattr(unpack.Unpacker, "_answer", counting)
+    monkeypatch.setattr(unpack.Unpacker, "_verify", counting)
     mine = unpacked(tuples(write(tmp_path)))
     kept(mine)
-    assert sum(answered) == 6 and mine.pipeline.stages.reader._sound == set(range(6))
+    assert sum(verified) == 6 and mine.pipeline.stages.reader._verified == set(range(6))
     kept(mine)
     kept(mine)
-    assert sum(answered) == 6
+    assert sum(verified) == 6
 
 
 class Slow(pretend.Event):
-    """It has not happened until somebody waits for it."""
+    """It has not happened until a thread waits for it."""
 
     def __init__(self):
         self.done = False
@@ -653,7 +658,7 @@ class Slow(pretend.Event):
         return self.done
 
 
-def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
+def test_pending_checks_keep_no_device_buffers(tmp_path, monkeypatch):
     monkeypatch.setattr(pretend.Stream, "record_event", lambda self, event=None: Slow())
     monkeypatch.setattr("tabfeed.loader.gpu.buffers._PATIENCE", 20.0)
     dataset = write(tmp_path)
@@ -662,7 +667,7 @@ def test_questions_that_are_not_answered_keep_no_slabs(tmp_path, monkeypatch):
     device_buffers = unpacker.device_buffers._free.qsize()
     for _ in range(3):
         assert same(plain, mine)
-    assert len(unpacker._asked) > 0 and device_buffers < 2 * 6
+    assert len(unpacker._checks) > 0 and device_buffers < 2 * 6
 
 
 def threads():

@@ -109,13 +109,13 @@ def test_a_later_row_group(written):
 
 def test_what_is_not_compressed_needs_no_room(written):
     extent = written(compression="none").extent(A, B)
-    assert not extent.compressed and extent.plain == 0
+    assert not extent.compressed and extent.decompressed == 0
 
 
 def test_room_is_judged_by_what_the_footer_says(written):
     file = written()
     group = pq.ParquetFile(pa.BufferReader(file.bytes)).metadata.row_group(0)
-    assert file.extent(B).plain == group.column(1).total_uncompressed_size
+    assert file.extent(B).decompressed == group.column(1).total_uncompressed_size
 
 
 def test_columns_that_cannot_be_null_have_no_levels(written):
@@ -142,7 +142,7 @@ def test_columns_that_cannot_be_null_have_no_levels(written):
             [A, C],
             "pages are compressed with SNAPPY, UNCOMPRESSED",
         ),
-        ({"write_statistics": False}, [A], "the footer does not say that there are none"),
+        ({"write_statistics": False}, [A], "the footer does not rule them out"),
         (
             {"use_dictionary": False, "column_encoding": {"b": "DELTA_BINARY_PACKED"}},
             [A, B],

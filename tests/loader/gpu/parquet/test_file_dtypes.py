@@ -77,7 +77,7 @@ def test_whole_numbers_with_a_null_are_for_arrow(tmp_path):
 
 def test_whole_numbers_of_which_nothing_is_known_are_for_arrow(tmp_path):
     dataset = write(tmp_path, {"y": column("i4")}, write_statistics=False)
-    with pytest.raises(UnsupportedError, match="or footers do not say that it has none"):
+    with pytest.raises(UnsupportedError, match="or footers do not rule nulls out"):
         as_in_files(reader_of(dataset, labels=["y"]))
 
 
@@ -113,7 +113,7 @@ def test_long_ids_of_which_nothing_is_known_stay_long(tmp_path, monkeypatch):
     dataset = write(tmp_path, {"a": column("i8")}, write_statistics=False)
     assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
     dataset = write(tmp_path, {"a": column("i8")})
-    monkeypatch.setattr("tabfeed.loader.gpu.parquet.file_dtypes._MOST_ASKED", 3)  # there are four
+    monkeypatch.setattr("tabfeed.loader.gpu.parquet.file_dtypes._MOST_CHECKED", 3)  # there are four
     assert dtypes_of(narrow(dataset, "a")) == {"cats": "int64"}
 
 
@@ -141,7 +141,7 @@ def test_decimals(tmp_path):
 
 def test_other_reasons(tmp_path):
     dataset = write(tmp_path, {"a": column("i4"), "l": [[1]] * ROWS})
-    with pytest.raises(UnsupportedError, match="the dataset is not local Parquet files"):
+    with pytest.raises(UnsupportedError, match="the dataset is not plain local Parquet files"):
         as_in_files(reader_of(Dataset({"a": column("i4")}), ["a"]))
     with pytest.raises(UnsupportedError, match="there are list or text columns"):
         as_in_files(reader_of(dataset, ["a", "l"]))

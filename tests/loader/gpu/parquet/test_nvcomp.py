@@ -15,14 +15,13 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.gpu import build
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet import encoded_blocks, nvcomp
 from tabfeed.loader.gpu.parquet.encoded_blocks import why_not_unpacked
 from tabfeed.loader.gpu.parquet.encoded_pages import ROWS
 from tabfeed.loader.gpu.parquet.nvcomp import decompress, why_not_nvcomp
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 CPU = torch.device("cpu")
 STREAM = SimpleNamespace(cuda_stream=77)
@@ -219,7 +218,7 @@ def test_tensorflow_came_first(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.setattr(encoded_blocks, "import_module", lambda name: pytest.fail(name))
-    why = "TensorFlow is loaded, with which Triton cannot share a process"
+    why = "TensorFlow is loaded, and Triton cannot share a process with it"
     assert why_not_unpacked(CPU, [4]) == why
 
 

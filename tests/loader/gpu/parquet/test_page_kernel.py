@@ -25,7 +25,7 @@ from tabfeed.loader.gpu.parquet.encoded_pages import (
     extent_of,
     find_pages,
 )
-from tests.loader.pretend import pretend_triton
+from tests.loader.gpu.pretend import pretend_triton
 
 GUARD = 64
 KINDS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "i8", "u8", "f8")

@@ -22,7 +22,7 @@ from tabfeed.loader.gpu.resident.pipeline import ResidentStages
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 ROWS = 270
 
@@ -271,12 +271,12 @@ def test_a_gpu_without_room_after_all(dataset, monkeypatch):
 
     loader = tuples(dataset)
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(LoaderError, match="which it does not have free: free some"):
+    with pytest.raises(LoaderError, match="more than is free: free some"):
         next(iter(loader))
 
 
 def test_extras_are_refused(dataset):
-    with pytest.raises(LoaderError, match=r"extras= are none: \('x',\); leave them out"):
+    with pytest.raises(LoaderError, match=r"extras=\('x',\) are not tensors: leave them out"):
         dicts(dataset, extras=["x"])
 
 
@@ -358,7 +358,7 @@ def test_sizes_are_told_as_people_read_them():
 
 
 def test_who_reads_is_said(dataset):
-    said = "Arrow: all rows are read once and stay on the GPU, where batches are made of them"
+    said = "Arrow: all rows are read once and stay on the GPU, where batches are cut from them"
     loader = dicts(dataset)
     assert loader.reader_choice == loader.map(lambda x, y: (x, y)).reader_choice == said
 
@@ -390,14 +390,18 @@ def test_no_memory_left_in_mid_epoch(dataset, monkeypatch, error, where):
     elif where == "fill":
         monkeypatch.setattr(resident_store.Store, "_fill", fails(resident_store.Store._fill))
     elif where == "lists":
-        monkeypatch.setattr(resident_store.Store, "_laid", fails(resident_store.Store._laid))
+        monkeypatch.setattr(
+            resident_store.Store, "_concatenated", fails(resident_store.Store._concatenated)
+        )
     if where not in ("fill", "lists"):
         assert len(list(loader)) == 9
     full.append(True)
-    with pytest.raises(LoaderError, match="no memory left on the GPU for the next batches") as told:
+    with pytest.raises(
+        LoaderError, match="the GPU has no memory left for the next batches"
+    ) as told:
         list(loader)
     assert told.value.__cause__ is error
-    for word in ("without changing their order", "state_dict()", 'cache=None, "memory" or "disk"'):
+    for word in ("would change their order", "state_dict()", 'cache=None, "memory" or "disk"'):
         assert word in str(told.value)
     full.clear()
     found = [int(k) for x, _ in loader for k in x["c"]]
@@ -439,6 +443,6 @@ def test_threads_work_on_the_gpu_of_the_loader(dataset, monkeypatch):
 def test_what_is_all_there_is_cannot_be_given_back(dataset):
     loader = dicts(dataset)
     for one in (loader, loader.map(lambda x, y: (x, y))):
-        with pytest.raises(LoaderError, match='with cache="device" all rows lie on the GPU'):
+        with pytest.raises(LoaderError, match='cache="device" keeps all rows on the GPU'):
             one.release_memory()
     assert sum(len(y) for _, y in loader) == ROWS

@@ -1,11 +1,11 @@
 """Blocks decoded on the GPU itself, by pylibcudf.
 
-Each thread reads on a stream of its own, several blocks in one call, and lays the columns side by
-side in their device buffer, in few calls: pylibcudf joins those of one dtype to a matrix, which
-torch takes as it is. What pylibcudf decodes lies in a pool of bounded size
+Each thread reads on a stream of its own, several blocks in one call, and copies the columns side by
+side into device buffers, in few calls: pylibcudf joins those of one dtype to a matrix, which torch
+takes over without a copy. pylibcudf decodes into a pool of bounded size
 (`tabfeed.loader.gpu.parquet.cudf_pool`).
 
-Any block with nulls is left to Arrow, whose results are the same.
+Arrow reads any block with nulls, with the same results.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def why_not_cudf() -> str | None:
     """Why pylibcudf cannot be used; None if it can. Loads it."""
     if (reason := why_not_driver("pylibcudf")) is not None:
         return reason
-    # Threads of the library that fetches pages from files: 8 were measured half as fast again as
-    # its own 4, and faster than 16. It looks once, when it is loaded.
+    # Threads of the library that fetches pages from files: 8 were 1.5 times as fast as its default
+    # of 4, and faster than 16. It reads this variable once, when it is loaded.
     os.environ.setdefault("KVIKIO_NTHREADS", str(min(8, cpu_count())))
     try:
         for name in ("pylibcudf", "pylibcudf.io", "rmm"):
             import_module(name)
     except ImportError as e:
         return f"pylibcudf cannot be imported ({e}); pip install tabfeed[gpu]"
-    except Exception as e:  # a driver or a library that is not what it expects
+    except Exception as e:  # an unexpected driver or library
         return f"pylibcudf cannot be imported ({type(e).__name__}: {e})"
     return None
 
@@ -59,11 +59,11 @@ class CudfBlockReader:
     Parameters
     ----------
     arrow
-        Reads what pylibcudf must not.
-    device buffers
-        Memory on the GPU.
+        Reads blocks that pylibcudf must not.
+    device_buffers
+        The destination.
     pool_bytes
-        Most memory for what is being decoded.
+        Most memory to decode in.
     at_once
         Most calls to decode at a time.
     """
@@ -74,10 +74,10 @@ class CudfBlockReader:
     at_once: int
     _footers: dict[str, Any] = field(default_factory=dict)
     _nulls: dict[int, bool] = field(default_factory=dict)  # whether a partition has any
-    _turns: threading.Semaphore = field(init=False)
+    _calls: threading.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        self._turns = threading.Semaphore(self.at_once)
+        self._calls = threading.Semaphore(self.at_once)
 
     @property
     def parts(self) -> ReadsParts:
@@ -85,7 +85,7 @@ class CudfBlockReader:
         return self.arrow.parts
 
     def close(self) -> None:
-        """End processes that read for it: those of Arrow, if it has any."""
+        """End the processes of Arrow, if it has any."""
         self.arrow.close()
 
     def reading(self, parts: ReadsParts) -> CudfBlockReader:
@@ -93,7 +93,7 @@ class CudfBlockReader:
         if parts is self.parts:
             return self
         new = replace(self, arrow=self.arrow.reading(parts))
-        vars(new).update({n: vars(self)[n] for n in ("_pool", "_turns") if n in vars(self)})
+        vars(new).update({n: vars(self)[n] for n in ("_pool", "_calls") if n in vars(self)})
         return new
 
     @cached_property
@@ -102,7 +102,7 @@ class CudfBlockReader:
 
     @cached_property
     def _runs(self) -> list[tuple[WidthGroup, int, int]]:
-        """Columns of one dtype that lie side by side: their plane, the first, and the end."""
+        """Columns of one dtype side by side: their width group, the first, and the end."""
         runs: list[tuple[WidthGroup, int, int]] = []
         last = None
         for width_group in self.device_buffers.width_groups:
@@ -116,7 +116,7 @@ class CudfBlockReader:
         return runs
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
-        """Some lots of an epoch, decoded in one go: small row groups alone leave a GPU idle."""
+        """Some blocks of an epoch, decoded together: single small row groups leave a GPU idle."""
         for_arrow = [n for n in numbers if any(map(self._has_nulls, epoch.partitions(n)))]
         rest = [n for n in numbers if n not in for_arrow]
         with on_device(self.device_buffers.device):
@@ -138,22 +138,22 @@ class CudfBlockReader:
     ) -> bool:
         """Decode these partitions into device buffers; False if there are nulls, or no memory.
 
-        Nobody waits: what pylibcudf gives is freed in the order of the stream that still reads it.
+        No thread waits: decoded memory is freed in the order of the stream that still reads it.
         """
         rows, stream = [block.rows for block in blocks], reading.stream
         try:
-            with self._turns, span("read", rows=sum(rows)), torch.cuda.stream(stream):
+            with self._calls, span("read", rows=sum(rows)), torch.cuda.stream(stream):
                 found = self._decoded(partitions, sum(rows), reading)
         except MemoryError:
             found = None
         if found is None:
             return False
         with span("copy", rows=sum(rows)), torch.cuda.stream(stream):
-            self._lay(blocks, rows, found, stream)
+            self._copy(blocks, rows, found, stream)
         return True
 
     def _has_nulls(self, partition: int) -> bool:
-        """Whether footers say so: it would be decoded in vain."""
+        """Whether footers say that a partition has nulls: Arrow reads it then."""
         if partition not in self._nulls:
             parts = self.parts
             assert isinstance(parts, PartReader)
@@ -169,7 +169,7 @@ class CudfBlockReader:
 
     @cached_property
     def _columns(self) -> list[str]:
-        """Those that lie in slabs, in their order."""
+        """The columns of device buffers, in their order."""
         return [
             c
             for width_group in self.device_buffers.width_groups
@@ -186,10 +186,10 @@ class CudfBlockReader:
             return None
         return self._matrices(columns, reading)
 
-    def _lay(
+    def _copy(
         self, blocks: Sequence[GpuBlock], rows: list[int], found: list[Tensor], stream: Any
     ) -> None:
-        """Copy the rows of each lot to a slab, all in one call."""
+        """Copy the rows of each block to a device buffer, all in one call."""
         for block, device_buffer in zip(
             blocks, self.device_buffers.take(stream, len(blocks)), strict=True
         ):

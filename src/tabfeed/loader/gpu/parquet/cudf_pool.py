@@ -1,14 +1,14 @@
-"""Memory for what pylibcudf decodes, and its streams: one bounded pool on each GPU.
+"""Memory in which pylibcudf decodes, and its streams: one bounded pool on each GPU.
 
-What pylibcudf needs in passing comes from the GPU's current resource of rmm, which is the same for
-a whole process. So all loaders share one pool, and its bound is the sum of what those that live
-were granted: together they keep within their budgets. It grows when one comes. When one is gone
-the next reading finds it smaller, and with the last one it goes, and what was there before is back.
-A pool of another bound is another pool: readings that were begun end in the one they began in, and
-as long as they last both are there.
+pylibcudf takes scratch memory from the GPU's current rmm resource, which a whole process shares. So
+all loaders share one pool, and its bound is the sum of the grants of those that exist: together
+they keep within their budgets. The pool grows with a new loader. After a loader is gone, the next
+reading shrinks it; with the last loader it goes, and the resource before it is restored. A pool
+with another bound is another pool: readings end in the pool they began in, and until then both
+exist.
 
-A resource that the program has chosen by itself stays the current one. What is decoded lies in
-memory of it then, as much as was granted; what is needed in passing is the program's own matter.
+A resource that the user's code has chosen stays the current one. Decoded data then take memory from
+it, as much as was granted; its scratch memory is not bounded here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     own, stream
         A stream, as rmm and as torch see it.
     memory
-        Where to put what is decoded.
+        The rmm resource to decode into.
     """
 
     own: Any
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
 
 
 class Grant:
-    """A loader's part of the memory, as long as anything refers to it.
+    """A loader's part of the memory, as long as this object exists.
 
     Parameters
     ----------
@@ -62,20 +62,20 @@ class Grant:
         self._pool.grant(self, nbytes)
 
     def reading(self) -> AbstractContextManager[Reading]:
-        """What one reading needs, as long as it lasts."""
+        """A stream and memory for one reading, inside a ``with``."""
         return self._pool.reading()
 
 
 @dataclass(eq=False)
 class _Bounded:
-    """Memory of bounded size, and how many readings that began with it are not at their end."""
+    """Memory of bounded size, and the readings in progress that began with it."""
 
     resource: Any
     readings: int = 0
 
     @property
     def free(self) -> bool:
-        """Whether nobody uses it."""
+        """Whether it is unused."""
         return not self.readings and not self.resource.get_allocated_bytes()
 
 
@@ -91,30 +91,30 @@ class _Pool:
         self._now: _Bounded | None = None
         self._old: list[_Bounded] = []
         self._before: Any = None  # the resource that was current before ours
-        self._streams: deque[tuple[Any, Any]] = deque()  # pairs that nobody uses at the moment
+        self._streams: deque[tuple[Any, Any]] = deque()  # pairs that are unused at the moment
 
-    def grant(self, whose: Any, nbytes: int) -> None:
-        """Have more memory, until `whose` is gone."""
+    def grant(self, owner: Any, nbytes: int) -> None:
+        """Enlarge the memory, until `owner` is garbage collected."""
         number = next(self._numbers)
         self._granted[number] = nbytes
-        weakref.finalize(whose, self._take_back, number).atexit = False
+        weakref.finalize(owner, self._take_back, number).atexit = False
         with self._held():
             self._fit()
 
     def _take_back(self, number: int) -> None:
-        """A loader is gone; this may be called in the midst of anything."""
+        """A loader is gone; garbage collection may call this at any point."""
         self._granted.pop(number, None)
         self._end()
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Have the lock; the last loader may go meanwhile, and cannot wait for it."""
+        """Hold the lock; the last loader may go meanwhile, and must not wait for it."""
         with self._lock:
             yield
         self._end()
 
     def _end(self) -> None:
-        """Let the pool go with the last loader, unless somebody has the lock, who will."""
+        """Drop the pool with the last loader, unless another thread has the lock and will do it."""
         while self._bound and not self._granted and self._lock.acquire(blocking=False):
             try:
                 self._fit()
@@ -123,11 +123,11 @@ class _Pool:
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """What one reading needs, as long as it lasts."""
+        """A stream and memory for one reading, inside a ``with``."""
         with self._held():
             self._fit()
             memory = self._now
-            assert memory is not None, "whoever reads was granted some"
+            assert memory is not None, "a reading belongs to a loader that has a grant"
             memory.readings += 1
         try:
             with self._lent_stream() as (own, stream):
@@ -139,7 +139,7 @@ class _Pool:
                 self._forget()
 
     def _fit(self) -> None:
-        """Have a pool of the size that was granted; the lock is held."""
+        """Replace the pool by one of the granted size; the lock is held."""
         nbytes = sum(list(self._granted.values()))  # some of which may go meanwhile
         if nbytes == self._bound:
             return
@@ -151,7 +151,7 @@ class _Pool:
         self._forget()
 
     def _bounded(self, nbytes: int) -> _Bounded | None:
-        """Memory of so many bytes, as the current resource if that is ours to choose."""
+        """Memory of so many bytes, as the current resource if the user has chosen none."""
         mr, number = import_module("rmm").mr, self.device.index
         current = mr.get_per_device_resource(number)
         ours = self._now is not None and current is self._now.resource
@@ -170,9 +170,9 @@ class _Pool:
         return _Bounded(limited)
 
     def _forget(self) -> None:
-        """Let pools go that nobody uses any more; the lock is held.
+        """Drop pools that are unused; the lock is held.
 
-        In their order: a reading also takes from those that became current after it began.
+        In their order: a reading also uses pools that became current after it began.
         """
         while self._old and self._old[0].free:
             del self._old[0]
@@ -181,8 +181,8 @@ class _Pool:
     def _lent_stream(self) -> Iterator[tuple[Any, Any]]:
         """A stream as rmm and as torch see it.
 
-        Streams are never given up: memory is kept by the stream that used it last, and one that
-        ended with its thread would take the process down.
+        Streams are never destroyed: memory belongs to the stream that used it last, and destroying
+        that stream would crash the process.
         """
         try:
             pair = self._streams.pop()
@@ -206,6 +206,6 @@ _POOLS_LOCK = threading.Lock()
 
 
 def _pool_of(device: torch.device) -> _Pool:
-    """The one on a GPU."""
+    """The pool of a GPU."""
     with _POOLS_LOCK:
         return _POOLS.setdefault(device, _Pool(device))

@@ -1,9 +1,9 @@
-"""Blocks for a GPU that unpacks them itself: bytes of files, read onto staging buffers as they are.
+"""Encoded blocks: bytes of files, read into staging buffers as they are, for the GPU to decode.
 
-Reading is then all that the computer does, and it takes no interpreter: a thread copies as fast as
-the disk or the page cache gives. What pages there are in a row group is found out once, from their
-headers: by other processes, since there are hundreds of them, and Python takes its time. What a GPU
-cannot unpack, Arrow reads onto the same staging buffers.
+The CPU only reads, without the GIL: a thread copies as fast as the disk or the page cache allows.
+The pages of a row group are found once, from their headers: by other processes, since there are
+hundreds of pages, and parsing them takes Python long. Blocks that the GPU cannot decode are read by
+Arrow into the same staging buffers.
 """
 
 from __future__ import annotations
@@ -50,55 +50,55 @@ from tabfeed.trace import span
 
 __all__ = ["EncodedBlockReader", "EncodedRow", "encoded_row", "kinds_of", "why_not_unpacked"]
 
-_SAMPLE = 64  # row groups looked at before any is read
-_FEW_UNFIT = 8  # one in so many may be unfit: if more are, another reader does better
-_LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it would only be in the way
+_SAMPLE = 64  # row groups whose footers are sampled
+_FEW_UNSUPPORTED = 8  # one in so many may be unsupported: if more are, another reader is faster
+_LEAST_CUT = 2**23  # bytes that a thread reads: with fewer it gains nothing
 _MOST_THREADS = 8
 _MOST_KNOWN = 2**14  # row groups whose pages are remembered: 16 kB each, if pages are short
 
 
 class EncodedRow(NamedTuple):
-    """Most bytes of a row, as it lies in a file and decompressed."""
+    """Most bytes of a row, as it is in a file and decompressed."""
 
     encoded: float
-    plain: float
+    decompressed: float
 
 
 class _Known(NamedTuple):
-    """What was found out about a row group."""
+    """The bytes and pages of a row group."""
 
     extent: Extent
     pages: Pages
 
 
 def why_not_unpacked(device: torch.device, kinds: Sequence[Kind]) -> str | None:
-    """Why a GPU cannot unpack pages; None if it can. Loads what is needed for that.
+    """Why a GPU cannot decode pages; None if it can. Loads the libraries for it.
 
     Parameters
     ----------
     device
         The GPU.
     kinds
-        Those that values are of.
+        The kinds of values.
     """
     if (reason := why_not_nvcomp(device)) is not None:
         return reason
     if "tensorflow" in sys.modules and "triton" not in sys.modules:
-        # Both bring LLVM, and the second to be loaded takes the process down.
-        return "TensorFlow is loaded, with which Triton cannot share a process"
+        # Both contain LLVM, and loading the second one crashes the process.
+        return "TensorFlow is loaded, and Triton cannot share a process with it"
     try:
-        # Of what a later version of Triton will do; a filter for a while would be all threads'.
+        # That a later version of Triton will change. A temporary filter would apply to all threads.
         warnings.filterwarnings("ignore", module=r"triton\b")
         import_module("tabfeed.loader.gpu.parquet.page_kernel").load(device, kinds)
-    except Exception as e:  # a compiler that is not there, a driver that is too old
+    except Exception as e:  # no compiler, or a driver that is too old
         return f"Triton cannot be used ({type(e).__name__}: {e})"
     return None
 
 
 def encoded_row(reader: BlockReader) -> EncodedRow:
-    """How large rows are in their files, judging by some; `UnsupportedError` if not to be unpacked.
+    """How large rows are in their files, by a sample; `UnsupportedError` if none can be decoded.
 
-    A few row groups may be unfit, for a null say: Arrow reads those.
+    A few row groups may be unsupported, because of a null for example: Arrow reads those.
     """
     parts, wanted = reader.parts, _wanted(reader)
     assert isinstance(parts, PartReader)
@@ -112,21 +112,21 @@ def encoded_row(reader: BlockReader) -> EncodedRow:
             found.append((extent_of(_file(parts, piece), piece.unit, wanted), piece.rows))
         except UnsupportedError as e:
             unsupported.append(e)
-    if len(unsupported) > len(pieces) // _FEW_UNFIT:
+    if len(unsupported) > len(pieces) // _FEW_UNSUPPORTED:
         raise unsupported[0]
     return EncodedRow(
         max(extent.encoded / (rows or 1) for extent, rows in found),
-        max(extent.plain / (rows or 1) for extent, rows in found),
+        max(extent.decompressed / (rows or 1) for extent, rows in found),
     )
 
 
 def kinds_of(reader: BlockReader) -> list[Kind]:
-    """What kinds of values there are; a kernel is launched for each."""
+    """The kinds of values; a kernel is launched for each."""
     return list(dict.fromkeys(kind for _, kind in _columns(reader)))
 
 
 def _wanted(reader: BlockReader) -> list[Wanted]:
-    """The columns that lie in slabs, in their order."""
+    """The columns of device buffers, in their order."""
     kinds = kinds_of(reader)
     return [Wanted(name, kind, kinds.index(kind)) for name, kind in _columns(reader)]
 
@@ -143,24 +143,24 @@ def _columns(reader: BlockReader) -> Iterator[tuple[str, Kind]]:
 
 @dataclass
 class EncodedBlockReader:
-    """Reads bytes of files onto staging buffers; threads may share it.
+    """Reads bytes of files into staging buffers; threads may share it.
 
     Parameters
     ----------
     arrow
-        Reads what the GPU does not unpack.
+        Reads blocks that the GPU cannot decode.
     finders
-        How many processes look for pages; 0 if the threads themselves do.
-    hands
+        How many processes find pages; 0 if the threads themselves do.
+    workers_per_block
         How many threads read the bytes of one row group.
     """
 
     arrow: GpuBlockReader
     finders: int = 0
-    hands: int = 1
+    workers_per_block: int = 1
     _known: dict[tuple[int, int], _Known] = field(default_factory=dict)
     _unsupported: set[tuple[int, int]] = field(default_factory=set)
-    _sound: set[int] = field(default_factory=set)
+    _verified: set[int] = field(default_factory=set)
 
     @property
     def parts(self) -> ReadsParts:
@@ -181,55 +181,56 @@ class EncodedBlockReader:
 
     @cached_property
     def _threads(self) -> Executor | None:
-        return ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read") if self.hands > 1 else None
+        return (
+            ThreadPoolExecutor(_MOST_THREADS, "tabfeed-read")
+            if self.workers_per_block > 1
+            else None
+        )
 
     @cached_property
     def _wanted(self) -> list[Wanted]:
         return _wanted(self.arrow.host)
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[GpuBlock]:
-        """Some lots of an epoch."""
+        """Some blocks of an epoch."""
         with on_device(self.arrow.device):
             return [self._read(epoch, number) for number in numbers]
 
     def close(self) -> None:
-        """End processes and threads that nobody uses; they are started again if there is need."""
+        """End processes and threads that are idle; they are started again when needed."""
         if self._finders is not None:
             self._finders.dismiss()
-        vars(self).pop("_threads", None)  # they end when nobody uses them any more
+        vars(self).pop("_threads", None)  # they end when no read uses them any more
         self.arrow.close()
 
     def _read(self, epoch: Epoch, number: int) -> GpuBlock:
-        with suppress(
-            UnsupportedError, OSError
-        ):  # a staging buffer that was taken is free again behind this
+        with suppress(UnsupportedError, OSError):  # this frees a staging buffer that was taken
             return self._encoded(epoch, number)
-        (block,) = self.arrow.read(epoch, [number])  # which says what is wrong, if it is
+        (block,) = self.arrow.read(epoch, [number])  # which reports damage
         return block
 
     def _encoded(self, epoch: Epoch, number: int) -> GpuBlock:
         partitions, rows = epoch.partitions(number), epoch.block_rows(number)
         staging_buffer, groups = self.arrow.staging_buffers.take(), []
-        at = first = plain = 0
+        at = first = decompressed = 0
         extents = []
         for piece in self._pieces(partitions):
             with span("read", rows=piece.rows or 0):
                 extent, pages = self._fetch(piece, staging_buffer, at)
             groups.append(EncodedGroup(at, first, pages))
             extents.append(extent)
-            at, first, plain = at + extent.encoded, first + (piece.rows or 0), plain + pages.room
+            at, first = at + extent.encoded, first + (piece.rows or 0)
+            decompressed += pages.room
         if first != rows or len({extent.compressed for extent in extents}) != 1:
-            raise UnsupportedError(
-                "not all rows are there, or some are compressed and some are not"
-            )
+            raise UnsupportedError("rows are missing, or only some of them are compressed")
         encoded = EncodedBlock(
             groups,
             encoded=at,
-            plain=plain,
+            decompressed=decompressed,
             compressed=extents[0].compressed,
-            sound=self._sound.issuperset(partitions),
-            approve=partial(self._sound.update, partitions),
-            again=lambda: self.arrow.read(epoch, [number])[0],
+            verified=self._verified.issuperset(partitions),
+            mark_verified=partial(self._verified.update, partitions),
+            read_by_arrow=lambda: self.arrow.read(epoch, [number])[0],
             name=self._name(partitions),
         )
         return GpuBlock(
@@ -237,17 +238,17 @@ class EncodedBlockReader:
         )
 
     def _fetch(self, piece: Piece, staging_buffer: StagingBuffer, at: int) -> _Known:
-        """Lay the bytes of a row group on a desk, and find its pages."""
+        """Read the bytes of a row group into a staging buffer, and find its pages."""
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
         if known is not None:
-            self._lay(file.location, known.extent, staging_buffer, at)
+            self._read_bytes(file.location, known.extent, staging_buffer, at)
             return known
         if key in self._unsupported:
-            raise UnsupportedError("it was not fit before")
+            raise UnsupportedError("the row group was found unsupported before")
         try:
             extent = extent_of(file, piece.unit, self._wanted)
-            self._lay(file.location, extent, staging_buffer, at)
+            self._read_bytes(file.location, extent, staging_buffer, at)
             known = _Known(extent, self._find(staging_buffer, Search(at, extent, piece.rows or 0)))
         except UnsupportedError:
             self._unsupported.add(key)
@@ -258,7 +259,7 @@ class EncodedBlockReader:
             self._finders is not None
             and len(self._known) + len(self._unsupported) >= self._row_groups
         ):
-            self._finders.dismiss()  # nothing is left to be found
+            self._finders.dismiss()  # the pages of all row groups are found
         return known
 
     @cached_property
@@ -267,7 +268,7 @@ class EncodedBlockReader:
         partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
         return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
 
-    def _lay(
+    def _read_bytes(
         self, location: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int
     ) -> None:
         """Read the bytes of a row group."""
@@ -280,24 +281,26 @@ class EncodedBlockReader:
             location.check(facts)
             if facts.st_size != location.size > 0:
                 raise UnsupportedError("a file has changed since it was opened")
-            cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.hands)))
+            cuts = _cuts_of(
+                extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.workers_per_block))
+            )
             self._read_all(partial(_read_cut, file, memory), cuts)
         finally:
             os.close(file)
 
     def _read_all(self, read: Callable[[_Cut], None], cuts: Iterable[_Cut]) -> None:
-        """Read cuts of a file, side by side if that is worth it; none is still read afterwards."""
+        """Read cuts of a file, in parallel if there are threads; returns after all have ended."""
         if self._threads is None:
             for cut in cuts:
                 read(cut)
             return
         begun = [self._threads.submit(read, cut) for cut in cuts]
-        wait(begun)  # also if one fails: the file is closed next, and the staging buffer another's
+        wait(begun)  # also if one fails: next, the file is closed and the staging buffer reused
         for future in begun:
             future.result()
 
     def _find(self, staging_buffer: StagingBuffer, search: Search) -> Pages:
-        """Have pages found; until processes come up, here."""
+        """Find pages, in another process; in this one until they have started."""
         while self._finders is not None:
             with self._finders.borrow() as decoders:
                 if decoders:
@@ -331,7 +334,7 @@ def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
 
 
 class _Cut(NamedTuple):
-    """Some bytes of a file, and where they go."""
+    """Some bytes of a file, and their destination."""
 
     start: int
     stop: int
@@ -339,7 +342,7 @@ class _Cut(NamedTuple):
 
 
 def _cuts_of(runs: Sequence[Range], most: int) -> Iterator[_Cut]:
-    """Runs of a file that are to lie one behind the other, in cuts of at most so many bytes.
+    """Cuts of at most so many bytes, of runs that are read one behind the other.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Row groups as they lie in their files: which bytes are needed, and which pages are in them.
+"""Row groups in their files: which bytes are needed, and which pages they contain.
 
-What a GPU can unpack by itself are pages of plain numbers without a null, as nearly every writer
-makes them: plain values or codes of a dictionary, snappy or not compressed. Everything else is
-said not to be fit, and read in another way.
+A GPU can decode pages of numbers without nulls as nearly every writer makes them: plain values or
+dictionary codes, snappy or uncompressed. Everything else raises `UnsupportedError`, and is read in
+another way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST = 2**31  # bytes of a row group: what an int32 numbers
 
 
 class UnsupportedError(Exception):
-    """Something that is not unpacked by the GPU; says what."""
+    """Something that the GPU cannot decode; says what."""
 
 
 class _Chunk(NamedTuple):
@@ -55,11 +55,11 @@ class _Chunk(NamedTuple):
     Attributes
     ----------
     start, end
-        Where it lies among the bytes read.
+        Its range among the bytes read.
     levels
-        Whether its pages have any.
+        Whether its pages have levels.
     stored, width
-        Bytes of a value, there and as it is wanted.
+        Bytes of a value, in pages and in device buffers.
     kind
         The number of its kind.
     """
@@ -79,20 +79,20 @@ class Extent:
     Attributes
     ----------
     runs
-        Where they lie in the file, to be read one behind the other.
+        Their ranges in the file, to be read one behind the other.
     chunks
-        Each column's share of what was read.
+        Each column's part of the bytes read.
     compressed
-        Whether pages are.
-    packed, plain
-        How many bytes there are, and about how many once they are decompressed.
+        Whether pages are compressed.
+    encoded, decompressed
+        How many bytes there are, and about how many once decompressed.
     """
 
     runs: tuple[Range, ...]
     chunks: tuple[_Chunk, ...]
     compressed: bool
     encoded: int
-    plain: int
+    decompressed: int
 
 
 class Pages(NamedTuple):
@@ -101,13 +101,13 @@ class Pages(NamedTuple):
     Attributes
     ----------
     table
-        ``(len(ROWS), pages)``, int32: what is known of each before it is known where it will lie.
+        ``(len(ROWS), pages)``, int32, with offsets in place of addresses.
     column
-        Of which column each is.
+        The number of each page's column.
     coded
-        1 if its values are codes of a dictionary.
+        1 if its values are dictionary codes.
     room
-        Bytes that all of them take once they are decompressed.
+        Bytes of all pages once decompressed.
     """
 
     table: Array
@@ -116,12 +116,11 @@ class Pages(NamedTuple):
     room: int
 
 
-# Where a page lies among the bytes read, and how many those are; where it goes when it is
-# decompressed, and how many they are then; how many values it has, whether they are preceded by
-# levels (which tell nothing where there are no nulls), the place of the first among the column's
-# bytes; where its dictionary goes, and how many entries that has, 0 if values are plain; of which
-# kind it is, `NO_KIND` if it is a dictionary itself; and for nvCOMP to fill, how many bytes it
-# became, and whether that went wrong.
+# A page's position among the bytes read, and its size; its position and size once decompressed; how
+# many values it has, whether levels precede them (which carry nothing if there are no nulls), and
+# the position of the first among the column's bytes; the position of its dictionary, and how many
+# entries that has, 0 if values are plain; its kind, `NO_KIND` if it is a dictionary itself; and for
+# nvCOMP to fill in, its actual size, and whether decompressing failed.
 ROWS = (
     "at", "stored", "to", "bytes", "values", "levels", "first", "words", "entries", "kind",
     "became", "wrong",
@@ -129,14 +128,14 @@ ROWS = (
 
 
 class Kind(NamedTuple):
-    """How a value is read: how many bytes it has in a page, and how many it is to have."""
+    """How a value is read: its bytes in a page, and in a device buffer."""
 
     stored: int
     width: int
 
 
 class Wanted(NamedTuple):
-    """A column that is wanted: its name, its kind, and the number of that."""
+    """A column to read: its name, its kind, and the number of its kind."""
 
     name: str
     kind: Kind
@@ -144,7 +143,7 @@ class Wanted(NamedTuple):
 
 
 def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
-    """Which bytes of a file are some columns of a row group; `UnsupportedError` if not fit."""
+    """The bytes of some columns of a row group; `UnsupportedError` if the GPU can't decode them."""
     found = file.chunks_in(unit, [column.name for column in columns])
     codecs = {chunk.compression for chunk, _ in found}
     if len(codecs) != 1 or not codecs <= _CODECS.keys():
@@ -155,7 +154,7 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
         if not set(chunk.encodings) <= _ENCODINGS:
             raise UnsupportedError(f"column {name!r} is encoded as {', '.join(chunk.encodings)}")
     if any(may_have_nulls(chunk, levels) for chunk, levels in found):
-        raise UnsupportedError("there are nulls, or the footer does not say that there are none")
+        raise UnsupportedError("there are nulls, or the footer does not rule them out")
     ranges = [chunk_range(chunk) for chunk, _ in found]
     runs, starts = _end_to_end(ranges)
     chunks = tuple(
@@ -165,12 +164,12 @@ def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent
         )
     )
     compressed = _CODECS[codecs.pop()]
-    plain = sum(chunk.total_uncompressed_size for chunk, _ in found) if compressed else 0
-    return Extent(runs, chunks, compressed, sum(run.size for run in runs), plain)
+    decompressed = sum(chunk.total_uncompressed_size for chunk, _ in found) if compressed else 0
+    return Extent(runs, chunks, compressed, sum(run.size for run in runs), decompressed)
 
 
 def may_have_nulls(chunk: pq.ColumnChunkMetaData, levels: bool) -> bool:
-    """Whether a column of a row group has nulls, or the footer does not say that it has none."""
+    """Whether a column of a row group has nulls, or its footer does not rule them out."""
     return levels and known_nulls(chunk) != 0
 
 
@@ -227,14 +226,14 @@ def find_pages(data: memoryview, extent: Extent, rows: int) -> Pages:
         if done != rows:
             raise UnsupportedError(f"a column has {done} values where {rows} were expected")
     if not found or max(room, extent.encoded) >= _MOST:
-        raise UnsupportedError("there are no pages, or more bytes than can be numbered")
+        raise UnsupportedError("there are no pages, or more than 2 GB of them")
     whole = np.array(found, np.int32).reshape(-1, len(ROWS) + 2).T
     table = np.ascontiguousarray(whole[: len(ROWS)])
     return Pages(table, whole[-2], whole[-1], room if extent.compressed else 0)
 
 
 class Search(NamedTuple):
-    """Where on a desk the bytes of a row group begin, what they are, and how many rows it has."""
+    """A row group in a staging buffer: its first byte there, its extent, and its rows."""
 
     at: int
     extent: Extent
@@ -242,7 +241,7 @@ class Search(NamedTuple):
 
 
 def find_in_staging(staging_buffer: Array, search: Search) -> Pages:
-    """The pages of a row group whose bytes lie on a desk; another process may do so as well."""
+    """The pages of a row group whose bytes are in a staging buffer; runs in any process."""
     at, extent, rows = search
     return find_pages(staging_buffer[at : at + extent.encoded].data, extent, rows)
 
@@ -252,21 +251,21 @@ def _aligned(size: int) -> int:
 
 
 def _headers(data: memoryview, chunk: _Chunk, compressed: bool) -> list[Any]:
-    """The pages of a column, all of them fit."""
+    """The pages of a column; `UnsupportedError` if the GPU can't decode one."""
     try:
         found = list(headers(data, chunk.start, chunk.end))
     except ValueError as e:
         raise UnsupportedError(str(e)) from e
     for page in found:
-        fit = _PLAIN + _CODED if page.kind == DATA else (0, 2)
-        if page.kind not in (DATA, DICTIONARY) or page.encoding not in fit:
-            raise UnsupportedError(f"a page of kind {page.kind}, encoded in way {page.encoding}")
+        supported = _PLAIN + _CODED if page.kind == DATA else (0, 2)
+        if page.kind not in (DATA, DICTIONARY) or page.encoding not in supported:
+            raise UnsupportedError(f"a page of kind {page.kind} has encoding {page.encoding}")
         if page.at + page.stored > chunk.end:
             raise UnsupportedError("a page is longer than its column")
         if not compressed and page.bytes != page.stored:
-            raise UnsupportedError("a page is not as long as it says")
+            raise UnsupportedError("the size of a page is not the one in its header")
         if page.checksum is not None and page.checksum % 2**32 != crc32(
             data[page.at : page.at + page.stored]
         ):
-            raise UnsupportedError("a page is not what its checksum says")
+            raise UnsupportedError("the checksum of a page does not match")
     return found

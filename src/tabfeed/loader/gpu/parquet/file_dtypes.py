@@ -1,11 +1,11 @@
-"""Columns in the dtypes they have in their files: what a GPU that decodes files puts into blocks.
+"""Columns in the dtypes of their files: what a GPU that decodes files puts into blocks.
 
-Arrow casts columns on their way into a block where all of a group would not have one dtype. A GPU
-decodes them as they are, and casts when rows become batches: labels that are integers become
-floats there, ids of 32 bits those of 64. So a group whose columns differ is parted, a *piece* for
-each dtype, and joined again in the batch.
+Arrow casts columns on their way into a block if those of a group differ in dtype. A GPU decodes
+them as they are, and casts when rows become batches: integer labels become floats there, ids of 32
+bits become 64. So a group whose columns differ is split into *pieces*, one for each dtype, and
+joined again in the batch.
 
-What a cast could spoil stays with Arrow, which looks at the values.
+Where a cast could change values, Arrow decodes, since it checks them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tabfeed.schema.dtypes import format_type
 __all__ = ["Piece", "Reading", "as_in_files"]
 
 _LONG, _SHORT = np.dtype(np.int64), np.dtype(np.int32)
-_MOST_ASKED = 4_000  # row groups: each of them takes 5 microseconds a column
+_MOST_CHECKED = 4_000  # row groups: each of them takes 5 microseconds a column
 _CAST = {np.dtype(name) for name in ("i1", "i2", "i4", "i8", "u1", "f4", "f8")}  # by torch
 
 
 class Piece(NamedTuple):
-    """Some columns of a group: whose, which of them, and how many that group has in all."""
+    """Some columns of a group: its name, which of its rows they are, and how many it has."""
 
     group: str
     rows: tuple[int, ...]
@@ -43,14 +43,14 @@ class Piece(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Who reads blocks for a GPU.
+    """How blocks are read for a GPU.
 
     Attributes
     ----------
     reader
-        Reads them; each of its groups has one dtype in them.
+        Reads them; each of its groups has one dtype.
     pieces
-        Which of its groups are but pieces of matrices that a batch has, by name.
+        Those of its groups that are only part of a batch's group, by name.
     """
 
     reader: BlockReader
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
 
     @property
     def joining(self) -> int:
-        """Bytes of a row that are copied once more, when pieces are joined."""
+        """Bytes of a row that are copied again when pieces are joined."""
         groups = [g for g in self.reader.layout.groups if g.name in self.pieces]
         return sum(len(group.columns) * group.dtype.itemsize for group in groups)
 
@@ -71,7 +71,7 @@ def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
     reader
         Reads them as Arrow decodes them.
     narrow
-        Whether integers of 64 bits are to have 32, if footers say that all of them fit.
+        Whether integers of 64 bits become 32, if footers say that all of them fit.
     """
     parts, layout = reader.parts, reader.layout
     if not isinstance(parts, PartReader):
@@ -81,8 +81,8 @@ def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
     if layout.rest.columns:
         raise UnsupportedError("there are list or text columns")
     if not parts.dataset.is_plain_parquet:
-        raise UnsupportedError("the dataset is not local Parquet files just as they are")
-    found = [_parted(g, _dtypes(g, parts.dataset, narrow)) for g in layout.groups]
+        raise UnsupportedError("the dataset is not plain local Parquet files")
+    found = [_split(g, _dtypes(g, parts.dataset, narrow)) for g in layout.groups]
     if any(not piece.whole for part in parts.partitions for piece in part.pieces):
         raise UnsupportedError("row groups are too large for the budget and are read in slices")
     groups = tuple(group for pieces in found for group, _, _ in pieces)
@@ -94,19 +94,19 @@ def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
     return Reading(made, pieces)
 
 
-def _parted(
+def _split(
     group: Group, dtypes: Sequence[np.dtype[Any]]
 ) -> list[tuple[Group, np.dtype[Any], Piece | None]]:
-    """A group for each dtype, and which columns of the whole they are.
+    """A group for each dtype, and which columns of the whole group they are.
 
     Examples
     --------
     >>> group = Group("labels", ("click", "price", "buy"), np.dtype(np.float32))
     >>> int8, float32 = np.dtype(np.int8), np.dtype(np.float32)
-    >>> parts = _parted(group, [int8, float32, int8])
+    >>> parts = _split(group, [int8, float32, int8])
     >>> [(part.name, part.columns, piece.rows) for part, _, piece in parts]
     [('labels, int8', ('click', 'buy'), (0, 2)), ('labels, float32', ('price',), (1,))]
-    >>> [(part.name, piece) for part, _, piece in _parted(group, [int8, int8, int8])]
+    >>> [(part.name, piece) for part, _, piece in _split(group, [int8, int8, int8])]
     [('labels', None)]
     """
     kinds = list(dict.fromkeys(dtypes))
@@ -122,13 +122,13 @@ def _parted(
 
 
 def _dtypes(group: Group, dataset: Dataset, narrow: bool) -> list[np.dtype[Any]]:
-    """What the columns of a group are in their files."""
+    """The dtypes of a group's columns in their files."""
     found = []
     for name in group.columns:
         dtype = _file_dtype(dataset.schema[name], group.dtype)
         if dtype.kind in "iu" and group.dtype.kind == "f" and _may_have_nulls(dataset, name):
             raise UnsupportedError(
-                f"column {name!r} has integers and nulls, or footers do not say that it has none"
+                f"column {name!r} has integers and nulls, or footers do not rule nulls out"
             )
         if narrow and dtype == _LONG and _are_short(dataset, name):
             dtype = _SHORT
@@ -152,7 +152,7 @@ def _is_number(arrow: pa.DataType) -> bool:
 
 
 def _may_have_nulls(dataset: Dataset, name: str) -> bool:
-    """Whether a column has nulls, as far as footers say."""
+    """Whether a column may have nulls, by its footers."""
     return any(
         may_have_nulls(*file.chunks_in(unit, [name])[0])
         for file in _files(dataset)
@@ -161,9 +161,9 @@ def _may_have_nulls(dataset: Dataset, name: str) -> bool:
 
 
 def _are_short(dataset: Dataset, name: str) -> bool:
-    """Whether all numbers of a column fit into 32 bits, as far as footers say."""
+    """Whether all numbers of a column fit into 32 bits, by its footers."""
     files, limits = _files(dataset), np.iinfo(_SHORT)
-    if sum(file.metadata.num_row_groups for file in files) > _MOST_ASKED:
+    if sum(file.metadata.num_row_groups for file in files) > _MOST_CHECKED:
         return False
     found = (chunk.statistics for file in files for chunk in file.chunks(name) if chunk.num_values)
     return all(

@@ -1,7 +1,6 @@
 """Snappy on the GPU, by NVIDIA's nvCOMP, which comes with pylibcudf.
 
-Whether it works is found out by a page of four bytes: that it can be loaded says nothing of the
-driver.
+That the library loads says nothing about the driver, so a page of four bytes tests it.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ __all__ = ["decompress", "why_not_nvcomp"]
 Tensor = torch.Tensor
 _FILE = "lib64/libnvcomp.so.5"  # the number is that of the interface
 _PLAIN = b"rows"
-_PAGE = bytes([len(_PLAIN), (len(_PLAIN) - 1) << 2]) + _PLAIN  # its size, and bytes as they are
-_works: set[torch.device] = set()  # where it was tried
+_PAGE = bytes([len(_PLAIN), (len(_PLAIN) - 1) << 2]) + _PLAIN  # its size, and literal bytes
+_works: set[torch.device] = set()  # GPUs on which it passed the test
 
 
 class _Options(ctypes.Structure):
-    """How to; the library wants all of it zero unless one knows better."""
+    """Options of the library; all zero are its defaults."""
 
     _fields_ = (
         ("backend", ctypes.c_int),
@@ -38,7 +37,7 @@ class _Options(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The library; OSError if it is not there."""
+    """The library; OSError if it is not installed."""
     spec = find_spec("nvidia.libnvcomp") if find_spec("nvidia") else None
     places = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
     found = [str(place / _FILE) for place in places if (place / _FILE).exists()]
@@ -51,7 +50,7 @@ def _library() -> Any:
 
 
 def why_not_nvcomp(device: torch.device) -> str | None:
-    """Why it cannot be used on a GPU; None if it can. Tries it, once."""
+    """Why it cannot be used on a GPU; None if it can. Tests it, once."""
     try:
         _library()
     except (OSError, AttributeError) as e:
@@ -66,7 +65,7 @@ def why_not_nvcomp(device: torch.device) -> str | None:
 
 
 def _try(device: torch.device) -> None:
-    """Have a page decompressed, beside everything else."""
+    """Decompress a page, on a stream of its own."""
     with on_device(device):
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
@@ -74,9 +73,9 @@ def _try(device: torch.device) -> None:
                 torch.tensor(list(data), dtype=torch.uint8, device=device)
                 for data in (_PAGE, bytes(len(_PLAIN)))
             )
-            told = {"at": page.data_ptr(), "stored": len(_PAGE)}
-            told |= {"to": plain.data_ptr(), "bytes": len(_PLAIN)}
-            table = torch.tensor([[told.get(row, 0)] for row in ROWS], device=device)
+            known = {"at": page.data_ptr(), "stored": len(_PAGE)}
+            known |= {"to": plain.data_ptr(), "bytes": len(_PLAIN)}
+            table = torch.tensor([[known.get(row, 0)] for row in ROWS], device=device)
             decompress(table, stream)
             found = bytes(plain.tolist())  # which waits for it
     if found != _PLAIN:
@@ -89,8 +88,8 @@ def decompress(table: Tensor, stream: Any) -> None:
     Parameters
     ----------
     table
-        Their `ROWS`, of which the last two are filled: how many bytes each became, and not 0 if it
-        went wrong (in four bytes each, so that half of that row stays as it is).
+        Their `ROWS`, of which the last two are filled in: the size of each, and a code that is not
+        0 if it failed (in four bytes each, so half of that row is unused).
     stream
         The stream to queue it on.
     """

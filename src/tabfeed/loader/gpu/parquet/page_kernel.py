@@ -1,11 +1,12 @@
-"""Values out of Parquet pages, on a GPU: one program a page.
+"""Decodes Parquet pages on a GPU: one Triton program for each page.
 
 A page holds plain values, or codes of entries of the column chunk's dictionary: runs of one code,
-and runs of codes packed into as many bits as the largest needs. Runs follow one another, so one
-program walks them, and unpacks each many values at a time. Nothing in a page is aligned, which is
-why numbers are put together from bytes.
+and runs of codes packed into as many bits as the largest needs. A run begins where the one before
+ends, so one program walks them, and unpacks many values of a run at a time. Nothing in a page is
+aligned, which is why numbers are assembled from bytes.
 
-Each program says whether its page was what its header promises, and reads nothing outside of it.
+Each program counts its page as failed if it is not what its header promises, and reads nothing
+outside of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TYPES = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 
 def load(device: torch.device, kinds: Sequence[Kind]) -> None:
-    """Have the kernel compiled, so that it need not be while somebody waits."""
+    """Compile the kernel, so that training does not wait for it."""
     table = torch.zeros((len(ROWS), 1), dtype=torch.int64, device=device)
     table[ROWS.index("kind")] = NO_KIND  # nothing is done
     failed = torch.zeros(1, dtype=torch.int32, device=device)
@@ -46,10 +47,10 @@ def decode(
     failed
         One int32, to which the number of pages that were not as promised is added.
     kinds
-        Those that pages may be of, in the order of their numbers. If a value becomes shorter, it
-        has to be one that fits; for those of eight bytes that is looked at.
+        The kinds of pages, in the order of their numbers. If values become shorter, they must fit;
+        this is checked for those of eight bytes.
     compressed
-        Whether pages were, so that it is to be looked at what they became.
+        Whether pages were compressed, so that their decompressed sizes are checked.
     """
     count = table.shape[1]
     for number, (stored, width) in enumerate(kinds):

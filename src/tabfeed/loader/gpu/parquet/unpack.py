@@ -1,14 +1,13 @@
-"""Blocks unpacked by the GPU itself: bytes of files in, rows in device buffers out.
+"""Decodes encoded blocks on the GPU: bytes of files in, rows in device buffers out.
 
-The bytes of a file wait on a staging buffer, as compressed as they lie in the file. When a chunk
-needs a block they are copied, their pages decompressed (by nvCOMP) and their values written to
-their places (by a kernel of ours), all queued on one stream, in a handful of calls however many
-blocks there are. The program waits for nothing, but for the first time that it sees a block: then
-it asks whether all pages were as their headers promise. If not, Arrow reads the block, and says
-what is wrong with it.
+A staging buffer holds the bytes of a file as they are, compressed or not. When a chunk needs a
+block, they are copied, their pages decompressed (by nvCOMP) and their values decoded (by our own
+kernel), all queued on one stream, in a handful of calls for any number of blocks. The thread waits
+only the first time that it decodes a block: it checks that all pages were as their headers
+promise. If not, Arrow reads the block, and reports what is wrong.
 
-Streams take turns, so that one copies while another decompresses: pages are decompressed side by
-side, each of them slowly, and that takes as long for many blocks as for one.
+Streams take turns, so that one copies while another decompresses: pages are decompressed in
+parallel, each of them slowly, which takes as long for many blocks as for one.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ __all__ = ["DecodeStreams", "EncodedBlock", "EncodedGroup", "Unpacker"]
 
 Array = npt.NDArray[Any]
 Tensor = torch.Tensor
-_OVER = 64  # bytes behind the last page that a kernel may read, and not use
+_OVER = 64  # bytes behind the last page that a kernel may read without using them
 
 
 class EncodedGroup(NamedTuple):
-    """A row group on a desk: where its bytes begin there, its first row in the lot, its pages."""
+    """A row group in a staging buffer: its first byte, its first row in the block, its pages."""
 
     at: int
     first: int
@@ -51,94 +50,94 @@ class EncodedGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """What lies on a staging buffer, if that is bytes of files.
+    """Describes the bytes of files in a staging buffer.
 
     Attributes
     ----------
     groups
         Row groups, in order.
-    packed, plain
-        How many bytes that is, and will be decompressed.
+    encoded, decompressed
+        How many bytes they have, as they are and decompressed.
     compressed
-        Whether pages are.
-    sound
-        Whether all its pages were once seen to be as promised.
-    approve
+        Whether pages are compressed.
+    verified
+        Whether all its pages were as promised when they were decoded before.
+    mark_verified
         To be called when they were.
-    again
-        Reads the same block in another way.
+    read_by_arrow
+        Reads the same block with Arrow.
     name
-        The file it is of, or the first of them.
+        Its file, or the first of them.
     """
 
     groups: Sequence[EncodedGroup]
     encoded: int
-    plain: int
+    decompressed: int
     compressed: bool
-    sound: bool
-    approve: Callable[[], None]
-    again: Callable[[], GpuBlock]
+    verified: bool
+    mark_verified: Callable[[], None]
+    read_by_arrow: Callable[[], GpuBlock]
     name: str
 
 
 class DecodeStreams(NamedTuple):
-    """How much is unpacked at a time: how many streams, and bytes that each may have."""
+    """How much is decoded at a time: how many streams, and the bytes of memory of each."""
 
     streams: int
     encoded: int
-    plain: int
+    decompressed: int
 
 
-class _Lane:
-    """A stream, memory for what is on its way, and how many pages were not as promised so far."""
+class _DecodeStream:
+    """A stream, its memory, and a count of pages that were not as promised so far."""
 
-    def __init__(self, device: torch.device, decode_streams: DecodeStreams) -> None:
+    def __init__(self, device: torch.device, sizes: DecodeStreams) -> None:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self.stream):
-            self.encoded, self.plain = (
+            self.encoded, self.decompressed = (
                 torch.empty(nbytes + _OVER, dtype=torch.uint8, device=device)
-                for nbytes in (decode_streams.encoded, decode_streams.plain)
+                for nbytes in (sizes.encoded, sizes.decompressed)
             )
             self.failed = torch.zeros(1, dtype=torch.int32, device=device)
-        self.told = buffers.page_locked((1,), torch.int32).zero_()
+        self._count = buffers.page_locked((1,), torch.int32).zero_()
 
-    def tell(self) -> tuple[Tensor, Tensor]:
-        """How many pages had failed before, and have now, once what is queued is done."""
-        before, self.told = self.told, buffers.page_locked((1,), torch.int32)
-        self.told.copy_(self.failed, non_blocking=True)
-        return before, self.told
+    def queue_count(self) -> tuple[Tensor, Tensor]:
+        """Counts of failed pages before and after the queued work, valid once it is done."""
+        before, self._count = self._count, buffers.page_locked((1,), torch.int32)
+        self._count.copy_(self.failed, non_blocking=True)
+        return before, self._count
 
 
-class _Asked(NamedTuple):
-    """Whether all pages of some blocks are as promised: whether more had failed after an event.
+class _Check(NamedTuple):
+    """Whether all pages of some blocks are as promised: whether the count of failures has grown.
 
-    It knows their files, not the blocks, which would keep their device buffers from being used
-    again.
+    It has the names of their files, not the blocks, which would keep their device buffers from
+    being reused.
     """
 
     event: Any
-    told: tuple[Tensor, Tensor]
+    counts: tuple[Tensor, Tensor]
     files: Sequence[str]
 
     @property
-    def sound(self) -> bool:
-        """The answer; waits for it."""
+    def passed(self) -> bool:
+        """The result; waits for it."""
         self.event.synchronize()
-        before, after = self.told
+        before, after = self.counts
         return int(before) == int(after)
 
 
 class Unpacker:
-    """Unpacks blocks into device buffers; one thread at a time.
+    """Decodes encoded blocks into device buffers; one thread at a time.
 
     Parameters
     ----------
-    device buffers
-        Where to.
-    decode streams
+    device_buffers
+        The destination.
+    decode_streams
         How much at a time.
     kinds
-        Those that values are of.
+        The kinds of values.
     """
 
     def __init__(
@@ -147,50 +146,53 @@ class Unpacker:
         self.device_buffers, self.decode_streams, self.kinds = device_buffers, decode_streams, kinds
         with on_device(device_buffers.device):
             self._decode_streams = deque(
-                _Lane(device_buffers.device, decode_streams) for _ in range(decode_streams.streams)
+                _DecodeStream(device_buffers.device, decode_streams)
+                for _ in range(decode_streams.streams)
             )
         width_groups = list(device_buffers.width_groups)
         self._widths = np.repeat([p.width for p in width_groups], [p.columns for p in width_groups])
-        self._asked: deque[_Asked] = deque()
+        self._checks: deque[_Check] = deque()
 
     def __call__(self, blocks: Sequence[GpuBlock]) -> None:
-        """Queue the unpacking of packed blocks.
+        """Queue the decoding of encoded blocks.
 
-        A block of which something is wrong, or that is too large, is not packed any more
-        afterwards, but still to be copied.
+        A block that is damaged or too large is read by Arrow instead: it is no longer encoded
+        afterwards, and still has to be copied.
         """
-        self._look_back()
+        self._check_earlier()
         with span("copy", rows=sum(block.rows for block in blocks)):
-            asked = [(self._unpack(part), part) for part in self._parts(blocks)]
-        for question, part in asked:
-            if all(_encoded(block).sound for block in part):
-                self._asked.append(question)
+            checks = [(self._unpack(part), part) for part in self._parts(blocks)]
+        for check, part in checks:
+            if all(_encoded(block).verified for block in part):
+                self._checks.append(check)
             else:
-                self._answer(question, part)
+                self._verify(check, part)
 
     def _parts(self, blocks: Sequence[GpuBlock]) -> Iterator[list[GpuBlock]]:
-        """As many lots as go into a lane, and so on."""
+        """Blocks in groups that fit the memory of a stream."""
         part: list[GpuBlock] = []
-        encoded = plain = 0
+        encoded = decompressed = 0
+        most = self.decode_streams
         for block in blocks:
-            what = _encoded(block)
-            if what.encoded > self.decode_streams.encoded or what.plain > self.decode_streams.plain:
-                _read_again(block)
+            found = _encoded(block)
+            if found.encoded > most.encoded or found.decompressed > most.decompressed:
+                _read_by_arrow(block)
                 continue
-            encoded, plain = encoded + what.encoded, plain + what.plain
+            encoded += found.encoded
+            decompressed += found.decompressed
             if part and (
-                encoded > self.decode_streams.encoded
-                or plain > self.decode_streams.plain
-                or what.compressed != _encoded(part[0]).compressed
+                encoded > most.encoded
+                or decompressed > most.decompressed
+                or found.compressed != _encoded(part[0]).compressed
             ):
                 yield part
-                part, encoded, plain = [], what.encoded, what.plain
+                part, encoded, decompressed = [], found.encoded, found.decompressed
             part.append(block)
         if part:
             yield part
 
-    def _unpack(self, blocks: list[GpuBlock]) -> _Asked:
-        """Queue the unpacking of as many lots as go into a lane, in as few calls as can be."""
+    def _unpack(self, blocks: list[GpuBlock]) -> _Check:
+        """Queue the decoding of blocks that fit the memory of a stream, in few calls."""
         decode_stream = self._decode_streams[0]
         self._decode_streams.rotate()
         with torch.cuda.stream(decode_stream.stream):
@@ -205,13 +207,13 @@ class Unpacker:
             if compressed:
                 decompress(table, decode_stream.stream)
             self._decode(table, decode_stream.failed, self.kinds, compressed)
-            told = decode_stream.tell()
+            counts = decode_stream.queue_count()
             event = decode_stream.stream.record_event()
         for block, device_buffer in zip(blocks, device_buffers, strict=True):
             assert block.staging_buffer is not None
             block.staging_buffer.used, block.staging_buffer = copied, None
             block.device_buffer, device_buffer.ready = device_buffer, event
-        return _Asked(event, told, [_encoded(block).name for block in blocks])
+        return _Check(event, counts, [_encoded(block).name for block in blocks])
 
     @cached_property
     def _decode(self) -> Callable[..., None]:
@@ -219,42 +221,46 @@ class Unpacker:
         return decode
 
     def _table(
-        self, blocks: list[GpuBlock], device_buffers: list[DeviceBuffer], decode_stream: _Lane
+        self,
+        blocks: list[GpuBlock],
+        device_buffers: list[DeviceBuffer],
+        decode_stream: _DecodeStream,
     ) -> Tensor:
-        """The `ROWS` of all pages, addresses in place of offsets."""
+        """The `ROWS` of all pages, with addresses in place of offsets."""
         known, places, starts, count = [], [], [], 0
-        encoded, plain = decode_stream.encoded.data_ptr(), decode_stream.plain.data_ptr()
+        encoded = decode_stream.encoded.data_ptr()
+        decompressed = decode_stream.decompressed.data_ptr()
         for block, device_buffer in zip(blocks, device_buffers, strict=True):
-            what, columns = _encoded(block), self.device_buffers.addresses(device_buffer.number)
-            for group in what.groups:
+            found, columns = _encoded(block), self.device_buffers.addresses(device_buffer.number)
+            for group in found.groups:
                 at, pages = encoded + group.at, group.pages
                 known.append([*map(torch.from_numpy, (pages.table, pages.column, pages.coded))])
                 places.append(torch.from_numpy(columns + group.first * self._widths))
-                starts.append([at, plain if what.compressed else at])
-                plain += pages.room
+                starts.append([at, decompressed if found.compressed else at])
+                decompressed += pages.room
                 count += len(pages.column)
-            encoded += what.encoded
+            encoded += found.encoded
         table = buffers.page_locked((len(ROWS), count), torch.int64)
         fill_table(table, known, places, starts)
         return table
 
-    def _answer(self, question: _Asked, blocks: Sequence[GpuBlock]) -> None:
-        """Wait for what was asked, and have lots that are not sound read again."""
-        if question.sound:
-            for block in blocks:
-                _encoded(block).approve()
-            return
+    def _verify(self, check: _Check, blocks: Sequence[GpuBlock]) -> None:
+        """Wait for a check, and have Arrow read blocks that fail it."""
+        passed = check.passed
         for block in blocks:
-            _read_again(block)
+            if passed:
+                _encoded(block).mark_verified()
+            else:
+                _read_by_arrow(block)
 
-    def _look_back(self) -> None:
-        """Whether all is well with what was queued before, as far as that is known."""
-        while self._asked and self._asked[0].event.query():
-            question = self._asked.popleft()
-            if not question.sound:
+    def _check_earlier(self) -> None:
+        """Raise if pages that were queued before have failed, as far as known."""
+        while self._checks and self._checks[0].event.query():
+            check = self._checks.popleft()
+            if not check.passed:
                 raise LoaderError(
-                    "pages are not what they were when they were first read: "
-                    + ", ".join(sorted(set(question.files)))
+                    "pages have changed since they were first read: "
+                    + ", ".join(sorted(set(check.files)))
                 )
 
 
@@ -264,7 +270,7 @@ def _encoded(block: GpuBlock) -> EncodedBlock:
 
 
 def _bytes_of(blocks: Sequence[GpuBlock]) -> list[Tensor]:
-    """What lies on their desks."""
+    """The bytes in their staging buffers."""
     return [
         torch.from_numpy(block.staging_buffer.memory[: _encoded(block).encoded])
         for block in blocks
@@ -272,12 +278,8 @@ def _bytes_of(blocks: Sequence[GpuBlock]) -> list[Tensor]:
     ]
 
 
-def _read_again(block: GpuBlock) -> None:
-    """Have a lot on its desk as rows."""
-    new = _encoded(block).again()
-    block.staging_buffer, block.host, block.encoded, block.device_buffer = (
-        new.staging_buffer,
-        new.host,
-        None,
-        None,
-    )
+def _read_by_arrow(block: GpuBlock) -> None:
+    """Replace a block's encoded bytes by rows that Arrow decodes."""
+    new = _encoded(block).read_by_arrow()
+    block.staging_buffer, block.host = new.staging_buffer, new.host
+    block.encoded = block.device_buffer = None

@@ -1,12 +1,12 @@
 """A permutation of all rows, drawn on the device that will use it.
 
-Every row draws a 64-bit key from its number and two words that follow from seed and epoch; rows in
-the order of their keys are the permutation. Keys are integers made of integers and no two are
-equal (each step of the mixing can be undone), so the result is the same on every rank, device and
+Every row draws a 64-bit key from its number and two words that follow from seed and epoch; sorting
+the rows by key gives the permutation. Keys are integers computed from integers, and no two are
+equal (each step of the mixing is invertible), so the result is the same on every rank, device and
 version, which `torch.randperm` does not promise.
 
-Few rows are sorted at a time: those whose keys begin with the same bits. What that needs beside the
-result is bounded, and the result does not depend on it.
+Rows are sorted in buckets, by the first bits of their keys. That bounds the memory needed beside
+the result, and does not change the result.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # of splitmix64
 
 
 def epoch_words(epoch: Epoch) -> tuple[int, int]:
-    """What an epoch's permutation is drawn from."""
+    """The two words from which an epoch's permutation is drawn."""
     sequence = np.random.SeedSequence([epoch.plan.seed % 2**64, epoch.number, 2])
     first, second = sequence.generate_state(2, np.uint64).tolist()
     return first, second
 
 
 def index_dtype(rows: int) -> torch.dtype:
-    """The dtype of numbers of rows: half as wide where that is enough."""
+    """The dtype of row numbers: 32 bits where that is enough."""
     return torch.int32 if rows < 2**31 else torch.int64
 
 
 def permutation(
     rows: int, words: tuple[int, int], device: torch.device, *, at_once: int = AT_ONCE
 ) -> Tensor:
-    """The numbers from 0 to ``rows - 1`` in an order that follows from `words`.
+    """The numbers from 0 to ``rows - 1`` in an order determined by `words`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def permutation(
 
 @dataclass(frozen=True)
 class _Draw:
-    """The keys of so many rows, made anew whenever they are asked for."""
+    """Computes the keys of so many rows, anew at each call."""
 
     rows: int
     words: tuple[int, int]
@@ -84,12 +84,12 @@ class _Draw:
     at_once: int
 
     def all(self) -> tuple[Tensor, Tensor]:
-        """All keys, and the rows that drew them."""
+        """All keys, and their rows."""
         numbers = torch.arange(self.rows, dtype=index_dtype(self.rows), device=self.device)
         return self._keys(0, self.rows), numbers
 
     def bucket(self, bits: int, first: int) -> tuple[Tensor, Tensor]:
-        """The keys whose first bits are those of a signed number, and the rows that drew them."""
+        """The keys whose first bits are those of a signed number, and their rows."""
         found = []
         for low in range(0, self.rows, self.at_once):
             keys = self._keys(low, min(self.rows, low + self.at_once))
@@ -113,7 +113,7 @@ def _mix(keys: Tensor) -> Tensor:
 
 
 def _shifted(keys: Tensor, count: int) -> Tensor:
-    """To the right, zeros from the left: torch itself repeats the sign."""
+    """Logical shift to the right; torch itself shifts in the sign."""
     return (keys >> count).bitwise_and_((1 << (64 - count)) - 1)
 
 

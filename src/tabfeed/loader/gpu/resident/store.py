@@ -1,9 +1,9 @@
-"""The whole of a dataset on a GPU: ``(columns, rows)`` in the files' own dtypes, in file order.
+"""A whole dataset on a GPU: ``(columns, rows)`` in the files' own dtypes, in file order.
 
-It is filled partition by partition, by whichever threads read them, through page-locked memory and
-on one stream: that on which batches are cut later. A pass that ends before everything is there
-leaves what came for the next one. Ragged columns come as pieces and are laid end to end when all
-are there; how much they take is only known then, so they are counted as they come.
+Background threads fill it partition by partition, through page-locked memory and on one stream:
+the one on which batches are cut later. If an epoch ends before all rows are there, the next epoch
+goes on from what has arrived. Ragged columns arrive in parts, which are concatenated once all are
+there; their size is only known then, so it is counted as they arrive.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ def gigabytes(count: int) -> str:
 
 
 def too_large(needed: int, allowed: int, rows: int) -> LoaderError:
-    """What is said of a dataset that does not fit."""
+    """The error for a dataset that does not fit."""
     return LoaderError(
         f'cache="device" needs {gigabytes(needed)} on the GPU for {rows:,} rows, and '
         f"device_memory allows {gigabytes(allowed)}: raise device_memory if the GPU has room, load "
-        'fewer columns or rows, or let it stream with cache=None, "memory" or "disk"'
+        'fewer columns or rows, or stream them with cache=None, "memory" or "disk"'
     )
 
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes on the GPU: what is known before anything is read, and in all.
+    """Bytes on the GPU.
 
     Attributes
     ----------
     known
-        For columns of known length, and for working.
+        Needed for columns of known length and for scratch, before anything is read.
     allowed
-        Most there may be.
+        The limit for everything.
     """
 
     known: int
@@ -68,15 +68,15 @@ class Store:
     Parameters
     ----------
     layout
-        What rows are made of.
-    width groups
+        The columns.
+    width_groups
         How scalars lie in memory.
     sizes
         Rows of each partition.
     stream
         The stream on which it is filled and read.
     size
-        How much memory there is.
+        How much memory it may use.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Store:
         self._pinned: BufferPool | None = None
         self._changed = threading.Condition()
         self._missing = set(range(len(self._sizes)))
-        self._coming: set[int] = set()
+        self._reading: set[int] = set()
         self._ragged_bytes = 0
         self._process = os.getpid()
         self.whole = False
@@ -112,7 +112,7 @@ class Store:
     # -- filling ----------------------------------------------------------------------
 
     def add(self, number: int, reader: BlockReader) -> None:
-        """Read a partition, unless it is there; wait if another thread is reading it."""
+        """Read a partition unless it was read; wait if another thread is reading it."""
         if not self._claim(number):
             return
         try:
@@ -124,7 +124,7 @@ class Store:
             raise
 
     def check_process(self) -> None:
-        """Refuse to serve a forked copy of the process: it has no GPU."""
+        """Refuse a forked copy of the process: it has no GPU."""
         if os.getpid() != self._process:
             raise LoaderError(
                 'cache="device" keeps the data on the GPU of the process that made the loader; '
@@ -132,34 +132,34 @@ class Store:
             )
 
     def no_room(self) -> LoaderError:
-        """What is said if there is no memory left for the next batches."""
+        """The error for a GPU that has no memory left for the next batches."""
         return LoaderError(
-            'there is no memory left on the GPU for the next batches: with cache="device" all rows '
-            f"lie there, which takes {gigabytes(self._size.known)} with batches on their way, and "
-            "cannot be given up without changing their order. Let the model leave that free and go "
-            'on from state_dict(), or use cache=None, "memory" or "disk"'
+            'the GPU has no memory left for the next batches: with cache="device" it holds all '
+            f"rows, which takes {gigabytes(self._size.known)} with batches on their way, and "
+            "evicting them would change their order. Leave that much free beside the model and "
+            'resume from state_dict(), or use cache=None, "memory" or "disk"'
         )
 
     def _claim(self, number: int) -> bool:
         self.check_process()
         with self._changed:
-            while number in self._coming:
+            while number in self._reading:
                 self._changed.wait(_TICK)
             if number not in self._missing:
                 return False
             if self._pinned is None:
-                self._make_room()
-            self._coming.add(number)
+                self._allocate()
+            self._reading.add(number)
         return True
 
     def _done(self, number: int, *, there: bool) -> None:
         with self._changed:
-            self._coming.discard(number)
+            self._reading.discard(number)
             if there:
                 self._missing.discard(number)
             self._changed.notify_all()
 
-    def _make_room(self) -> None:
+    def _allocate(self) -> None:
         device = self.stream.device
         try:
             with torch.cuda.stream(self.stream):
@@ -175,8 +175,8 @@ class Store:
         except torch.cuda.OutOfMemoryError as e:
             self.matrices, self.fixed, self._offsets = {}, {}, {}
             raise LoaderError(
-                f'cache="device" needs {gigabytes(self._size.known)} on the GPU, which it does not '
-                'have free: free some, or use cache=None, "memory" or "disk"'
+                f'cache="device" needs {gigabytes(self._size.known)} on the GPU, more than is '
+                'free: free some, or use cache=None, "memory" or "disk"'
             ) from e
         self._pinned = BufferPool(allocate=_pinned)
 
@@ -197,35 +197,35 @@ class Store:
                 lengths = torch.from_numpy(np.diff(lists.offsets))
                 self._offsets[name][start + 1 : start + rows + 1].copy_(lengths)
                 self._values[name][number] = torch.from_numpy(lists.values).to(self.stream.device)
-            self.stream.synchronize()  # the page-locked memory may be written again after this
+            self.stream.synchronize()  # the page-locked memory may be overwritten after this
 
     def _count(self, block: Block) -> None:
-        """Refuse as soon as ragged columns take more than there is."""
+        """Refuse as soon as ragged columns take more than is allowed."""
         coming = sum(lists.values.nbytes for lists in block.lists.values())
         with self._changed:
-            # While a column's pieces are laid end to end it is there twice.
+            # While the parts of a column are concatenated, it is there twice.
             largest = -(-(self._ragged_bytes + coming) // max(1, len(self.layout.lists)))
             needed = self._size.known + self._ragged_bytes + coming + largest
             if needed > self._size.allowed:
                 raise too_large(needed, self._size.allowed, self.rows)
             self._ragged_bytes += coming
 
-    def close_up(self) -> None:
-        """Everything was added: make it ready to be gathered from. Once is enough."""
+    def finish(self) -> None:
+        """Make it ready for gathering, after all partitions were added; once is enough."""
         with self._changed:
             if self.whole:
                 return
             with torch.cuda.stream(self.stream):
                 for name, dtype in self.layout.lists:
-                    self.lists[name] = self._laid(name, dtype)
+                    self.lists[name] = self._concatenated(name, dtype)
                 self.stream.synchronize()
             self._offsets, self._values, self._pinned = {}, {}, None
             self.whole = True
 
-    def _laid(self, name: str, dtype: np.dtype[Any]) -> Lists:
-        """The pieces of a ragged column end to end, and where its rows begin."""
-        pieces = self._values[name]
-        values = [pieces.pop(number) for number in sorted(pieces)]
+    def _concatenated(self, name: str, dtype: np.dtype[Any]) -> Lists:
+        """The parts of a ragged column end to end, and where its rows begin."""
+        parts = self._values[name]
+        values = [parts.pop(number) for number in sorted(parts)]
         whole = (
             torch.cat(values)
             if values
@@ -245,5 +245,5 @@ def _by_group(held: dict[WidthGroup, npt.NDArray[Any]]) -> dict[str, npt.NDArray
 
 
 def _pinned(nbytes: int) -> Any:
-    """Page-locked memory, from which a GPU copies while the program goes on."""
+    """Page-locked memory, from which a GPU copies asynchronously."""
     return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()

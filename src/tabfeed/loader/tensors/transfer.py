@@ -1,10 +1,9 @@
-"""Whole buffers to a GPU, in the background, without stopping what runs there.
+"""Copies whole buffers to a GPU in the background, without stopping the model.
 
-A plain ``tensor.to("cuda")`` of ordinary memory goes through the stream that the model computes
-on: it waits for every kernel queued there, and those that come after wait for it. Here a buffer is
-first copied to page-locked memory and then, on a stream of the thread's own, to the GPU; the thread
-waits for that without the interpreter lock. What it gives is there when it is given, so that the
-training loop need not wait for any event.
+``tensor.to("cuda")`` of ordinary memory runs on the model's stream: it waits for every kernel
+queued there, and later kernels wait for it. Here a buffer is first copied to page-locked memory and
+then, on a stream of the thread's own, to the GPU; the thread waits for that without the GIL. A
+tensor it returns is complete, so the training loop waits for no event.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Carrier:
     Parameters
     ----------
     device
-        Where to. On the CPU a tensor has the array's own memory.
+        The destination. On the CPU a tensor shares the array's memory.
 
     Examples
     --------
@@ -45,7 +44,7 @@ class Carrier:
         self._streams = threading.local()
 
     def __call__(self, array: Any) -> Tensor:
-        """An array on the device; a tensor is there already."""
+        """An array as a tensor on the device; tensors are returned as they are."""
         if isinstance(array, Tensor):
             return array
         tensor = torch.from_numpy(array)
@@ -59,7 +58,7 @@ class Carrier:
         with torch.cuda.stream(stream):
             moved = tensor.pin_memory().to(self.device, non_blocking=True)
         stream.synchronize()
-        # Once it is freed its memory waits for what the model's stream has still to read of it.
+        # Its memory, once freed, is not reused before the model's stream has read it.
         moved.record_stream(torch.cuda.default_stream(self.device))
         return moved
 

@@ -17,7 +17,7 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.loader.torch.static import StaticBatch
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import pretend_gpu
 
 
 @pytest.fixture(scope="module")

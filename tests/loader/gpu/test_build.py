@@ -16,16 +16,14 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.gpu import buffers, staging_plan
-from tabfeed.loader.gpu.build import on_gpu
+from tabfeed.loader.gpu import buffers, memory_plan
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory
-from tabfeed.loader.gpu.staging_plan import StagingPlan
+from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory, plan_staging
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.torch import Loader, TorchAsyncItr
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 CATS, CONTS = [f"c{i}" for i in range(4)], ["x0", "x1"]
 
@@ -135,32 +133,30 @@ def eight_columns():
     """What eight columns of ids need memory for."""
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, block=32_768)
     layout = Layout(groups=(Group("c", tuple("abcdefgh"), np.dtype(np.int64)),), matrices=True)
-    return replace(
-        MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)}), encoded=20.0, plain=30.0
-    )
+    need = MemoryRequest.of(plan, layout, {"c": np.dtype(np.int32)})
+    return replace(need, encoded_bytes=20.0, decompressed_bytes=30.0)
 
 
 def used(share):
     """Bytes that they take, divided so."""
     chunks = share.steps * 65_536 * ((share.depth + 2) * 64 + 2 * 36)
-    unpacking = share.decode_streams * share.together * 250_000 * (20 + 30)
-    return share.blocks * share.rows * 32 + chunks + share.decoding + unpacking
+    unpacking = share.decode_streams * share.blocks_per_call * 250_000 * (20 + 30)
+    return share.blocks * share.block_rows * 32 + chunks + share.cudf_bytes + unpacking
 
 
-@pytest.mark.parametrize("how", ["arrow", "cudf", "packed"])
+@pytest.mark.parametrize("how", ["arrow", "cudf", "pages"])
 @pytest.mark.parametrize("memory", [60_000_000, 3 * 10**8, 10**9])
 def test_memory_is_divided_within_its_bounds(how, memory):
     need = eight_columns()
-    assert (need.block, need.batch, need.passing) == (32, 64, 36)
-    share = plan_memory(need, memory, how=how)
+    assert (need.block_bytes, need.batch_bytes, need.scratch_bytes) == (32, 64, 36)
+    share = plan_memory(replace(need, decoder=how), memory)
     if share is None:
         assert memory == 60_000_000
         return
     assert used(share) <= memory
-    assert bool(share.decode_streams) == (how == "packed") and bool(share.readings) == (
-        how == "cudf"
-    )
-    assert share.rows == 250_000
+    assert bool(share.decode_streams) == (how == "pages")
+    assert bool(share.cudf_calls) == (how == "cudf")
+    assert share.block_rows == 250_000
     # Two blocks a stream may be open at once; more, if the chunks ahead reach over several.
     assert share.blocks >= 4 * (2 + share.depth * share.steps * 65_536 // 4 // 250_000)
 
@@ -168,7 +164,7 @@ def test_memory_is_divided_within_its_bounds(how, memory):
 @pytest.mark.parametrize("memory", range(50_000_000, 10**9, 50_000_000))
 def test_there_is_room_for_the_copy_of_a_batch(memory):
     need = eight_columns()
-    share = plan_memory(need, memory, copies=1)
+    share = plan_memory(replace(need, spare_batches=1), memory)
     if share is None:
         assert memory < 10**8
     elif share.steps > 1:  # else the batch is the chunk
@@ -182,25 +178,29 @@ def test_too_little_memory_for_anything_is_none():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "threads", "processes", "hands"),
+    ("blocks", "threads", "processes", "workers"),
     [(100, 14, 14, 1), (22, 14, 14, 1), (15, 7, 14, 2), (11, 3, 14, 5), (1, 1, 8, 8)],
 )
-def test_few_large_lots_are_decoded_by_several_processes_each(
-    dataset, monkeypatch, blocks, threads, processes, hands
+def test_few_large_blocks_are_decoded_by_several_processes_each(
+    dataset, monkeypatch, blocks, threads, processes, workers
 ):
-    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 16)
+    monkeypatch.setattr(memory_plan, "cpu_count", lambda: 16)
     plan = Plan((250_000,) * 64, 65_536, streams=4, chunk=2, block=32_768)
     group = Group("c", tuple("abcdefgh"), np.dtype(np.int64))
     need = MemoryRequest.of(plan, Layout(groups=(group,), matrices=True), {"c": np.dtype(np.int32)})
-    options = LoaderOptions(host_memory=blocks * need.block_rows * need.block)
+    options = LoaderOptions(host_memory=blocks * need.whole_block)
     reader = replace(tuples(dataset).pipeline.stages.reader, layout=Layout(groups=(group,)))
-    found = StagingPlan.of(need, MemoryPlan(2, 2, need.block_rows, 8), options, reader)
-    assert (found.threads, found.processes, found.hands) == (threads, processes, hands)
+    found = plan_staging(need, MemoryPlan(2, 2, need.block_rows, 8), options, reader)
+    assert (found.threads, found.processes, found.workers_per_block) == (
+        threads,
+        processes,
+        workers,
+    )
     assert found.count == 8 + found.early <= max(blocks, 9)
 
 
 def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
-    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 5)
+    monkeypatch.setattr(memory_plan, "cpu_count", lambda: 5)
     loader = walked(tuples(dataset))
     decoders = loader.pipeline.stages.reader._decoders
     for _ in range(2):
@@ -212,13 +212,13 @@ def test_closing_a_loader_ends_its_processes(dataset, monkeypatch):
         assert len(first) == len(loader)
 
 
-@pytest.mark.parametrize("hands", [1, 3])
-def test_processes_that_decode(dataset, monkeypatch, hands):
-    monkeypatch.setattr(staging_plan, "cpu_count", lambda: 8)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_processes_that_decode(dataset, monkeypatch, workers):
+    monkeypatch.setattr(memory_plan, "cpu_count", lambda: 8)
     loader = walked(tuples(dataset))
     reader = loader.pipeline.stages.reader
-    assert (reader.processes, reader.hands) == (7, 1)
-    reader.processes = reader.hands = hands
+    assert (reader.processes, reader.workers_per_block) == (7, 1)
+    reader.processes = reader.workers_per_block = workers
     for epoch in range(6):
         plain = tuples(dataset)
         plain.set_epoch(epoch)
@@ -232,7 +232,7 @@ def test_with_too_little_memory_batches_are_copied(dataset):
     assert not isinstance(loader.pipeline.stages, GpuStages)
     assert len(list(loader)) == len(loader)
     said = re.fullmatch(
-        "Arrow: batches are made in the computer's memory, and copied; to make them on the GPU, "
+        "Arrow: batches are made in host memory and copied; to make them on the GPU, "
         r'give device_memory="(\d+)MB" or more',
         loader.reader_choice,
     )

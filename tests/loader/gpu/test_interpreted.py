@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 APART = Path(sys.prefix) / "triton"
 FILES = (
     "tests/loader/gpu/parquet/test_page_kernel.py",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
 from tabfeed.testing.loader import check_loader
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 
 @pytest.mark.timeout(300)
@@ -20,7 +19,7 @@ def test_every_promise_of_a_loader_holds(monkeypatch, reader):
     def make(dataset, **options):
         loader = TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cpu", **options)
         loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions(reader, 10**8))
-        assert loader.pipeline.stages.here
+        assert loader.pipeline.stages.on_training_thread
         return loader
 
     def read(batch):

@@ -17,12 +17,11 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.loader.gpu import buffers, build
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.parquet.cudf_blocks import CudfBlockReader
-from tabfeed.loader.gpu.staging import bring
+from tabfeed.loader.gpu.staging import copy_to_device
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import TorchAsyncItr
-from tests.loader.pretend import Stream, pretend_gpu
+from tests.loader.gpu.pretend import Stream, on_gpu, pretend_gpu
 
 ROWS, GROUPS = 33_000, 40  # fewer rows would be read together
 LITTLE = 20_000_000
@@ -34,10 +33,10 @@ class StandIn(CudfBlockReader):
     slow = 0.0
 
     def read(self, epoch, numbers):
-        with self._turns:
+        with self._calls:
             time.sleep(random.random() * self.slow)
             blocks = self.arrow.read(epoch, numbers)
-            bring(blocks, self.device_buffers, Stream())
+            copy_to_device(blocks, self.device_buffers, Stream())
         return blocks
 
 
@@ -132,7 +131,7 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
     def decode(self, epoch, numbers):
         asked.extend(p for n in numbers for p in epoch.partitions(n))
         blocks = self.arrow.read(epoch, numbers)
-        bring(blocks, self.device_buffers, Stream())
+        copy_to_device(blocks, self.device_buffers, Stream())
         return blocks
 
     monkeypatch.setattr(CudfBlockReader, "_read", decode)
@@ -150,7 +149,7 @@ def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
 
 def test_what_is_said_of_it(dataset):
     assert by_cudf(dataset).reader_choice == (
-        "pylibcudf: as asked for; tabfeed's own way is not open, since this is no GPU"
+        "pylibcudf: as requested; tabfeed's own decoder cannot be used: this is no GPU"
     )
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tabfeed.loader.gpu import buffers, build, staging_plan
+from tabfeed.loader.gpu import buffers, build
 from tabfeed.loader.gpu.parquet import unpack
 from tabfeed.loader.gpu.resident import pipeline, store
 
@@ -48,6 +48,12 @@ class Stream:
         pass
 
 
+def on_gpu(pipeline, device, gpu):
+    """The batches of a loader's pipeline, made the GPU's way."""
+    parts = pipeline.stages, pipeline.plan, pipeline.options
+    return build.gpu_pipeline(*parts, device=device, gpu=gpu)
+
+
 def pretend_gpu(monkeypatch, *, free=10**9):
     """Let the CPU pass for a GPU of which so many bytes are free."""
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
@@ -59,8 +65,8 @@ def pretend_gpu(monkeypatch, *, free=10**9):
         buffers, "page_locked", lambda shape, dtype: torch.empty(shape, dtype=dtype)
     )
     monkeypatch.setattr(build, "check_device", lambda device: None)
-    monkeypatch.setattr(staging_plan, "lock_pages", lambda memory: None)
-    monkeypatch.setattr(staging_plan, "unlock_pages", lambda memory: None)
+    monkeypatch.setattr(build, "lock_pages", lambda memory: None)
+    monkeypatch.setattr(build, "unlock_pages", lambda memory: None)
     for module in (build, pipeline):
         monkeypatch.setattr(
             module, "memory_for", lambda how, *_: min(free, int(how.device_memory or free))

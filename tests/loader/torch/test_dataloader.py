@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.resident.pipeline import resident
+from tabfeed.loader.gpu.resident.pipeline import resident_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
-from tests.loader.pretend import pretend_gpu
+from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 # torch's own remarks on memory that it cannot pin, and on processes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
@@ -91,7 +90,10 @@ def test_a_worker_of_a_loader_that_makes_batches_on_the_gpu(dataset, monkeypatch
 def test_a_worker_cannot_have_what_lies_on_the_gpu(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset)
-    loader.pipeline = resident(loader.pipeline, torch.device("cpu"), GpuOptions())
+    made = loader.pipeline
+    loader.pipeline = resident_pipeline(
+        made.stages, made.plan, made.options, device=torch.device("cpu"), gpu=GpuOptions()
+    )
     with pytest.raises(LoaderError, match="num_workers=0"):
         keys(DLDataLoader(loader, num_workers=1, multiprocessing_context="fork"))
 
