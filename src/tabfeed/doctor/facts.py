@@ -153,7 +153,7 @@ def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
     step = max(1, group.num_columns // _LOOKED_AT)
     pages: list[Page] = []
     full: list[Page] = []
-    with file.location.open() as source:
+    with file.ref.open() as source:
         for i in range(0, group.num_columns, step)[:_LOOKED_AT]:
             found = pages_of(source, group.column(i))
             pages += found

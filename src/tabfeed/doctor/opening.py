@@ -47,7 +47,7 @@ def _only_parquet(dataset: Dataset) -> Dataset:
 
 def is_local(dataset: Dataset) -> bool:
     """Whether every file is on this machine."""
-    places = [getattr(f, "location", None) for f in dataset._files.files]
+    places = [getattr(f, "ref", None) for f in dataset._files.files]
     return all(p is not None and isinstance(p.filesystem, pafs.LocalFileSystem) for p in places)
 
 

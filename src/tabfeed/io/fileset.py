@@ -57,14 +57,14 @@ _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decod
 
 
 def open_files(
-    locations: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
+    refs: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
 ) -> FileSet:
     """Open every file, in parallel."""
 
-    def try_open(location: FileRef) -> DataFile | CannotRead:
+    def try_open(ref: FileRef) -> DataFile | CannotRead:
         try:
-            with reading(location):
-                pinned = _as_written(location.pinned())
+            with reading(ref):
+                pinned = _as_written(ref.pinned())
             file = open_format(pinned, options)
             if skips.allowed and isinstance(file, ParquetFile):
                 file.check()
@@ -75,20 +75,20 @@ def open_files(
             return e
 
     # Several files a task: opening a local one takes less time than handing it to a thread.
-    some = max(1, len(locations) // _OPEN_TASKS)
-    groups = [locations[i : i + some] for i in range(0, len(locations), some)]
+    some = max(1, len(refs) // _OPEN_TASKS)
+    groups = [refs[i : i + some] for i in range(0, len(refs), some)]
     executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
-    opened = executor.map(groups, lambda group: [try_open(location) for location in group])
+    opened = executor.map(groups, lambda group: [try_open(ref) for ref in group])
     good: list[tuple[FileRef, DataFile]] = []
     bad: list[tuple[Skipped, CannotRead]] = []
-    for location, result in zip(locations, chain.from_iterable(opened), strict=True):
+    for ref, result in zip(refs, chain.from_iterable(opened), strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
-            bad.append((Skipped(location.name, None, None, str(result)), result))
+            bad.append((Skipped(ref.name, None, None, str(result)), result))
         else:
-            good.append((location, result))
+            good.append((ref, result))
     if not good:
         raise SourceNotFoundError(
-            f"none of the {len(locations)} files can be read; the first: {bad[0][1]}"
+            f"none of the {len(refs)} files can be read; the first: {bad[0][1]}"
         )
     skips.add(bad)
     return FileSet(
@@ -99,16 +99,16 @@ def open_files(
     )
 
 
-def _as_written(location: FileRef) -> FileRef:
+def _as_written(ref: FileRef) -> FileRef:
     """Refuse an object that is another than the one the manifest names."""
-    found = re.search(r'ETag="?([^" ]+)', location.tag, re.IGNORECASE)
-    if location.etag and found and found[1] != location.etag:
+    found = re.search(r'ETag="?([^" ]+)', ref.tag, re.IGNORECASE)
+    if ref.etag and found and found[1] != ref.etag:
         raise UnfinishedDatasetError(
-            f"{location.name} is another object than the one that was written: its ETag is "
-            f"{found[1]}, and {location.etag} in the manifest; write the dataset again, or delete "
+            f"{ref.name} is another object than the one that was written: its ETag is "
+            f"{found[1]}, and {ref.etag} in the manifest; write the dataset again, or delete "
             "_tabfeed.json to read it as it is"
         )
-    return location
+    return ref
 
 
 class _Cursor:
@@ -321,7 +321,7 @@ class FileSet:
     def are_plain_parquet(self) -> bool:
         """Whether all files are local Parquet files of exactly the columns of the whole."""
         return all(
-            isinstance(f, ParquetFile) and f.location.remote is None and f.schema == self.schema
+            isinstance(f, ParquetFile) and f.ref.remote is None and f.schema == self.schema
             for f in self.files
         )
 
@@ -329,7 +329,7 @@ class FileSet:
     def remote(self) -> bool:
         """Whether any of the files is read from a server in ranges known beforehand."""
         parquet = (f for f in self.files if isinstance(f, ParquetFile))
-        return any(f.location.remote is not None for f in parquet)
+        return any(f.ref.remote is not None for f in parquet)
 
     def begin(self, partition: Partition, columns: Sequence[str]) -> list[Fetch]:
         """Begin to fetch what `read` of the same will need of remote files."""
@@ -456,7 +456,7 @@ class FileSet:
         for batch in cursor.take(piece.start, rows):
             yield self._add_keys(pa.Table.from_batches([batch]), piece.file, columns)
         if isinstance(file, ParquetFile) and cursor.at < file.count(piece.unit):
-            self._keep(cursor, self._held(piece, columns), local=file.location.remote is None)
+            self._keep(cursor, self._held(piece, columns), local=file.ref.remote is None)
 
     def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
         """What was left open before a row of a unit, closest to it; nobody else has it then."""

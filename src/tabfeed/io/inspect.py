@@ -103,14 +103,14 @@ def _total(counts: list[int | None]) -> int | None:
 def _file(name: str, file: DataFile) -> FileFacts:
     rows = list(file.unit_rows)
     known = [r for r in rows if r is not None]
-    location = getattr(file, "location", None)
+    ref = getattr(file, "ref", None)
     return FileFacts(
         name=name,
         rows=_total(rows),
         units=len(rows),
         smallest_unit=min(known, default=None),
         largest_unit=max(known, default=None),
-        stored_bytes=None if location is None else location.size,
+        stored_bytes=None if ref is None else ref.size,
     )
 
 

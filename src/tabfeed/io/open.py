@@ -127,7 +127,7 @@ def _whole(files: FileSet, fragments: list[Any]) -> bool:
     """Whether every fragment is all row groups of its file."""
     groups = {f.path: f.num_row_groups for f in fragments}
     return all(
-        isinstance(f, ParquetFile) and groups[f.location.path] == f.metadata.num_row_groups
+        isinstance(f, ParquetFile) and groups[f.ref.path] == f.metadata.num_row_groups
         for f in files.files
     )
 

@@ -86,21 +86,21 @@ def validate(dataset: Dataset) -> Report:
 
 def _changed_since_written(file: DataFile) -> str | None:
     """What is wrong with a file whose bytes are not those that the manifest knows."""
-    if not isinstance(file, ParquetFile) or not file.location.crc32:
+    if not isinstance(file, ParquetFile) or not file.ref.crc32:
         return None
-    location, crc32 = file.location, 0
-    if location.etag and location.etag in location.tag:  # the store has compared the bytes
+    ref, crc32 = file.ref, 0
+    if ref.etag and ref.etag in ref.tag:  # the store has compared the bytes
         return None
     try:
-        with reading(location), location.open() as source:
+        with reading(ref), ref.open() as source:
             while block := source.read(_BLOCK):
                 crc32 = zlib.crc32(block, crc32)
     except (BadFileError, UnreadableFileError) as e:
         return str(e)
-    if f"{crc32:08x}" == location.crc32:
+    if f"{crc32:08x}" == ref.crc32:
         return None
     return (
-        f"{location.name} has the CRC-32 {crc32:08x}, and {location.crc32} when it was written: "
+        f"{ref.name} has the CRC-32 {crc32:08x}, and {ref.crc32} when it was written: "
         "it can be read, but some of it was changed; write the dataset again, or delete "
         "_tabfeed.json to take the file as it is"
     )
@@ -147,7 +147,7 @@ def _advice(source: FileSet, columns: list[str]) -> list[str]:
             "write it again with row_group_size=250_000"
         )
     files = [f for f in source.files if isinstance(f, ParquetFile)]
-    tiny = [f for f in files if f.location.size < _SMALL_FILE]
+    tiny = [f for f in files if f.ref.size < _SMALL_FILE]
     if len(tiny) > 100:
         advice.append(f"{len(tiny)} files are smaller than 1 MB; write fewer with output_files=")
     return advice

@@ -307,7 +307,7 @@ def _spool_lazy(frame: pl.LazyFrame) -> DataFile:
 def _open_spooled(path: str, folder: TemporaryFolder) -> DataFile:
     from tabfeed.io.formats.ipc import open_ipc
 
-    location = FileRef(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
-    file = open_ipc(location, ReadOptions())
+    ref = FileRef(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
+    file = open_ipc(ref, ReadOptions())
     weakref.finalize(file, folder.remove)
     return file

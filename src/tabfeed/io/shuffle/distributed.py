@@ -72,7 +72,7 @@ def task_memory(executor: Executor) -> int | None:
 def require_files(executor: Executor, dataset: Dataset) -> None:
     """Refuse to start if the data lies where the workers do not see it."""
     if is_remote(executor):
-        found = (getattr(file, "location", None) for file in dataset._files.files)
+        found = (getattr(file, "ref", None) for file in dataset._files.files)
         executor.require_files([location for location in found if location is not None])
 
 

@@ -44,38 +44,34 @@ _GRACE = 5.0
 # -- patience ---------------------------------------------------------------------------
 
 
-def persist(location: FileRef, what: str, call: Callable[[float], T]) -> T:
-    """Call ``call(timeout)`` until it works or the location's deadline has come."""
-    deadline = (location.remote or RemoteOptions()).deadline
+def persist(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
+    """Call ``call(timeout)`` until it works or the deadline has come."""
+    deadline = (ref.remote or RemoteOptions()).deadline
     try:
         return retry(call, deadline, first=FIRST_SHARE)
     except FileNotFoundError as e:
         raise UnreadableFileError(
-            f"{location.name} is gone: it was there when the dataset was opened. Open it again"
+            f"{ref.name} is gone: it was there when the dataset was opened. Open it again"
         ) from e
     except OSError as e:
-        raise UnreadableFileError(
-            f"{location.name} cannot be {what}: {reason(e)}. {remedy(e)}"
-        ) from e
+        raise UnreadableFileError(f"{ref.name} cannot be {what}: {reason(e)}. {remedy(e)}") from e
     except _UNEXPECTED as e:
-        raise UnreadableFileError(
-            f"{location.name} cannot be {what}: {type(e).__name__}: {e}"
-        ) from e
+        raise UnreadableFileError(f"{ref.name} cannot be {what}: {type(e).__name__}: {e}") from e
 
 
-def version_of(location: FileRef) -> Version:
+def version_of(ref: FileRef) -> Version:
     """What an object is now; refused if it is not the one that was listed or opened."""
-    remote = remote_of(location.filesystem)
-    now = persist(location, "read", lambda t: remote.version(location.path, t))
-    if not now.is_of(location.size, location.tag):
-        raise _changed(location)
+    remote = remote_of(ref.filesystem)
+    now = persist(ref, "read", lambda t: remote.version(ref.path, t))
+    if not now.is_of(ref.size, ref.tag):
+        raise _changed(ref)
     return now
 
 
-def _changed(location: FileRef) -> UnreadableFileError:
-    when = "opened" if location.tag else "listed"
+def _changed(ref: FileRef) -> UnreadableFileError:
+    when = "opened" if ref.tag else "listed"
     return UnreadableFileError(
-        f"{location.name} has changed since the dataset was {when}: another object lies there now. "
+        f"{ref.name} has changed since the dataset was {when}: another object lies there now. "
         "Open the dataset again"
     )
 
@@ -134,8 +130,8 @@ def _connections(count: int, purpose: str = "read") -> _Connections:
 class _Progress:
     """What the connections and the waiting reader share. Does not hold the `Fetch`."""
 
-    def __init__(self, location: FileRef, requests: Sequence[Range]) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef, requests: Sequence[Range]) -> None:
+        self.ref = ref
         self.requests = requests
         self.buffers: list[pa.Buffer | None] = [None] * len(requests)
         self.left = len(requests)
@@ -157,21 +153,21 @@ class _Progress:
             self.left -= 1
             last = self.left == 0
         if last:  # as many as read may look at versions: that carries no data, and nobody queues
-            connections = (self.location.remote or RemoteOptions()).connections
+            connections = (self.ref.remote or RemoteOptions()).connections
             _connections(connections, "check").submit(self._finish)
 
     def _get(self, number: int) -> None:
-        wanted, location = self.requests[number], self.location
-        remote = remote_of(location.filesystem)
+        wanted, ref = self.requests[number], self.ref
+        remote = remote_of(ref.filesystem)
 
         def get(timeout: float) -> pa.Buffer:
-            data = remote.read(location.path, wanted.start, wanted.size, location.size, timeout)
+            data = remote.read(ref.path, wanted.start, wanted.size, ref.size, timeout)
             if data.size != wanted.size:
                 raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were asked for")
             return data
 
         with span("fetch", bytes=wanted.size):
-            self.buffers[number] = persist(location, "read", get)
+            self.buffers[number] = persist(ref, "read", get)
 
     def _finish(self) -> None:
         try:
@@ -182,25 +178,25 @@ class _Progress:
         self.done.set()
 
     def _check_version(self) -> None:
-        location = self.location
-        if not location.tag:
+        ref = self.ref
+        if not ref.tag:
             return
         if self.error is None:
-            version_of(location)
+            version_of(ref)
             return
         with suppress(OSError):  # a range may have been refused because the object is another now
-            now = remote_of(location.filesystem).version(location.path, _GRACE)
-            if not now.is_of(location.size, location.tag):
-                self.error = _changed(location)
+            now = remote_of(ref.filesystem).version(ref.path, _GRACE)
+            if not now.is_of(ref.size, ref.tag):
+                self.error = _changed(ref)
 
 
 class Fetch:
     """Ranges of one object, on their way or here."""
 
-    def __init__(self, location: FileRef, ranges: Iterable[Range]) -> None:
-        options = location.remote or RemoteOptions()
+    def __init__(self, ref: FileRef, ranges: Iterable[Range]) -> None:
+        options = ref.remote or RemoteOptions()
         requests = requests_for(ranges, largest_request(options.connections))
-        self._progress = _Progress(location, requests)
+        self._progress = _Progress(ref, requests)
         self.nbytes = sum(r.size for r in self._progress.requests)
         weakref.finalize(self, _drop, self._progress).atexit = False
         if not requests:
@@ -212,13 +208,13 @@ class Fetch:
     def wait(self) -> Fetch:
         """Wait until all is here, or raise what went wrong."""
         progress = self._progress
-        location = progress.location
+        ref = progress.ref
         # Each request ends by its own deadline; this one is for requests that lost their thread.
-        patience = 2 * (location.remote or RemoteOptions()).deadline + _GRACE
+        patience = 2 * (ref.remote or RemoteOptions()).deadline + _GRACE
         while not progress.done.wait(_TICK):
             if time.monotonic() - progress.moved > patience:
                 raise UnreadableFileError(
-                    f"{location.name} cannot be read: nothing came for {patience:.0f} s"
+                    f"{ref.name} cannot be read: nothing came for {patience:.0f} s"
                 )
         if progress.error is not None:
             raise progress.error
@@ -263,14 +259,14 @@ _begun: weakref.WeakValueDictionary[object, Fetch] = weakref.WeakValueDictionary
 _begun_lock = threading.Lock()
 
 
-def begin(location: FileRef, ranges: Iterable[Range]) -> Fetch:
+def begin(ref: FileRef, ranges: Iterable[Range]) -> Fetch:
     """Fetch these ranges, or find the `Fetch` of them that somebody has begun."""
     wanted = tuple(ranges)
-    key = (os.getpid(), location.name, location.tag, wanted)
+    key = (os.getpid(), ref.name, ref.tag, wanted)
     with _begun_lock:
         found = _begun.get(key)
         if found is None or found.failed:
-            found = _begun[key] = Fetch(location, wanted)
+            found = _begun[key] = Fetch(ref, wanted)
         return found
 
 

@@ -2,7 +2,7 @@
 
 ``DataFile`` is one file of some format: it knows its schema and its units, and reads
 them. ``Location`` is where that file lies, local or remote. A format is a function
-``open(location, options) -> DataFile``; opening reads as little as the format allows
+``open(ref, options) -> DataFile``; opening reads as little as the format allows
 (a Parquet footer, the first block of a CSV) and never the data.
 """
 

@@ -34,7 +34,7 @@ _REMEDY = 'Write it again, remove it, or pass on_bad_file="skip"'
 
 
 def bad_file(
-    location: FileRef, what: str, *, column: str | None = None, remedy: str = _REMEDY
+    ref: FileRef, what: str, *, column: str | None = None, remedy: str = _REMEDY
 ) -> BadFileError:
     """The error for a damaged or foreign file: what is wrong with it, and what to do.
 
@@ -44,50 +44,46 @@ def bad_file(
     >>> print(bad_file(FileRef("a.csv", "a.csv", pafs.LocalFileSystem(), 0), "is empty"))
     a.csv is empty. Write it again, remove it, or pass on_bad_file="skip"
     """
-    return BadFileError(f"{location.name} {what}. {remedy}", file=location.name, column=column)
+    return BadFileError(f"{ref.name} {what}. {remedy}", file=ref.name, column=column)
 
 
 @contextmanager
-def reading(location: FileRef, *, decoding: bool = False) -> Iterator[None]:
+def reading(ref: FileRef, *, decoding: bool = False) -> Iterator[None]:
     """Turn the operating system's errors into `UnreadableFileError` or `BadFileError`.
 
     Parameters
     ----------
-    location
+    ref
         The file.
     decoding
         Whether Arrow decodes meanwhile, whose complaints are ``OSError`` without a number.
     """
     try:
         yield
-        location.check()
+        ref.check()
     except TabfeedError as e:
         if isinstance(e, BadFileError):
-            _confirm(location)  # what looks like damage may be another file
+            _confirm(ref)  # what looks like damage may be another file
         raise
     except PermissionError as e:
-        raise UnreadableFileError(
-            f"{location.name} may not be read: {reason(e)}. {remedy(e)}"
-        ) from e
+        raise UnreadableFileError(f"{ref.name} may not be read: {reason(e)}. {remedy(e)}") from e
     except FileNotFoundError as e:
         raise UnreadableFileError(
-            f"{location.name} was there when the dataset was opened and is gone now"
+            f"{ref.name} was there when the dataset was opened and is gone now"
         ) from e
     except OSError as e:
-        if (location.compressed or decoding) and not e.errno:  # not the system's, then
-            raise bad_file(location, f"is cut short or damaged: {e}") from e
-        raise UnreadableFileError(
-            f"{location.name} cannot be read: {reason(e)}. {remedy(e)}"
-        ) from e
+        if (ref.compressed or decoding) and not e.errno:  # not the system's, then
+            raise bad_file(ref, f"is cut short or damaged: {e}") from e
+        raise UnreadableFileError(f"{ref.name} cannot be read: {reason(e)}. {remedy(e)}") from e
 
 
-def _confirm(location: FileRef) -> None:
-    if location.remote is None:
-        location.check()
-    elif location.tag:
+def _confirm(ref: FileRef) -> None:
+    if ref.remote is None:
+        ref.check()
+    elif ref.tag:
         from tabfeed.io.storage.fetch import version_of
 
-        version_of(location)
+        version_of(ref)
 
 
 def claims_more_than(error: MemoryError, nbytes: int) -> bool:
@@ -106,31 +102,31 @@ def claims_more_than(error: MemoryError, nbytes: int) -> bool:
     return size is not None and int(size[1]) > nbytes
 
 
-def refuse_empty(location: FileRef) -> None:
+def refuse_empty(ref: FileRef) -> None:
     """Raise `BadFileError` for a file of zero bytes."""
-    if location.size == 0:
-        raise bad_file(location, "is empty (0 bytes)")
+    if ref.size == 0:
+        raise bad_file(ref, "is empty (0 bytes)")
 
 
-def refuse_duplicates(location: FileRef, names: Sequence[str]) -> None:
+def refuse_duplicates(ref: FileRef, names: Sequence[str]) -> None:
     """Raise `DuplicateColumnError` if a name occurs twice."""
     if len(set(names)) == len(names):
         return
     twice = next(n for n in names if list(names).count(n) > 1)
     raise DuplicateColumnError(
-        f"{location.name} has more than one column named {twice!r}; rename them: a column is "
+        f"{ref.name} has more than one column named {twice!r}; rename them: a column is "
         "found by its name"
     )
 
 
-def refuse_names(location: FileRef, names: Sequence[str]) -> None:
+def refuse_names(ref: FileRef, names: Sequence[str]) -> None:
     """Refuse a file whose columns cannot all be found by their names, or that has none."""
     if not names:
-        raise bad_file(location, "has no columns, so there is nothing to read")
+        raise bad_file(ref, "has no columns, so there is nothing to read")
     if "" in names:
         raise SchemaError(
-            f"{location.name} has a column without a name, as column {list(names).index('')} "
+            f"{ref.name} has a column without a name, as column {list(names).index('')} "
             "(counted from 0); write the file again with a name for it: a column is found by its "
             "name"
         )
-    refuse_duplicates(location, names)
+    refuse_duplicates(ref, names)

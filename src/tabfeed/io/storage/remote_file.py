@@ -22,9 +22,9 @@ _SMALLEST = 2**16  # less is not worth a request
 _AHEAD = 32 * 2**20
 
 
-def open_remote(location: FileRef, ranges: Sequence[Range] = ()) -> pa.NativeFile:
+def open_remote(ref: FileRef, ranges: Sequence[Range] = ()) -> pa.NativeFile:
     """The object for random access; `ranges` are fetched at once."""
-    return pa.PythonFile(RemoteFile(location, ranges), mode="r")
+    return pa.PythonFile(RemoteFile(ref, ranges), mode="r")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RemoteFile:
 
     Parameters
     ----------
-    location
+    ref
         The object.
     ranges
         What will be read.
@@ -54,9 +54,9 @@ class RemoteFile:
 
     closed = False
 
-    def __init__(self, location: FileRef, ranges: Sequence[Range] = ()) -> None:
-        self._location = location
-        self._declared = begin(location, ranges) if ranges else None
+    def __init__(self, ref: FileRef, ranges: Sequence[Range] = ()) -> None:
+        self._ref = ref
+        self._declared = begin(ref, ranges) if ranges else None
         self._windows: list[_Window] = []  # where reading is, and what comes after it
         self._position = 0
         self._last_stop = -1
@@ -75,7 +75,7 @@ class RemoteFile:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move the position."""
-        base = (0, self._position, self._location.size)[whence]
+        base = (0, self._position, self._ref.size)[whence]
         self._position = base + offset
         return self._position
 
@@ -85,7 +85,7 @@ class RemoteFile:
 
     def read_buffer(self, nbytes: int = -1) -> pa.Buffer:
         """The same without a copy; Arrow looks for this method."""
-        start, size = self._position, self._location.size
+        start, size = self._position, self._ref.size
         stop = size if nbytes is None or nbytes < 0 else min(size, start + nbytes)
         if stop <= start:
             return pa.py_buffer(b"")
@@ -116,19 +116,19 @@ class RemoteFile:
             self._windows = [window]
             data = window.upto(start, stop)
         assert data is not None
-        if onwards and len(self._windows) < 2 and window.range.stop < self._location.size:
+        if onwards and len(self._windows) < 2 and window.range.stop < self._ref.size:
             size = min(_AHEAD, 2 * window.range.size)
             self._windows.append(self._window(Range(window.range.stop, window.range.stop + size)))
         return data
 
     def _around(self, start: int, stop: int) -> Range:
         """Not too few bytes: from the end backwards where a footer is read."""
-        high = min(self._location.size, max(stop, start + _SMALLEST))
+        high = min(self._ref.size, max(stop, start + _SMALLEST))
         return Range(max(0, min(start, high - _SMALLEST)), high)
 
     def _window(self, wanted: Range) -> _Window:
-        inside = Range(wanted.start, min(wanted.stop, self._location.size))
-        return _Window(inside, begin(self._location, [inside]))
+        inside = Range(wanted.start, min(wanted.stop, self._ref.size))
+        return _Window(inside, begin(self._ref, [inside]))
 
     def close(self) -> None:
         """Let go of the bytes."""

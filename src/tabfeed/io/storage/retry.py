@@ -299,8 +299,8 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
         self._forget(path)
         deadline = options.deadline
         now = retry(lambda timeout: remote.version(path, timeout), deadline, first=FIRST_SHARE)
-        location = FileRef(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
-        return open_remote(location)
+        ref = FileRef(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
+        return open_remote(ref)
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         """A new file, to be written."""

@@ -92,7 +92,7 @@ class PartNames:
 
 def _content(file: Any) -> list[Any] | None:
     """What tells the content of a file from any other; None for what lies in memory."""
-    location = getattr(file, "location", None)
+    location = getattr(file, "ref", None)
     if location is None:
         return None
     if location.remote is not None:

@@ -78,11 +78,11 @@ def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:
         return None
     path, unit = parts.dataset.files[pieces[0].file], pieces[0].unit
     try:
-        file.location.check()
+        file.ref.check()
         lazy = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         start = sum(file.unit_rows[:unit])
         frame = lazy.slice(start, file.unit_rows[unit]).select(columns).collect()
-        file.location.check()
+        file.ref.check()
         return frame
     except (pl.exceptions.PolarsError, OSError):
         return None

@@ -155,7 +155,7 @@ def test_features_in_any_order(tmp_path: Path) -> None:
     table = file.read([0], names)
     for k in range(20):
         assert table.column(names[k]).to_pylist() == [i * 100 + k for i in range(300)]
-    walk = next(records_of(file.location, frames(records), 0)).walk
+    walk = next(records_of(file.ref, frames(records), 0)).walk
     assert not walk.odd.any()
 
 

@@ -50,47 +50,47 @@ _LONGEST_HEADER = 2**24
 _BROKEN = (ValueError, IndexError, EOFError, zlib.error, lzma.LZMAError)
 
 
-def open_avro(location: FileRef, options: ReadOptions) -> AvroFile:
+def open_avro(ref: FileRef, options: ReadOptions) -> AvroFile:
     """Read the header of an Avro file."""
-    refuse_empty(location)
-    if location.compressed:
+    refuse_empty(ref)
+    if ref.compressed:
         raise bad_file(
-            location,
+            ref,
             "is an Avro file compressed as a whole, which cannot be read by parts",
             remedy="Decompress it; Avro files can be compressed inside instead",
         )
-    header = _read_header(location)
+    header = _read_header(ref)
     if header.codec not in CODECS:
         raise bad_file(
-            location,
+            ref,
             f"is compressed with {header.codec!r}; tabfeed reads {', '.join(CODECS)}",
             remedy="Write it with one of these",
         )
     try:
         columns = translate(header.schema)
     except SchemaError as e:
-        raise SchemaError(f"{location.name}: {e}") from e
+        raise SchemaError(f"{ref.name}: {e}") from e
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
-        raise bad_file(location, f"has a schema that is not an Avro schema: {e!r}") from e
-    refuse_duplicates(location, [c.name for c in columns])
+        raise bad_file(ref, f"has a schema that is not an Avro schema: {e!r}") from e
+    refuse_duplicates(ref, [c.name for c in columns])
     if not columns:
-        raise SchemaError(f"{location.name} holds records without fields")
-    return AvroFile(location, header, columns, options.block_size)
+        raise SchemaError(f"{ref.name} holds records without fields")
+    return AvroFile(ref, header, columns, options.block_size)
 
 
-def _read_header(location: FileRef) -> Header:
+def _read_header(ref: FileRef) -> Header:
     size = 2**16
     while True:
-        with reading(location), location.open() as file:
+        with reading(ref), ref.open() as file:
             data = bytes(file.read(size))
         try:
             return read_header(data)
         except IndexError as e:
-            if size >= min(location.size, _LONGEST_HEADER):
-                raise bad_file(location, "is an Avro file cut short within its header") from e
+            if size >= min(ref.size, _LONGEST_HEADER):
+                raise bad_file(ref, "is an Avro file cut short within its header") from e
             size *= 16
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise bad_file(location, f"is not an Avro file: {e}") from e
+            raise bad_file(ref, f"is not an Avro file: {e}") from e
 
 
 class AvroFile:
@@ -99,9 +99,9 @@ class AvroFile:
     whole = "block"
 
     def __init__(
-        self, location: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
+        self, ref: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
     ) -> None:
-        self.location = location
+        self.ref = ref
         self.schema = pa.schema([(c.name, c.type) for c in columns])
         self._header = header
         self._columns = {c.name: c for c in columns}
@@ -119,14 +119,12 @@ class AvroFile:
     @cached_property
     def _units(self) -> list[list[Block]]:
         """Runs of blocks of about ``block_size`` bytes."""
-        local = isinstance(self.location.filesystem, pafs.LocalFileSystem)
+        local = isinstance(self.ref.filesystem, pafs.LocalFileSystem)
         window = 2**12 if local else 2**20
         units: list[list[Block]] = []
         try:
-            with reading(self.location), self.location.open() as file:
-                for block in find_blocks(
-                    file, self._header, self.location.size, window, self._least
-                ):
+            with reading(self.ref), self.ref.open() as file:
+                for block in find_blocks(file, self._header, self.ref.size, window, self._least):
                     if not units or block.end - units[-1][0].start > self._block_size:
                         units.append([])
                     units[-1].append(block)
@@ -193,7 +191,7 @@ class AvroFile:
         sync = self._header.sync
         parts = []
         left = most = max(MOST_PLAIN, 100 * sum(b.end - b.start for b in blocks))
-        with reading(self.location), self.location.open() as file:
+        with reading(self.ref), self.ref.open() as file:
             file.seek(blocks[0].start)
             raw = memoryview(file.read(blocks[-1].end + len(sync) - blocks[0].start))
         for block in blocks:
@@ -207,7 +205,7 @@ class AvroFile:
             left -= len(parts[-1])
             if left < 0 and self._header.codec != "null":
                 raise bad_file(
-                    self.location,
+                    self.ref,
                     f"unpacks to more than {most:,} bytes at byte {block.start:,}, over a hundred "
                     "times its size",
                     remedy="Write it with smaller blocks, if it is not meant to exhaust memory",
@@ -272,7 +270,7 @@ class AvroFile:
         return table
 
     def _damaged(self, what: object) -> BadFileError:
-        return bad_file(self.location, f"is an Avro file cut short or damaged: {what}")
+        return bad_file(self.ref, f"is an Avro file cut short or damaged: {what}")
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -69,37 +69,37 @@ _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-def open_parquet(location: FileRef, options: ReadOptions) -> ParquetFile:
+def open_parquet(ref: FileRef, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
-    with reading(location), location.open(check=False) as f:
+    with reading(ref), ref.open(check=False) as f:
         try:
-            footer = read_footer(location, f)
+            footer = read_footer(ref, f)
             schema = _arrow_schema(footer)
         except _NOT_DAMAGE:
             raise
         except EncryptedError as e:
-            raise _encrypted(location, e) from e
+            raise _encrypted(ref, e) from e
         except FooterError as e:
-            raise bad_file(location, f"has a damaged footer: {e}") from e
+            raise bad_file(ref, f"has a damaged footer: {e}") from e
         except _DAMAGE as e:
             if getattr(e, "errno", None):
                 raise
             f.seek(0)
-            raise _explain_bad_footer(location, f.read(4)) from e
-    refuse_names(location, schema.names)
-    file = ParquetFile(location, footer, schema)
+            raise _explain_bad_footer(ref, f.read(4)) from e
+    refuse_names(ref, schema.names)
+    file = ParquetFile(ref, footer, schema)
     rows = file.unit_rows
     if sum(rows) != footer.metadata.num_rows or min(rows, default=0) < 0:
-        raise bad_file(location, "has a damaged footer: its row groups do not add up")
-    if max(rows, default=0) > location.size * _ROWS_A_BYTE:
-        claim = f"a row group of {max(rows):,} rows in a file of {location.size:,} bytes"
-        raise bad_file(location, f"has a damaged footer: {claim}")
+        raise bad_file(ref, "has a damaged footer: its row groups do not add up")
+    if max(rows, default=0) > ref.size * _ROWS_A_BYTE:
+        claim = f"a row group of {max(rows):,} rows in a file of {ref.size:,} bytes"
+        raise bad_file(ref, f"has a damaged footer: {claim}")
     return file
 
 
-def _encrypted(location: FileRef, error: EncryptedError) -> BadFileError:
+def _encrypted(ref: FileRef, error: EncryptedError) -> BadFileError:
     return bad_file(
-        location,
+        ref,
         f"cannot be read: {error}",
         remedy="Write it again without encryption (pyarrow.parquet.read_table with its "
         "decryption_properties, then write_table)",
@@ -114,14 +114,14 @@ def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
     return int(facts.null_count)
 
 
-def _explain_bad_footer(location: FileRef, start: bytes) -> BadFileError:
+def _explain_bad_footer(ref: FileRef, start: bytes) -> BadFileError:
     """Tell a cut file and a foreign one apart."""
-    refuse_empty(location)
+    refuse_empty(ref)
     if start == _MAGIC:
-        what = f"is a Parquet file cut short or damaged at its end ({location.size:,} bytes)"
+        what = f"is a Parquet file cut short or damaged at its end ({ref.size:,} bytes)"
     else:
         what = f"is not a Parquet file: it starts with {bytes(start)!r}, not {_MAGIC!r}"
-    return bad_file(location, what)
+    return bad_file(ref, what)
 
 
 def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
@@ -215,8 +215,8 @@ class ParquetFile:
 
     _verify = False  # also where the layout leaves that to `Dataset.validate`
 
-    def __init__(self, location: FileRef, footer: Footer, schema: pa.Schema) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef, footer: Footer, schema: pa.Schema) -> None:
+        self.ref = ref
         self.schema = schema
         self.metadata = footer.metadata  # its column chunks: by `_group`, which checks the footer
         self._footer = footer
@@ -245,20 +245,20 @@ class ParquetFile:
     def check(self) -> None:
         """Refuse a footer that is unsound in any entry; see `tabfeed.io.formats.parquet.footer`."""
         try:
-            self._footer.check(self.location.size)
+            self._footer.check(self.ref.size)
         except FooterError as e:
             if isinstance(e, EncryptedError) and e.leaf is None:
-                raise _encrypted(self.location, e) from e
+                raise _encrypted(self.ref, e) from e
             column = None
             where = "" if e.row_group is None else f"row group {e.row_group}"
             if e.leaf is not None:
                 column = self.metadata.schema.column(e.leaf).path
                 where += f", column {column!r}"
-            message = f"{self.location.name}, {where}" if where else self.location.name
+            message = f"{self.ref.name}, {where}" if where else self.ref.name
             raise BadFileError(
                 f"{message} is damaged or cannot be read, by its footer: {e}. Write the file "
                 'again, or pass on_bad_file="skip" to go on without it',
-                file=self.location.name,
+                file=self.ref.name,
                 row_group=e.row_group,
                 column=column,
             ) from e
@@ -287,13 +287,13 @@ class ParquetFile:
             for c in columns
             if layout.widths[c] is None and not pa.types.is_dictionary(layout.types[c])
         ]
-        if not varying or self.location.remote is not None:
+        if not varying or self.ref.remote is not None:
             return None
         leaves = [
             (i, layout.value_bytes(c, group.column(i))) for c in varying for i in layout.leaves[c]
         ]
         try:
-            with self.location.open() as file:
+            with self.ref.open() as file:
                 sizes = sizes_in_group(file, self.metadata, unit, leaves)
         except OSError:  # reading the data says what is wrong
             return None
@@ -313,12 +313,12 @@ class ParquetFile:
         noted = self._footer.text_bytes.get((unit, leaf))
         if noted is not None:
             return noted + 4 * int(chunk.num_values)
-        if self.location.remote is not None:
+        if self.ref.remote is not None:
             return None
         known = self._entries.get((unit, leaf))
         if known is None:
             try:
-                with self.location.open() as file:
+                with self.ref.open() as file:
                     known = dictionary_bytes(file, chunk) or (0, 0)
             except OSError:
                 return None
@@ -334,7 +334,7 @@ class ParquetFile:
     def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
         """What each of these columns keeps in memory while a row group is read or streamed."""
         group = self._group(unit)
-        whole = whole or self.location.remote is not None  # a remote one is fetched whole
+        whole = whole or self.ref.remote is not None  # a remote one is fetched whole
         return [self._layout.held(group, c, whole=whole) for c in columns]
 
     def column_groups(
@@ -379,7 +379,7 @@ class ParquetFile:
 
     def _ranges(self, units: Sequence[int], columns: Sequence[str]) -> list[Range]:
         """Where the columns of these row groups lie, for a file that is fetched over a network."""
-        if self.location.remote is None:
+        if self.ref.remote is None:
             return []
         leaves = [i for c in columns for i in self._layout.leaves[c]]
         groups = [self._group(unit) for unit in units]
@@ -390,7 +390,7 @@ class ParquetFile:
     def begin(self, units: Sequence[int], columns: Sequence[str]) -> Fetch | None:
         """Begin to fetch what `read` of the same will need; None if the file is on this machine."""
         ranges = self._ranges(units, columns)
-        return begin(self.location, ranges) if ranges else None
+        return begin(self.ref, ranges) if ranges else None
 
     def read(
         self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str] = ()
@@ -573,7 +573,7 @@ class ParquetFile:
 
     def verifying(self) -> ParquetFile:
         """The same file, every page of it verified as it is read."""
-        other = ParquetFile(self.location, self._footer, self.schema)
+        other = ParquetFile(self.ref, self._footer, self.schema)
         other._verify = True
         return other
 
@@ -589,8 +589,8 @@ class ParquetFile:
         buffer_size: int = 0,
         ranges: Sequence[Range] = (),
     ) -> pq.ParquetFile:
-        file = self.location.open(ranges)
-        size, known = file.size(), self.location.size
+        file = self.ref.open(ranges)
+        size, known = file.size(), self.ref.size
         if size != known > 0:
             file.close()
             raise self._changed(f"it has {size:,} bytes now, not {known:,}")
@@ -610,20 +610,20 @@ class ParquetFile:
         fields = [
             table.schema.field(n) if n in dictionary else self.schema.field(n) for n in columns
         ]
-        return conform(table, pa.schema(fields), where=self.location.name)
+        return conform(table, pa.schema(fields), where=self.ref.name)
 
     # -- damage ---------------------------------------------------------------------
 
     def _changed(self, how: str) -> UnreadableFileError:
         return UnreadableFileError(
-            f"{self.location.name} has changed since the dataset was opened: {how}. Open the "
+            f"{self.ref.name} has changed since the dataset was opened: {how}. Open the "
             "dataset again"
         )
 
     def _check_rows(self, units: Sequence[int], rows: int) -> None:
         expected = sum(self.unit_rows[u] for u in units)
         if rows != expected:
-            self.location.check()
+            self.ref.check()
             error = ValueError(f"it holds {rows:,} rows where its footer says {expected:,}")
             raise self._damage(error, units[0] if len(units) == 1 else None, None)
 
@@ -634,7 +634,7 @@ class ParquetFile:
         if isinstance(error, TabfeedError):
             return error
         try:
-            self.location.check()  # what looks like damage may be another file
+            self.ref.check()  # what looks like damage may be another file
         except (UnreadableFileError, OSError) as e:
             error = e
         if isinstance(error, TabfeedError):
@@ -643,7 +643,7 @@ class ParquetFile:
             return self._changed(f"it cannot be read any more ({error})")
         if _OLD_ARROW in str(error):
             return SchemaError(
-                f"{self.location.name} has a fixed-size list that is null, which pyarrow "
+                f"{self.ref.name} has a fixed-size list that is null, which pyarrow "
                 f"{pa.__version__} cannot read; use pyarrow 26, or leave it out with columns="
             )
         for unit in units:
@@ -671,9 +671,9 @@ class ParquetFile:
         where = "" if unit is None else f", row group {unit}"
         where += "" if column is None else f", column {column!r}"
         return BadFileError(
-            f"{self.location.name}{where} is damaged: {error}. Write the file again, or pass "
+            f"{self.ref.name}{where} is damaged: {error}. Write the file again, or pass "
             'on_bad_file="skip" to go on without the row groups that cannot be read',
-            file=self.location.name,
+            file=self.ref.name,
             row_group=unit,
             column=column,
         )
@@ -695,7 +695,7 @@ class ParquetFile:
 
     def __getstate__(self) -> dict[str, Any]:
         self.check()  # a footer that is unsound would end the process as it is pickled
-        return {"location": self.location, "_footer": self._footer, "schema": self.schema}
+        return {"ref": self.ref, "_footer": self._footer, "schema": self.schema}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -118,11 +118,11 @@ _kept: OrderedDict[tuple[str, int, str], Footer] = OrderedDict()
 _lock = threading.Lock()
 
 
-def read_footer(location: FileRef, file: pa.NativeFile) -> Footer:
+def read_footer(ref: FileRef, file: pa.NativeFile) -> Footer:
     """The footer of a Parquet file, from memory if the same content was opened before."""
-    if location.remote is None or not location.tag:
+    if ref.remote is None or not ref.tag:
         return _read(file)
-    key = (location.name, location.size, location.tag)
+    key = (ref.name, ref.size, ref.tag)
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)

@@ -88,30 +88,30 @@ class Head:
         return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
 
 
-def read_head(location: FileRef, cut: Callable[[bytes], int]) -> Head:
+def read_head(ref: FileRef, cut: Callable[[bytes], int]) -> Head:
     """The first rows of a file, enough to infer types from; refuses what is not text.
 
     Parameters
     ----------
-    location
+    ref
         The file.
     cut
         Where the last whole row of a text ends.
     """
     size = INFER_BYTES
     while True:
-        with Text(location).at(0) as read:
+        with Text(ref).at(0) as read:
             data = read(size + 1)
         if b"\0" in data:
-            raise bad_file(location, _binary(data))
+            raise bad_file(ref, _binary(data))
         complete = len(data) <= size
         end = len(data) if complete else cut(data[:size])
         if end > data.find(b"\n") + 1 or (complete and end):  # two rows: one may be a header
             break
         if complete:
-            raise bad_file(location, "holds nothing (0 bytes of text)")
+            raise bad_file(ref, "holds nothing (0 bytes of text)")
         if size >= LONGEST_ROW:
-            raise no_line_end(location)
+            raise no_line_end(ref)
         size = min(size * 8, LONGEST_ROW)
     offset = len(_BOM) if data.startswith(_BOM) else 0
     return Head(data[offset:end], offset, complete)
@@ -188,7 +188,7 @@ class TextFile(StreamedFile):
 
     Parameters
     ----------
-    location
+    ref
         The file.
     form
         Its format.
@@ -202,21 +202,21 @@ class TextFile(StreamedFile):
 
     def __init__(
         self,
-        location: FileRef,
+        ref: FileRef,
         form: TextFormat,
         head: Head,
         *,
         block_size: int,
         scan: bool,
     ) -> None:
-        self.location = location
+        self.ref = ref
         self._form = form
-        self._text = Text(location)
+        self._text = Text(ref)
         self._start = head.offset
         self._block_size = block_size
         self._ranges: LineRanges | _ScannedRanges | None = None
         if not scan:
-            self._ranges = LineRanges(location, head.offset, block_size)
+            self._ranges = LineRanges(ref, head.offset, block_size)
         self._counts: list[int | None] = [None] * len(self._ranges or ())
         self._lock = threading.Lock()
         self._measure(head.text)
@@ -308,5 +308,5 @@ class TextFile(StreamedFile):
         with self._text.at(start) as read:
             text = read(end - start + last)  # a byte more at the end: nothing should be there
         if len(text) != end - start:
-            raise changed_length(self.location)
+            raise changed_length(self.ref)
         return text

@@ -49,7 +49,7 @@ _LARGEST_BLOCK = 2**31 - 2
 _NUMBERS = (pa.int64(), pa.uint64(), pa.float64())
 
 
-def open_csv(location: FileRef, options: ReadOptions) -> TextFile:
+def open_csv(ref: FileRef, options: ReadOptions) -> TextFile:
     """Read the header line and the first rows of a CSV file, and fix its types.
 
     Without a header line and without `names`, columns are called f0, f1, ...; a header
@@ -57,29 +57,29 @@ def open_csv(location: FileRef, options: ReadOptions) -> TextFile:
     or not. Blank lines are passed over, except in files of one column, where a blank line
     is a null.
     """
-    refuse_empty(location)
-    sep = _separator(location, options)
-    form = CsvFormat(location, pa.schema([]), sep, options)
-    names, head = _take_names(location, options, read_head(location, form.last_row_end), sep)
+    refuse_empty(ref)
+    sep = _separator(ref, options)
+    form = CsvFormat(ref, pa.schema([]), sep, options)
+    names, head = _take_names(ref, options, read_head(ref, form.last_row_end), sep)
     form = replace(form, schema=pa.schema([(n, pa.string()) for n in names]))
 
     def fix_types(text: bytes) -> pa.Schema:
         return _fix_types(form, text)
 
-    types = at_line(Text(location), head.offset, head.text, form.last_row_end, fix_types)
+    types = at_line(Text(ref), head.offset, head.text, form.last_row_end, fix_types)
     form = replace(form, schema=types)
     return TextFile(
-        location,
+        ref,
         form,
         head,
         block_size=options.block_size,
-        scan=location.compressed or options.newlines_in_values,
+        scan=ref.compressed or options.newlines_in_values,
     )
 
 
-def _separator(location: FileRef, options: ReadOptions) -> str:
+def _separator(ref: FileRef, options: ReadOptions) -> str:
     if options.sep is None:
-        tab = re.search(r"\.(tsv|tab)(\.\w+)?$", location.path.lower())
+        tab = re.search(r"\.(tsv|tab)(\.\w+)?$", ref.path.lower())
         return "\t" if tab else ","
     if len(options.sep) != 1 or not options.sep.isascii():
         raise ArgumentError(f"sep is {options.sep!r}; it must be one ASCII character")
@@ -89,13 +89,11 @@ def _separator(location: FileRef, options: ReadOptions) -> str:
 # -- names ------------------------------------------------------------------------------
 
 
-def _take_names(
-    location: FileRef, options: ReadOptions, head: Head, sep: str
-) -> tuple[list[str], Head]:
+def _take_names(ref: FileRef, options: ReadOptions, head: Head, sep: str) -> tuple[list[str], Head]:
     """The columns' names, and the head without the header line."""
     text = head.text.lstrip(b"\r\n")
     end = first_row_end(text, sep) if options.newlines_in_values else _line_end(text)
-    fields = _split(location, text[:end], sep)
+    fields = _split(ref, text[:end], sep)
     if _has_header(options):
         head = head.skip(len(head.text) - len(text) + end)
         names = [n or f"Unnamed: {i}" for i, n in enumerate(fields)]
@@ -104,13 +102,13 @@ def _take_names(
     if options.names is not None:
         if fields and len(options.names) != len(fields):
             raise SchemaError(
-                f"names= has {len(options.names)} names, but {location.name} has {len(fields)} "
+                f"names= has {len(options.names)} names, but {ref.name} has {len(fields)} "
                 f"fields in its first line; give one name for each, or another sep= than {sep!r}"
             )
         names = list(options.names)
     if not names:
-        raise bad_file(location, "holds only blank lines")
-    refuse_duplicates(location, names)
+        raise bad_file(ref, "holds only blank lines")
+    refuse_duplicates(ref, names)
     return names, head
 
 
@@ -118,7 +116,7 @@ def _line_end(text: bytes) -> int:
     return text.find(b"\n") + 1 or len(text)
 
 
-def _split(location: FileRef, line: bytes, sep: str) -> list[str]:
+def _split(ref: FileRef, line: bytes, sep: str) -> list[str]:
     """The fields of a line, by the same rules as those of the rows."""
     line = line.rstrip(b"\r\n") + b"\n"
     if line == b"\n":
@@ -135,10 +133,10 @@ def _split(location: FileRef, line: bytes, sep: str) -> list[str]:
         )
     except pa.ArrowInvalid as e:
         what = f"has a first line that is not text in UTF-8, or cannot be split: {line[:40]!r}"
-        raise bad_file(location, what) from e
+        raise bad_file(ref, what) from e
     if fields.num_rows != 1:
         raise bad_file(
-            location,
+            ref,
             "ends its first line with a carriage return alone",
             remedy="Convert its line ends to \\n or \\r\\n",
         )
@@ -191,7 +189,7 @@ def _exact_type(inferred: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
 class CsvFormat:
     """How lines of a CSV file become columns; a `TextFormat`."""
 
-    location: FileRef
+    ref: FileRef
     schema: pa.Schema
     sep: str
     options: ReadOptions
@@ -252,11 +250,11 @@ class CsvFormat:
         except pa.ArrowNotImplementedError as e:
             named = [n for n, t in types.items() if str(t) in str(e)]
             raise SchemaError(
-                f"{self.location.name}: column {', '.join(named)}: {e}; give a dtype that fields "
+                f"{self.ref.name}: column {', '.join(named)}: {e}; give a dtype that fields "
                 "of text can be read as"
             ) from e
         except UnicodeDecodeError as e:  # Arrow's message quotes the text it could not parse
-            raise bad_file(self.location, f"is not text in UTF-8: {e.object[:80]!r}") from e
+            raise bad_file(self.ref, f"is not text in UTF-8: {e.object[:80]!r}") from e
         return self._parse_long_rows(text, types, columns)
 
     def _parse_long_rows(
@@ -292,7 +290,7 @@ class CsvFormat:
         """A quoted field cut in two would be read as two rows; even quotes rule it out cheaply."""
         if b'"' in text and text.count(b'"') % 2 and inside_quotes(text, self.sep):
             raise bad_file(
-                self.location,
+                self.ref,
                 "has a quoted field that holds a line end, or a quote that is never closed",
                 remedy="Pass newlines_in_values=True if fields may hold line ends",
             )
@@ -306,13 +304,13 @@ class CsvFormat:
             return self._explain_value(name, types[name], match["value"])
         if match := _RAGGED.search(message):
             return self._explain_line(match)
-        return bad_file(self.location, f"cannot be parsed: {message}", remedy=_QUOTED)
+        return bad_file(self.ref, f"cannot be parsed: {message}", remedy=_QUOTED)
 
     def _explain_value(self, name: str, dtype: pa.DataType, value: str) -> BadFileError:
         whence = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
         other = "binary" if "UTF8" in value else "string"
         return bad_file(
-            self.location,
+            self.ref,
             f"has a value in column {name!r} that is not {format_type(dtype)}, {whence}: "
             f"{value[:200]}",
             column=name,
@@ -322,7 +320,7 @@ class CsvFormat:
     def _explain_line(self, match: re.Match[str]) -> BadFileError:
         line = match["line"]
         return bad_file(
-            self.location,
+            self.ref,
             f"has a line of {match['got']} fields where {match['expected']} were expected: "
             f"{line[:200]!r}",
             remedy=_QUOTED if '"' in line else "Mend the line, or check sep= and names=",

@@ -122,8 +122,8 @@ _SKIP_BYTES = 2**20
 class _Stream:
     """A decompressing stream, and how far it has come."""
 
-    def __init__(self, location: FileRef) -> None:
-        self._file = location.stream()
+    def __init__(self, ref: FileRef) -> None:
+        self._file = ref.stream()
         self.position = 0
 
     def read(self, nbytes: int) -> bytes:
@@ -142,26 +142,26 @@ class _Stream:
 class Text:
     """A file's bytes after decompression. Threads may share it; it pickles."""
 
-    def __init__(self, location: FileRef) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef) -> None:
+        self.ref = ref
         self._lock = threading.Lock()
         self._idle: list[_Stream] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location}
+        return {"ref": self.ref}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["location"])  # type: ignore[misc]
+        self.__init__(state["ref"])  # type: ignore[misc]
 
     @contextmanager
     def at(self, offset: int) -> Iterator[Callable[[int], bytes]]:
         """A function that reads on from `offset`: all the bytes asked for, or up to the end."""
-        with reading(self.location):
-            if self.location.compressed:
+        with reading(self.ref):
+            if self.ref.compressed:
                 with self._stream_at(offset) as stream:
                     yield lambda n: _read_exactly(stream.read, n)
             else:
-                with self.location.open() as file:
+                with self.ref.open() as file:
                     file.seek(offset)
                     yield lambda n: _read_exactly(file.read, n)
 
@@ -191,21 +191,21 @@ class Text:
                 left = None if left is None else left - len(data)
                 held += data
                 if not data and left:
-                    raise changed_length(self.location)
+                    raise changed_length(self.ref)
                 if not data or left == 0:
                     break
                 if end := cut(held):
                     yield held[:end]
                     held = held[end:]
                 elif len(held) > LONGEST_ROW:
-                    raise no_line_end(self.location)
+                    raise no_line_end(self.ref)
             if held:
                 yield held
 
     @contextmanager
     def _stream_at(self, offset: int) -> Iterator[_Stream]:
-        self.location.check()  # a stream that waited here goes on in the file that it opened
-        stream = self._take(offset) or _Stream(self.location)
+        self.ref.check()  # a stream that waited here goes on in the file that it opened
+        stream = self._take(offset) or _Stream(self.ref)
         try:
             stream.skip_to(offset)
             yield stream
@@ -262,7 +262,7 @@ class LineRanges:
 
     Parameters
     ----------
-    location
+    ref
         The file.
     start
         Where its rows begin, after a byte order mark and a header line.
@@ -270,12 +270,12 @@ class LineRanges:
         Bytes a range covers, about.
     """
 
-    def __init__(self, location: FileRef, start: int, block_size: int) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef, start: int, block_size: int) -> None:
+        self.ref = ref
         self.start = start
-        self.size = location.size - start
+        self.size = ref.size - start
         self.count = max(1, round(self.size / block_size)) if self.size > 0 else 0
-        self._bounds: dict[int, int] = {0: start, self.count: location.size}
+        self._bounds: dict[int, int] = {0: start, self.count: ref.size}
 
     def __len__(self) -> int:
         return self.count
@@ -293,37 +293,37 @@ class LineRanges:
 
     def _bound(self, index: int) -> int:
         if index not in self._bounds:
-            with reading(self.location):
+            with reading(self.ref):
                 self._bounds[index] = self._next_line(self._nominal(index) - 1)
         return self._bounds[index]
 
     def _next_line(self, offset: int) -> int:
         """Where the line after the one that holds `offset` starts."""
         step, position = 2**16, offset
-        with self.location.open() as file:
-            while position < self.location.size:
+        with self.ref.open() as file:
+            while position < self.ref.size:
                 if position - offset > LONGEST_ROW:
-                    raise no_line_end(self.location)
+                    raise no_line_end(self.ref)
                 file.seek(position)
                 data = _read_exactly(file.read, step)
                 if (found := data.find(b"\n")) >= 0:
-                    return min(position + found + 1, self.location.size)
+                    return min(position + found + 1, self.ref.size)
                 if not data:
                     break
                 position += len(data)
                 step = min(step * 4, 2**24)
-        return self.location.size
+        return self.ref.size
 
 
-def no_line_end(location: FileRef) -> BadFileError:
+def no_line_end(ref: FileRef) -> BadFileError:
     """The error for a file that is not made of lines."""
-    return bad_file(location, f"is not lines of text: no line end within {LONGEST_ROW:,} bytes")
+    return bad_file(ref, f"is not lines of text: no line end within {LONGEST_ROW:,} bytes")
 
 
-def changed_length(location: FileRef) -> BadFileError:
+def changed_length(ref: FileRef) -> BadFileError:
     """The error for a file that somebody else is writing."""
     return bad_file(
-        location,
+        ref,
         "has changed its length since it was opened",
         remedy="Let whoever writes it finish, then open it again",
     )

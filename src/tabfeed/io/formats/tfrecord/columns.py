@@ -54,27 +54,27 @@ class Column:
 
 
 def infer_columns(
-    location: FileRef, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
+    ref: FileRef, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
 ) -> list[Column]:
     """What the first records of a file show, and what the user says."""
-    seen = _Seen(location)
+    seen = _Seen(ref)
     for block in blocks:
         seen.add(block)
     names = sorted({*seen.kinds, *given}, key=natural_key)
     return [
-        _given_column(location, n, given[n], seen.kinds.get(n))
+        _given_column(ref, n, given[n], seen.kinds.get(n))
         if n in given
         else Column(n, seen.kinds[n], n not in seen.lists, seen.dtype(n))
         for n in names
     ]
 
 
-def _given_column(location: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
+def _given_column(ref: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
     """A column of the type the user wants: made of what is in the file, or would be."""
     leaf = leaf_type(dtype)
     if pa.types.is_nested(leaf):
         raise SchemaError(
-            f"dtypes= says {format_type(dtype)} for {name!r} of {location.name}; a feature of a "
+            f"dtypes= says {format_type(dtype)} for {name!r} of {ref.name}; a feature of a "
             "TFRecord file is a value or a list of values"
         )
     if kind is None:
@@ -87,8 +87,8 @@ def _given_column(location: FileRef, name: str, dtype: pa.DataType, kind: int | 
 class _Seen:
     """The features of some records: kinds, which are lists, which are not text."""
 
-    def __init__(self, location: FileRef) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef) -> None:
+        self.ref = ref
         self.kinds: dict[str, int] = {}
         self.lists: set[str] = set()
         self.binary: set[str] = set()
@@ -113,7 +113,7 @@ class _Seen:
         known = self.kinds.setdefault(name, kind)
         if known != kind:
             raise bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {name!r} is {KINDS[kind]} in {block.where(row)}, and "
                 f"{KINDS[known]} before it",
                 column=name,
@@ -154,7 +154,7 @@ def is_text(array: pa.Array) -> bool:
 class Columns:
     """How records of a file become tables. Threads share it; it pickles."""
 
-    location: FileRef
+    ref: FileRef
     columns: tuple[Column, ...]
     given: frozenset[str]
 
@@ -169,7 +169,7 @@ class Columns:
 
     def tables(self, data: bytes, offset: int, names: Sequence[str]) -> Iterator[pa.Table]:
         """Tables of whole frames, which start at `offset` in the file."""
-        for records in records_of(self.location, data, offset):
+        for records in records_of(self.ref, data, offset):
             yield self.table(records, names)
 
     def table(self, records: Records, names: Sequence[str]) -> pa.Table:
@@ -181,7 +181,7 @@ class Columns:
         wire = pa.Table.from_arrays(arrays, [c.name for c in columns])
         schema = pa.schema([self.schema.field(n) for n in names])
         try:
-            return conform(wire, schema, where=self.location.name)
+            return conform(wire, schema, where=self.ref.name)
         except SchemaError as e:
             raise self._explain(records, columns, arrays, e) from e
 
@@ -228,14 +228,14 @@ class Columns:
         name, whence = column.name, self._whence(column)
         if kind != column.kind:
             return bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {name!r} is {KINDS[kind]} in {records.where(row)}, and "
                 f"{KINDS[column.kind]} {whence}",
                 column=name,
             )
         listed = format_type(pa.list_(column.dtype))
         return bad_file(
-            self.location,
+            self.ref,
             f"cannot be read: feature {name!r} has {len(values)} values in {records.where(row)}, "
             f"and one {whence}",
             column=name,
@@ -260,7 +260,7 @@ class Columns:
         dtype = pa.string() if kind == BYTES and is_text(pa.array(values)) else WIRE_TYPES[kind]
         listed = format_type(dtype if len(values) == 1 else pa.list_(dtype))
         return bad_file(
-            self.location,
+            self.ref,
             f"has a feature {name!r} in {records.where(row)} that its first records lack",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{listed}"}} to read it, or columns= to leave it out',
@@ -280,13 +280,13 @@ class Columns:
                 remedy = f'Pass dtypes={{"{column.name}": "{wire}"}} to read what is not text'
             whence = self._whence(column).removeprefix("as ")
             return bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {column.name!r} is not {format_type(column.dtype)}, as "
                 f"{whence}, in {records.where(row)}: {array[row]}",
                 column=column.name,
                 remedy=remedy,
             )
-        return bad_file(self.location, f"cannot be read: {error}")
+        return bad_file(self.ref, f"cannot be read: {error}")
 
 
 def _spread(

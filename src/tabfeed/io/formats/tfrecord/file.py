@@ -47,23 +47,23 @@ INFER_BYTES = 2**20
 _SMALLEST_PIECE = 2**16
 
 
-def open_tfrecord(location: FileRef, options: ReadOptions) -> TFRecordFile:
+def open_tfrecord(ref: FileRef, options: ReadOptions) -> TFRecordFile:
     """Read the first records of a TFRecord file, and fix the types of its features.
 
     A file without records has no columns but those of `dtypes`.
     """
-    text = Text(unpacked(location))
+    text = Text(unpacked(ref))
     sample = next(_pieces(text, 0, None, INFER_BYTES), b"")
     given = {n: small_type(t) for n, t in options.dtypes.items()}
-    blocks = list(records_of(text.location, sample, 0))
-    columns = tuple(infer_columns(text.location, blocks, given))
+    blocks = list(records_of(text.ref, sample, 0))
+    columns = tuple(infer_columns(text.ref, blocks, given))
     if blocks and not columns:
         raise bad_file(
-            location,
+            ref,
             "holds Examples without features, and so no columns",
             remedy="Name a feature in dtypes= to read them as nulls",
         )
-    form = Columns(text.location, columns, frozenset(given))
+    form = Columns(text.ref, columns, frozenset(given))
     return TFRecordFile(text, form, blocks, options.block_size)
 
 
@@ -84,7 +84,7 @@ def _pieces(text: Text, start: int, end: int | None, size: int) -> Iterator[byte
             if not data:
                 break
     if held:
-        raise cut_short(text.location, start)
+        raise cut_short(text.ref, start)
 
 
 def _missing(text: Text, held: bytes, offset: int) -> int:
@@ -92,9 +92,9 @@ def _missing(text: Text, held: bytes, offset: int) -> int:
     if len(held) < HEADER:
         return HEADER - len(held)
     if not is_header(held):
-        raise bad_length(text.location, offset)
+        raise bad_length(text.ref, offset)
     length = int.from_bytes(held[:8], "little")
-    refuse_bomb(text.location, offset, length)
+    refuse_bomb(text.ref, offset, length)
     return length + HEADER + FOOTER - len(held)
 
 
@@ -104,7 +104,7 @@ class TFRecordFile(StreamedFile):
     def __init__(
         self, text: Text, form: Columns, sample: Sequence[Records], block_size: int
     ) -> None:
-        self.location = text.location
+        self.ref = text.ref
         self.schema = form.schema
         self._text = text
         self._form = form
@@ -178,11 +178,11 @@ class TFRecordFile(StreamedFile):
 
     def _bytes_of(self, unit: Unit) -> bytes:
         if unit.rows == 1:
-            refuse_bomb(self.location, unit.start, unit.end - unit.start - HEADER - FOOTER)
+            refuse_bomb(self.ref, unit.start, unit.end - unit.start - HEADER - FOOTER)
         with self._text.at(unit.start) as read:
             data = read(unit.end - unit.start)
         if len(data) != unit.end - unit.start:
-            raise changed_length(self.location)
+            raise changed_length(self.ref)
         return data
 
     def _decode(self, data: bytes, offset: int, columns: Sequence[str]) -> pa.Table:

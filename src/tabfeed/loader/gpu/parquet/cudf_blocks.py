@@ -251,7 +251,7 @@ class CudfBlockReader:
                 if piece.file != last:
                     file = parts.dataset.fileset.files[piece.file]
                     if isinstance(file, ParquetFile):
-                        file.location.check()
+                        file.ref.check()
                     paths.append(parts.dataset.files[piece.file])
                     groups.append([])
                     last = piece.file

@@ -241,13 +241,13 @@ class EncodedBlockReader:
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
         if known is not None:
-            self._lay(file.location, known.extent, staging_buffer, at)
+            self._lay(file.ref, known.extent, staging_buffer, at)
             return known
         if key in self._unsupported:
             raise UnsupportedError("it was not fit before")
         try:
             extent = extent_of(file, piece.unit, self._wanted)
-            self._lay(file.location, extent, staging_buffer, at)
+            self._lay(file.ref, extent, staging_buffer, at)
             known = _Known(extent, self._find(staging_buffer, Search(at, extent, piece.rows or 0)))
         except UnsupportedError:
             self._unsupported.add(key)
@@ -267,18 +267,16 @@ class EncodedBlockReader:
         partitions = self.parts.partitions if isinstance(self.parts, PartReader) else ()
         return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
 
-    def _lay(
-        self, location: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int
-    ) -> None:
+    def _lay(self, ref: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int) -> None:
         """Read the bytes of a row group."""
         memory = staging_buffer.memory[at : at + extent.encoded].data
         if len(memory) < extent.encoded:
             raise UnsupportedError("a row group is larger than expected")
-        file = os.open(location.path, os.O_RDONLY)
+        file = os.open(ref.path, os.O_RDONLY)
         try:
             facts = os.fstat(file)
-            location.check(facts)
-            if facts.st_size != location.size > 0:
+            ref.check(facts)
+            if facts.st_size != ref.size > 0:
                 raise UnsupportedError("a file has changed since it was opened")
             cuts = _cuts_of(extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.hands)))
             self._read_all(partial(_read_cut, file, memory), cuts)
