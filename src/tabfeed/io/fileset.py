@@ -37,12 +37,11 @@ from tabfeed.errors import (
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.align import combine, conform, join_schemas
 from tabfeed.io.filters import Filter
-from tabfeed.io.formats.memory import MemoryTable
-from tabfeed.io.formats.parquet.file import HELD_BYTES, STREAM_BYTES, ParquetFile
+from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenFormat, ReadOptions
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.storage.fetch import Fetch
-from tabfeed.io.storage.file_ref import DataFile, FileRef, OpenFormat, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import reading
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
@@ -66,7 +65,7 @@ def open_files(
             with reading(ref):
                 pinned = _as_written(ref.pinned())
             file = open_format(pinned, options)
-            if skips.allowed and isinstance(file, ParquetFile):
+            if skips.allowed:
                 file.check()
             return file
         except (BadFileError, UnreadableFileError) as e:
@@ -204,7 +203,7 @@ class FileSet:
     @cached_property
     def index_columns(self) -> tuple[str, ...]:
         """The columns that are a pandas index in every file that has them."""
-        index = [frozenset(getattr(f, "index_columns", ())) for f in self.files]
+        index = [frozenset(f.index_columns) for f in self.files]
         if not any(index):
             return ()
         plain = {n for own, left in zip(self._own, index, strict=True) for n in own - left}
@@ -243,9 +242,7 @@ class FileSet:
     def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
         """What each row of a piece takes in memory; None if they are alike, or nobody knows."""
         file, own = self.files[piece.file], self._own_columns(piece.file, columns)
-        if not isinstance(file, ParquetFile | MemoryTable) or not own:
-            return None
-        sizes = file.row_bytes(piece.unit, own)
+        sizes = file.row_bytes(piece.unit, own) if own else None
         if sizes is None or piece.rows is None:
             return sizes
         return sizes[piece.start : piece.start + piece.rows]
@@ -265,10 +262,7 @@ class FileSet:
         own, keys = self._own[piece.file], self.keys[piece.file]
         given = {c: keys.get(c) for c in condition.columns if c not in own}
         facts = facts_of_keys(given, condition.columns, self.schema)
-        file = self.files[piece.file]
-        if isinstance(file, ParquetFile):
-            facts += file.facts(piece.unit, condition, self.schema)
-        return facts
+        return facts + self.files[piece.file].facts(piece.unit, condition, self.schema)
 
     # -- reading --------------------------------------------------------------------
 
@@ -291,12 +285,12 @@ class FileSet:
     def read_by_column(
         self, partition: Partition, columns: Sequence[str], at_once: int
     ) -> Iterator[pa.Table]:
-        """The same in tables of a few columns, where that is cheaper: Parquet files.
+        """The same in tables of a few columns, where that is cheaper.
 
         Not where a damaged unit is to be left out: all its columns must be looked at before.
         """
-        file = self._one_file(partition)
-        if file is None or self.skips.allowed:
+        whole = len(partition.files) == 1 and all(p.whole for p in partition.pieces)
+        if not whole or self.skips.allowed:
             yield self.read(partition, columns)
             return
         self.refuse_unknown(columns)
@@ -304,32 +298,23 @@ class FileSet:
         own = self._own_columns(index, columns)
         others = [c for c in columns if c not in own]
         units = [p.unit for p in partition.pieces]
-        tables = file.read_by_column(units, own, at_once)
+        tables = self.files[index].read_by_column(units, own, at_once)
         for table in _recorded(tables, partition.rows):
             given = [*table.column_names, *others]
             others = []
             yield self._add_keys(table, index, given)
 
-    def _one_file(self, partition: Partition) -> ParquetFile | None:
-        """The Parquet file of whose whole row groups a partition consists, if it is one."""
-        if len(partition.files) != 1 or not all(p.whole for p in partition.pieces):
-            return None
-        file = self.files[partition.files[0]]
-        return file if isinstance(file, ParquetFile) else None
-
     @cached_property
     def are_plain_parquet(self) -> bool:
         """Whether all files are local Parquet files of exactly the columns of the whole."""
         return all(
-            isinstance(f, ParquetFile) and f.ref.remote is None and f.schema == self.schema
-            for f in self.files
+            f.row_groups and not f.fetches_ahead and f.schema == self.schema for f in self.files
         )
 
     @cached_property
     def remote(self) -> bool:
         """Whether any of the files is read from a server in ranges known beforehand."""
-        parquet = (f for f in self.files if isinstance(f, ParquetFile))
-        return any(f.ref.remote is not None for f in parquet)
+        return any(f.fetches_ahead for f in self.files)
 
     def begin(self, partition: Partition, columns: Sequence[str]) -> list[Fetch]:
         """Begin to fetch what `read` of the same will need of remote files."""
@@ -337,7 +322,7 @@ class FileSet:
         for (index, whole), run in groupby(partition.pieces, key=lambda p: (p.file, p.whole)):
             file, units = self.files[index], [p.unit for p in run]
             own = self._own_columns(index, columns or self.schema.names[:1])
-            if isinstance(file, ParquetFile) and own:
+            if own and file.fetches_ahead:
                 groups = [own] if whole else file.column_groups(units[0], own)
                 fetches.append(file.begin(units if whole else units[:1], groups[0]))
         return [f for f in fetches if f is not None]
@@ -363,7 +348,7 @@ class FileSet:
 
     def _once_through(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table] | None:
         """A unit from a piece on, by whatever holds less of it; None if either is too much."""
-        streamed, whole = self._held(piece, columns), self.nbytes(piece, columns)
+        streamed, whole = self._held(piece, columns) or 0, self.nbytes(piece, columns)
         if whole is None:
             return self._slices(piece, columns, rows=None)
         if min(streamed, whole) > max(HELD_BYTES, free_memory() // _HELD_SHARE):
@@ -382,7 +367,7 @@ class FileSet:
         """
         own = self._own_columns(piece.file, columns)
         file = self.files[piece.file]
-        if verify and isinstance(file, ParquetFile):
+        if verify:
             file = file.verifying()
         return file.batches(piece.unit, own, self._rows_at_once(piece, own))
 
@@ -417,10 +402,7 @@ class FileSet:
         index = run[0].file
         file, own = self.files[index], self._own_columns(index, columns)
         units = [p.unit for p in run]
-        if isinstance(file, ParquetFile):
-            table = file.read(units, own, [c for c in dictionary if c in own])
-        else:
-            table = file.read(units, own)
+        table = file.read_encoded(units, own, [c for c in dictionary if c in own])
         return self._add_keys(table, index, columns, dictionary)
 
     def _slice(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
@@ -435,16 +417,13 @@ class FileSet:
 
     def column_groups(self, piece: Piece, columns: Sequence[str]) -> list[list[str]]:
         """The columns in groups that can be streamed together within bounds."""
-        file = self.files[piece.file]
-        if not isinstance(file, ParquetFile):
-            return [list(columns)]
-        first, *rest = file.column_groups(piece.unit, self._own_columns(piece.file, columns))
+        own = self._own_columns(piece.file, columns)
+        first, *rest = self.files[piece.file].column_groups(piece.unit, own)
         return [[*first, *(c for c in columns if c not in self._own[piece.file])], *rest]
 
-    def _held(self, piece: Piece, columns: Sequence[str]) -> int:
-        file = self.files[piece.file]
+    def _held(self, piece: Piece, columns: Sequence[str]) -> int | None:
         own = self._own_columns(piece.file, columns)
-        return sum(file.held(piece.unit, own)) if isinstance(file, ParquetFile) else 0
+        return self.files[piece.file].held(piece.unit, own)
 
     def _slices(self, piece: Piece, columns: Sequence[str], rows: int | None) -> Iterator[pa.Table]:
         """Rows of a unit from ``piece.start`` on, as a stream that never holds the unit whole."""
@@ -455,8 +434,9 @@ class FileSet:
         cursor = self._resume(key, piece.start) or _Cursor(key, self.batches(piece, columns))
         for batch in cursor.take(piece.start, rows):
             yield self._add_keys(pa.Table.from_batches([batch]), piece.file, columns)
-        if isinstance(file, ParquetFile) and cursor.at < file.count(piece.unit):
-            self._keep(cursor, self._held(piece, columns), local=file.ref.remote is None)
+        held = self._held(piece, columns)
+        if held is not None and cursor.at < file.count(piece.unit):
+            self._keep(cursor, held, local=not file.fetches_ahead)
 
     def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
         """What was left open before a row of a unit, closest to it; nobody else has it then."""

@@ -11,9 +11,8 @@ import pyarrow as pa
 from tabfeed.errors import BadFileError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.fileset import FileSet
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import DataFile
 from tabfeed.io.partition import Piece
-from tabfeed.io.storage.file_ref import DataFile
 from tabfeed.io.storage.read_errors import reading
 
 if TYPE_CHECKING:
@@ -86,9 +85,9 @@ def validate(dataset: Dataset) -> Report:
 
 def _changed_since_written(file: DataFile) -> str | None:
     """What is wrong with a file whose bytes are not those that the manifest knows."""
-    if not isinstance(file, ParquetFile) or not file.ref.crc32:
-        return None
     ref, crc32 = file.ref, 0
+    if ref is None or not ref.crc32:
+        return None
     if ref.etag and ref.etag in ref.tag:  # the store has compared the bytes
         return None
     try:
@@ -133,7 +132,7 @@ def _rows_in_group(files: FileSet, unit: Piece, columns: list[str]) -> int:
 def _advice(source: FileSet, columns: list[str]) -> list[str]:
     """Remarks that a footer alone allows."""
     advice = []
-    units = [u for u in source.units() if isinstance(source.files[u.file], ParquetFile)]
+    units = [u for u in source.units() if source.files[u.file].row_groups]
     small = [u for u in units if (u.rows or 0) < _SMALL_GROUP]
     if len(units) > 1 and len(small) > len(units) // 2:
         advice.append(
@@ -146,7 +145,7 @@ def _advice(source: FileSet, columns: list[str]) -> list[str]:
             f"{len(large)} row groups take more than 512 MiB in memory and are read in slices; "
             "write it again with row_group_size=250_000"
         )
-    files = [f for f in source.files if isinstance(f, ParquetFile)]
+    files = [f.row_groups for f in source.files if f.row_groups]
     tiny = [f for f in files if f.ref.size < _SMALL_FILE]
     if len(tiny) > 100:
         advice.append(f"{len(tiny)} files are smaller than 1 MB; write fewer with output_files=")

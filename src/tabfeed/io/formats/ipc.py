@@ -27,6 +27,7 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
 from tabfeed.io.align import rebatch, small_schema, to_small
+from tabfeed.io.formats.base import DataFile, ReadOptions
 from tabfeed.io.formats.ipc_messages import (
     DICTIONARY,
     MOST_EXPANSION,
@@ -40,7 +41,7 @@ from tabfeed.io.formats.ipc_messages import (
     takes_bytes,
 )
 from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import (
     bad_file,
     claims_more_than,
@@ -114,19 +115,18 @@ def _damaged(ref: FileRef, error: Exception) -> BadFileError:
     return bad_file(ref, f"is an Arrow file cut short or damaged: {error}")
 
 
-class _Ipc:
+class _Ipc(DataFile):
     """What files and streams share; a `DataFile` of record batches."""
 
-    schema: pa.Schema
-    whole = "record batch"
+    ref: FileRef
+    indivisible = "record batch"
 
     def __init__(self, ref: FileRef) -> None:
-        self.ref = ref
         with _opened(ref) as file:
             self._stored = self._read_schema(file)
             refuse_names(ref, self._stored.names)
-        self.index_columns = index_columns(self._stored.names, self._stored.metadata)
-        self.schema = small_schema(self._stored)
+        index = index_columns(self._stored.names, self._stored.metadata)
+        super().__init__(small_schema(self._stored), ref, index)
 
     def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
         raise NotImplementedError

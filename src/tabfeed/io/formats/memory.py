@@ -26,9 +26,10 @@ import pyarrow.fs as pafs
 from tabfeed.errors import ArgumentError, DatasetError, DuplicateColumnError, SchemaError
 from tabfeed.execute.forks import refuse_forked
 from tabfeed.io.align import conform, small_type
+from tabfeed.io.formats.base import DataFile, ReadOptions
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
 from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import DataFile, FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -37,17 +38,21 @@ if TYPE_CHECKING:
 __all__ = ["DaskFrame", "MemoryTable", "TemporaryFolder", "arrow_from_frame", "as_data_file"]
 
 
-class MemoryTable:
+class MemoryTable(DataFile):
     """An Arrow table as a file of one unit."""
 
-    def __init__(self, table: pa.Table, index: Sequence[str] = ()) -> None:
+    def __init__(self, table: pa.Table, index: tuple[str, ...] = ()) -> None:
         _refuse_twins(table.column_names, "table")
         self.table = table
         only_index = len(index) == table.num_columns
         noted = index_columns(table.column_names, table.schema.metadata)
-        self.index_columns = noted if only_index else tuple(index) or noted
-        self.schema = table.schema.remove_metadata()
-        self.unit_rows: Sequence[int | None] = [table.num_rows]
+        index = noted if only_index else index or noted
+        super().__init__(table.schema.remove_metadata(), None, index)
+
+    @property
+    def unit_rows(self) -> list[int]:
+        """Its rows, all in one unit."""
+        return [self.table.num_rows]
 
     def count(self, unit: int) -> int:
         """Rows."""
@@ -83,7 +88,7 @@ def _refuse_twins(names: Sequence[str], what: str) -> None:
         )
 
 
-class DaskFrame:
+class DaskFrame(DataFile):
     """A Dask DataFrame: a unit a partition, computed when it is read.
 
     Threads compute partitions side by side, but one at a time plans: Dask's expressions are full
@@ -98,9 +103,14 @@ class DaskFrame:
             only_index = not len(frame.columns)
             meta = _from_pandas(self.frame._meta_nonempty).schema.remove_metadata()
             partitions = self.frame.npartitions
-        self.index_columns = () if name is None or only_index else (str(name),)
-        self.schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
-        self.unit_rows: Sequence[int | None] = [None] * partitions
+        schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
+        super().__init__(schema, None, () if name is None or only_index else (str(name),))
+        self._partitions = partitions
+
+    @property
+    def unit_rows(self) -> list[None]:
+        """None for each partition: only computing it would tell."""
+        return [None] * self._partitions
 
     def count(self, unit: int) -> int:
         """Rows of a partition; computes it."""
@@ -164,12 +174,12 @@ def as_data_file(source: Any) -> DataFile | None:
     return None if table is None else MemoryTable(table, _named_levels(source))
 
 
-def _named_levels(source: Any) -> list[str]:
+def _named_levels(source: Any) -> tuple[str, ...]:
     """The named levels of the index of a pandas frame; nothing for other frames."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(source, pandas.DataFrame):
-        return []
-    return [str(n) for n in source.index.names if n is not None]
+        return ()
+    return tuple(str(n) for n in source.index.names if n is not None)
 
 
 def _is_dask_frame(source: Any) -> bool:

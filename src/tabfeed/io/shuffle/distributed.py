@@ -72,8 +72,8 @@ def task_memory(executor: Executor) -> int | None:
 def require_files(executor: Executor, dataset: Dataset) -> None:
     """Refuse to start if the data lies where the workers do not see it."""
     if is_remote(executor):
-        found = (getattr(file, "ref", None) for file in dataset._files.files)
-        executor.require_files([location for location in found if location is not None])
+        found = (file.ref for file in dataset._files.files)
+        executor.require_files([ref for ref in found if ref is not None])
 
 
 _MOST_BUCKETS = 4096

@@ -1,20 +1,14 @@
-"""Where tables come from: the two seams that formats and frames plug into.
-
-``DataFile`` is one file of some format: it knows its schema and its units, and reads
-them. ``Location`` is where that file lies, local or remote. A format is a function
-``open(ref, options) -> DataFile``; opening reads as little as the format allows
-(a Parquet footer, the first block of a CSV) and never the data.
-"""
+"""Where one file lies, local or remote, and how to open it."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -23,10 +17,9 @@ from tabfeed.errors import UnreadableFileError
 from tabfeed.io.storage.ranges import Range
 from tabfeed.io.storage.remote import RemoteOptions
 
-__all__ = ["DEFAULT_NULLS", "DataFile", "FileRef", "OpenFormat", "ReadOptions"]
+__all__ = ["FileRef"]
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
 
 
 @dataclass(frozen=True)
@@ -146,68 +139,3 @@ def _stamp(facts: os.stat_result) -> str:
     """
     inode = facts.st_ino if hasattr(os, "major") and os.major(facts.st_dev) else 0
     return f"{facts.st_mtime_ns}:{inode}"
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """What a user may say about how files are read. A format takes what concerns it.
-
-    Parameters
-    ----------
-    sep
-        CSV: the character between fields; a comma, or a tab for ``.tsv``, by default.
-    names
-        CSV: the columns' names, for files without a header line.
-    header
-        CSV: ``"infer"`` (a header line unless `names` is given), None (no header line) or 0.
-    dtypes
-        Types by column name; the rest are inferred from the first block.
-    null_values
-        CSV: texts that mean null, besides the empty field.
-    newlines_in_values
-        CSV: quoted fields may hold line ends. Such files are read from start to end, so their
-        partitions cannot be read independently of each other.
-    block_size
-        Text formats: bytes a unit covers, in the file.
-    """
-
-    sep: str | None = None
-    names: tuple[str, ...] | None = None
-    header: int | str | None = "infer"
-    dtypes: dict[str, pa.DataType] = field(default_factory=dict, hash=False)
-    null_values: tuple[str, ...] = DEFAULT_NULLS
-    newlines_in_values: bool = False
-    block_size: int = 32 * 2**20
-
-
-class DataFile(Protocol):
-    """One file of some format, opened: schema and units known, data not yet read."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of this file, without Hive keys."""
-        ...
-
-    @property
-    def unit_rows(self) -> Sequence[int | None]:
-        """Rows of each unit; None where only reading would tell."""
-        ...
-
-    def count(self, unit: int) -> int:
-        """Rows of a unit, read if need be."""
-        ...
-
-    def nbytes(self, unit: int, columns: Sequence[str]) -> int | None:
-        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
-        ...
-
-    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole units, one after the other; the columns in the order asked."""
-        ...
-
-    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """One unit as a stream of batches of about `rows` rows, never held whole."""
-        ...
-
-
-OpenFormat = Callable[[FileRef, ReadOptions], DataFile]

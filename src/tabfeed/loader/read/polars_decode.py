@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.loader.read.arrow_columns import Group, casts
 from tabfeed.loader.read.partition_reader import PartReader
 
@@ -73,8 +72,8 @@ def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:
     import polars as pl
 
     pieces = parts.partitions[partition].pieces
-    file = parts.dataset.fileset.files[pieces[0].file] if len(pieces) == 1 else None
-    if not isinstance(file, ParquetFile) or not pieces[0].whole:
+    file = parts.dataset.fileset.files[pieces[0].file].row_groups if len(pieces) == 1 else None
+    if file is None or not pieces[0].whole:
         return None
     path, unit = parts.dataset.files[pieces[0].file], pieces[0].unit
     try:

@@ -21,12 +21,12 @@ from tabfeed.errors import (
     SchemaError,
     UnreadableFileError,
 )
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text import base, exact_numbers, row_ranges
 from tabfeed.io.formats.text.csv import CsvFormat, open_csv
 from tabfeed.io.formats.text.exact_numbers import padded_columns
 from tabfeed.io.formats.text.jsonl import open_jsonl
 from tabfeed.io.formats.text.row_ranges import first_row_end, inside_quotes, last_row_end
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import check_data_file, rows_of, write
 
 PLAIN = ReadOptions()

@@ -15,13 +15,13 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, SchemaError, SchemaMismatchError, SkippedFileWarning
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.tfrecord import frames as tfrecord_frames
 from tabfeed.io.formats.tfrecord import walk as tfrecord_walk
 from tabfeed.io.formats.tfrecord.crc32c import PAD
 from tabfeed.io.formats.tfrecord.crc32c import crc32c as crc32c_of
 from tabfeed.io.formats.tfrecord.file import TFRecordFile, open_tfrecord
 from tabfeed.io.formats.tfrecord.records import NotAnExampleError, parse_example, records_of
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import check_data_file, rows_of, write
 from tests.io.tfrecords import (
     crc32c,

@@ -40,7 +40,8 @@ from tabfeed.io.formats.avro.container import (
     read_header,
 )
 from tabfeed.io.formats.avro.schema import AvroColumn, least_bytes, null_bytes, probe, translate
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.formats.base import DataFile, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file, reading, refuse_duplicates, refuse_empty
 
 __all__ = ["AvroFile", "open_avro"]
@@ -93,16 +94,16 @@ def _read_header(ref: FileRef) -> Header:
             raise bad_file(ref, f"is not an Avro file: {e}") from e
 
 
-class AvroFile:
+class AvroFile(DataFile):
     """An Avro object container file; a `DataFile`."""
 
-    whole = "block"
+    ref: FileRef
+    indivisible = "block"
 
     def __init__(
         self, ref: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
     ) -> None:
-        self.ref = ref
-        self.schema = pa.schema([(c.name, c.type) for c in columns])
+        super().__init__(pa.schema([(c.name, c.type) for c in columns]), ref)
         self._header = header
         self._columns = {c.name: c for c in columns}
         self._block_size = block_size

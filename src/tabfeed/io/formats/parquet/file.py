@@ -9,6 +9,7 @@ fast layout are read without; see `tabfeed.io.formats.parquet.page_options`.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -22,12 +23,14 @@ import pyarrow.parquet as pq
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
 from tabfeed.io.align import conform, small_type
 from tabfeed.io.filters import Filter
+from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, ReadOptions, StoredColumn
 from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.formats.parquet.layout import (
     STREAM_BUFFER,
     Layout,
     chunk_range,
     count_leaves,
+    known_nulls,
     layout_of,
 )
 from tabfeed.io.formats.parquet.page_options import FAST
@@ -36,7 +39,7 @@ from tabfeed.io.formats.stored_columns import check_text, index_columns
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.prune import facts_of_chunk, known_bounds
 from tabfeed.io.storage.fetch import Fetch, begin
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range
 from tabfeed.io.storage.read_errors import (
     bad_file,
@@ -48,17 +51,11 @@ from tabfeed.io.storage.read_errors import (
 from tabfeed.trace import span
 
 __all__ = [
-    "HELD_BYTES",
-    "STREAM_BYTES",
     "ParquetFile",
-    "chunk_range",
-    "known_nulls",
     "open_parquet",
 ]
 
 _MAGIC = b"PAR1"
-HELD_BYTES = 64 * 2**20
-STREAM_BYTES = 4 * 2**20  # of rows that are decoded at a time where a row group is streamed
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
 _OLD_ARROW = "Expected all lists to be of size"
 _LOOK_ROWS = 65_536
@@ -104,14 +101,6 @@ def _encrypted(ref: FileRef, error: EncryptedError) -> BadFileError:
         remedy="Write it again without encryption (pyarrow.parquet.read_table with its "
         "decryption_properties, then write_table)",
     )
-
-
-def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """How many nulls a column of a row group has; None if the footer does not say."""
-    facts = chunk.statistics
-    if facts is None or not facts.has_null_count or not 0 <= facts.null_count <= chunk.num_values:
-        return None
-    return int(facts.null_count)
 
 
 def _explain_bad_footer(ref: FileRef, start: bytes) -> BadFileError:
@@ -210,14 +199,14 @@ def _holds_dictionary(dtype: pa.DataType) -> bool:
     return any(pa.types.is_dictionary(t) or _holds_dictionary(t) for t in inner)
 
 
-class ParquetFile:
+class ParquetFile(DataFile):
     """One Parquet file whose footer has been read."""
 
+    ref: FileRef
     _verify = False  # also where the layout leaves that to `Dataset.validate`
 
     def __init__(self, ref: FileRef, footer: Footer, schema: pa.Schema) -> None:
-        self.ref = ref
-        self.schema = schema
+        super().__init__(schema, ref, index_columns(schema.names, footer.metadata.metadata))
         self.metadata = footer.metadata  # its column chunks: by `_group`, which checks the footer
         self._footer = footer
 
@@ -226,11 +215,6 @@ class ParquetFile:
         """Rows of each row group."""
         groups = range(self.metadata.num_row_groups)
         return [int(self.metadata.row_group(i).num_rows) for i in groups]
-
-    @cached_property
-    def index_columns(self) -> tuple[str, ...]:
-        """The columns that are a pandas index."""
-        return index_columns(self.schema.names, self.metadata.metadata)
 
     def count(self, unit: int) -> int:
         """Rows of a row group."""
@@ -331,23 +315,28 @@ class ParquetFile:
         """Entries of dictionaries, and their bytes, by row group and leaf."""
         return {}
 
-    def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
-        """What each of these columns keeps in memory while a row group is read or streamed."""
+    def held(self, unit: int, columns: Sequence[str]) -> int:
+        """What these columns keep in memory while a row group is streamed."""
+        return sum(self._held(unit, columns, whole=False))
+
+    def _held(self, unit: int, columns: Sequence[str], *, whole: bool) -> list[int]:
+        """What each column keeps in memory while a row group is read whole, or streamed."""
         group = self._group(unit)
-        whole = whole or self.ref.remote is not None  # a remote one is fetched whole
+        whole = whole or self.fetches_ahead  # what is fetched is there as a whole
         return [self._layout.held(group, c, whole=whole) for c in columns]
 
-    def column_groups(
-        self, unit: int, columns: Sequence[str], *, whole: bool = False
-    ) -> list[list[str]]:
-        """The columns in groups to be read one after the other.
+    def column_groups(self, unit: int, columns: Sequence[str]) -> list[list[str]]:
+        """The columns in groups that can be streamed one after the other.
 
         Arrow keeps the pages of every column of a call until the call ends: for a thousand columns
         that is more than the rows themselves. Reading a few at a time costs nothing.
         """
+        return self._column_groups(unit, columns, whole=False)
+
+    def _column_groups(self, unit: int, columns: Sequence[str], *, whole: bool) -> list[list[str]]:
         groups: list[list[str]] = [[]]
         total = 0
-        for name, held in zip(columns, self.held(unit, columns, whole=whole), strict=True):
+        for name, held in zip(columns, self._held(unit, columns, whole=whole), strict=True):
             if groups[-1] and total + held > HELD_BYTES:
                 groups.append([])
                 total = 0
@@ -377,6 +366,27 @@ class ParquetFile:
         leaves = [self._layout.leaves[c][0] for c in columns]
         return [(group.column(i), schema.column(i).max_definition_level > 0) for i in leaves]
 
+    def null_counts(self, unit: int, columns: Sequence[str]) -> list[int | None]:
+        """Nulls in flat columns of a row group, as far as the footer says."""
+        found = self.chunks_in(unit, columns)
+        return [known_nulls(chunk) if nullable else 0 for chunk, nullable in found]
+
+    def stored(self, column: str) -> StoredColumn:
+        """What the footer says of a column."""
+        chunks = list(self.chunks(column))
+        nulls = [known_nulls(c) for c in chunks]
+        return StoredColumn(
+            nulls=None if None in nulls else sum(n for n in nulls if n is not None),
+            nbytes=sum(c.total_compressed_size for c in chunks),
+            encodings=Counter(e for c in chunks for e in c.encodings),
+            codecs=frozenset(c.compression for c in chunks),
+        )
+
+    @property
+    def row_groups(self) -> ParquetFile:
+        """Itself."""
+        return self
+
     def _ranges(self, units: Sequence[int], columns: Sequence[str]) -> list[Range]:
         """Where the columns of these row groups lie, for a file that is fetched over a network."""
         if self.ref.remote is None:
@@ -387,15 +397,24 @@ class ParquetFile:
 
     # -- reading --------------------------------------------------------------------
 
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether it lies on a server."""
+        return self.ref.remote is not None
+
     def begin(self, units: Sequence[int], columns: Sequence[str]) -> Fetch | None:
         """Begin to fetch what `read` of the same will need; None if the file is on this machine."""
         ranges = self._ranges(units, columns)
         return begin(self.ref, ranges) if ranges else None
 
-    def read(
-        self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str] = ()
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole row groups, decoded on the calling thread with the GIL released."""
+        return self.read_encoded(units, columns, ())
+
+    def read_encoded(
+        self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
-        """Whole row groups, decoded on the calling thread, which is free of the GIL meanwhile."""
+        """The same, text columns of `dictionary` dictionary-encoded."""
         wanted = list(columns)
         try:
             with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
@@ -486,7 +505,7 @@ class ParquetFile:
 
     def _decode(self, reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
         largest = max(units, key=self.unit_rows.__getitem__, default=None)
-        groups = [] if largest is None else self.column_groups(largest, columns, whole=True)
+        groups = [] if largest is None else self._column_groups(largest, columns, whole=True)
         if len(groups) < 2:
             return _read_groups(reader, units, columns)
         found: dict[str, pa.ChunkedArray] = {}
@@ -577,6 +596,11 @@ class ParquetFile:
         other._verify = True
         return other
 
+    @property
+    def verifies_pages(self) -> bool:
+        """Whether reading verifies the checksums of pages, where there are any."""
+        return self._verify or not self._fast
+
     @cached_property
     def _fast(self) -> bool:
         """Whether it was written to be read at the speed of a copy, which a checksum halves."""
@@ -600,7 +624,7 @@ class ParquetFile:
             read_dictionary=list(dictionary),
             buffer_size=buffer_size,
             pre_buffer=False,
-            page_checksum_verification=self._verify or not self._fast,
+            page_checksum_verification=self.verifies_pages,
         )
 
     def _finish(
@@ -695,7 +719,8 @@ class ParquetFile:
 
     def __getstate__(self) -> dict[str, Any]:
         self.check()  # a footer that is unsound would end the process as it is pickled
-        return {"ref": self.ref, "_footer": self._footer, "schema": self.schema}
+        state = {"ref": self.ref, "schema": self.schema, "index_columns": self.index_columns}
+        return {**state, "_footer": self._footer}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tabfeed.io.storage.ranges import Range
 from tabfeed.schema.dtypes import is_list_type, leaf_type
 
-__all__ = ["STREAM_BUFFER", "Layout", "chunk_range", "count_leaves", "layout_of"]
+__all__ = ["STREAM_BUFFER", "Layout", "chunk_range", "count_leaves", "known_nulls", "layout_of"]
 
 TextBytes = Callable[[int], "int | None"]  # of a leaf; None if it is not known
 STREAM_BUFFER = 2**18
@@ -128,6 +128,14 @@ def layout_of(schema: pa.Schema) -> Layout:
         start = end
     widths = {f.name: _row_width(f) for f in schema}
     return Layout(leaves, widths, {f.name: f.type for f in schema})
+
+
+def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
+    """How many nulls a column of a row group has; None if the footer does not say."""
+    facts = chunk.statistics
+    if facts is None or not facts.has_null_count or not 0 <= facts.null_count <= chunk.num_values:
+        return None
+    return int(facts.null_count)
 
 
 def count_leaves(dtype: pa.DataType) -> int:

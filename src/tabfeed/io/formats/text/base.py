@@ -12,7 +12,6 @@ when the file was opened, so every unit comes out with the same ones.
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from tabfeed.errors import BadFileError
 from tabfeed.io.align import rebatch
-from tabfeed.io.formats.streamed import StreamedFile
+from tabfeed.io.formats.base import StreamedFile
 from tabfeed.io.formats.text.row_ranges import (
     LONGEST_ROW,
     LineRanges,
@@ -209,7 +208,7 @@ class TextFile(StreamedFile):
         block_size: int,
         scan: bool,
     ) -> None:
-        self.ref = ref
+        super().__init__(form.schema, ref)
         self._form = form
         self._text = Text(ref)
         self._start = head.offset
@@ -218,7 +217,6 @@ class TextFile(StreamedFile):
         if not scan:
             self._ranges = LineRanges(ref, head.offset, block_size)
         self._counts: list[int | None] = [None] * len(self._ranges or ())
-        self._lock = threading.Lock()
         self._measure(head.text)
 
     def _measure(self, text: bytes) -> None:
@@ -229,11 +227,6 @@ class TextFile(StreamedFile):
             n: sample.column(n).nbytes / size for n in self.schema.names
         }
         self._row_bytes = size / max(1, sample.num_rows)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-        return self._form.schema
 
     @property
     def _units(self) -> LineRanges | _ScannedRanges:

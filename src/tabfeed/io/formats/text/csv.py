@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import Head, TextFile, at_line, read_head
 from tabfeed.io.formats.text.exact_numbers import (
     InexactError,
@@ -38,7 +39,7 @@ from tabfeed.io.formats.text.row_ranges import (
     last_line_end,
     last_row_end,
 )
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file, refuse_duplicates, refuse_empty
 from tabfeed.schema.dtypes import format_type
 

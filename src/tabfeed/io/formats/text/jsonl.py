@@ -25,10 +25,11 @@ import pyarrow.json as pajson
 
 from tabfeed.errors import BadFileError, SchemaError
 from tabfeed.io.align import small_type
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
 from tabfeed.io.formats.text.row_ranges import Text, as_buffer, last_line_end
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file, refuse_empty, refuse_names
 from tabfeed.schema.dtypes import format_type
 

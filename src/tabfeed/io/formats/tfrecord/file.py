@@ -14,7 +14,6 @@ costs its unit under ``on_bad_file="skip"``, as a damaged row group does in Parq
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -22,7 +21,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from tabfeed.io.align import rebatch, small_type
-from tabfeed.io.formats.streamed import StreamedFile
+from tabfeed.io.formats.base import ReadOptions, StreamedFile
 from tabfeed.io.formats.text.row_ranges import Text, changed_length
 from tabfeed.io.formats.tfrecord.columns import Columns, infer_columns
 from tabfeed.io.formats.tfrecord.frames import (
@@ -38,7 +37,7 @@ from tabfeed.io.formats.tfrecord.frames import (
     unpacked,
 )
 from tabfeed.io.formats.tfrecord.records import Records, records_of
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.read_errors import bad_file
 
 __all__ = ["TFRecordFile", "open_tfrecord"]
@@ -104,13 +103,11 @@ class TFRecordFile(StreamedFile):
     def __init__(
         self, text: Text, form: Columns, sample: Sequence[Records], block_size: int
     ) -> None:
-        self.ref = text.ref
-        self.schema = form.schema
+        super().__init__(form.schema, text.ref)
         self._text = text
         self._form = form
         self._block_size = block_size
         self._found: list[Unit] | None = None
-        self._lock = threading.Lock()
         self._measure(sample)
 
     def _measure(self, sample: Sequence[Records]) -> None:

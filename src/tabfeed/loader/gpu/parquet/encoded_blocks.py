@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.partition import Piece
 from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.ranges import Range
@@ -319,11 +319,11 @@ class EncodedBlockReader:
         return next((parts.dataset.files[p.file] for p in self._pieces(partitions)), "no file")
 
 
-def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
+def _file(parts: ReadsParts, piece: Piece) -> RowGroups:
     """The file of a row group."""
     assert isinstance(parts, PartReader)
-    file = parts.dataset.fileset.files[piece.file]
-    if not isinstance(file, ParquetFile) or not piece.whole:
+    file = parts.dataset.fileset.files[piece.file].row_groups
+    if file is None or not piece.whole:
         raise UnsupportedError("not a whole row group of a Parquet file")
     return file
 

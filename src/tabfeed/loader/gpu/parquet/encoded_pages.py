@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from tabfeed.io.formats.parquet.file import ParquetFile, chunk_range, known_nulls
+from tabfeed.io.formats.base import RowGroups
+from tabfeed.io.formats.parquet.layout import chunk_range, known_nulls
 from tabfeed.io.formats.parquet.page_headers import DATA, DICTIONARY, headers
 from tabfeed.io.storage.ranges import Range
 
@@ -143,7 +144,7 @@ class Wanted(NamedTuple):
     number: int
 
 
-def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
+def extent_of(file: RowGroups, unit: int, columns: Sequence[Wanted]) -> Extent:
     """Which bytes of a file are some columns of a row group; `UnsupportedError` if not fit."""
     found = file.chunks_in(unit, [column.name for column in columns])
     codecs = {chunk.compression for chunk, _ in found}
