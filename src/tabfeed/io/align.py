@@ -197,13 +197,13 @@ def join_schemas(
     for file, schema in distinct:
         for field in schema:
             name = field.name
-            new = field.with_type(given.get(name, small_type(field.type)))
+            new = field.with_type(small_type(given.get(name, field.type)))
             known = fields.setdefault(name, new)
             first = origin.setdefault(name, file)
             seen[name] = seen.get(name, 0) + 1
             if holds_union(new.type):
                 conflicts.setdefault(name, _union(file, new))
-            merged = common_type(known.type, new.type)
+            merged = new.type if known is new else common_type(known.type, new.type)
             if merged is None:
                 conflicts.setdefault(name, _mismatch((first, known), (file, new)))
                 continue

@@ -41,8 +41,7 @@ from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenForm
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.storage.fetch import Fetch
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import reading
+from tabfeed.io.storage.file_ref import FileRef, reading
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
 
@@ -73,14 +72,16 @@ def open_files(
                 raise
             return e
 
-    # Several files a task: opening a local one takes less time than handing it to a thread.
-    some = max(1, len(refs) // _OPEN_TASKS)
-    groups = [refs[i : i + some] for i in range(0, len(refs), some)]
-    executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
-    opened = executor.map(groups, lambda group: [try_open(ref) for ref in group])
+    if len(refs) == 1:
+        opened = iter([try_open(refs[0])])
+    else:  # several files a task: handing one to a thread takes longer than opening it
+        some = max(1, len(refs) // _OPEN_TASKS)
+        groups = [refs[i : i + some] for i in range(0, len(refs), some)]
+        executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
+        opened = chain.from_iterable(executor.map(groups, lambda g: [try_open(r) for r in g]))
     good: list[tuple[FileRef, DataFile]] = []
     bad: list[tuple[Skipped, CannotRead]] = []
-    for ref, result in zip(refs, chain.from_iterable(opened), strict=True):
+    for ref, result in zip(refs, opened, strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
             bad.append((Skipped(ref.name, None, None, str(result)), result))
         else:
@@ -214,7 +215,10 @@ class FileSet:
 
     def units(self) -> list[Piece]:
         """Every unit, whole, in file order. Compressed text is scanned for them, in parallel."""
-        found = LocalExecutor().map(self.files, lambda file: file.unit_rows)
+        if len(self.files) == 1:
+            found = iter([self.files[0].unit_rows])
+        else:
+            found = LocalExecutor().map(self.files, lambda file: file.unit_rows)
         return [Piece(f, u, 0, n) for f, rows in enumerate(found) for u, n in enumerate(rows)]
 
     def counted(self, pieces: Sequence[Piece]) -> list[Piece]:
@@ -383,9 +387,10 @@ class FileSet:
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
         """Pieces of one file: whole units in one call, slices one by one."""
-        run = [p for p in run if (self.names[p.file], p.unit) not in self.skips]
-        if not run:
-            return self._empty(columns)
+        if self.skips.allowed:
+            run = [p for p in run if (self.names[p.file], p.unit) not in self.skips]
+            if not run:
+                return self._empty(columns)
         try:
             return self._decode_run(run, columns, dictionary)
         except (BadFileError, UnreadableFileError) as e:
@@ -402,7 +407,8 @@ class FileSet:
         index = run[0].file
         file, own = self.files[index], self._own_columns(index, columns)
         units = [p.unit for p in run]
-        table = file.read_encoded(units, own, [c for c in dictionary if c in own])
+        encoded = [c for c in dictionary if c in own]
+        table = file.read_encoded(units, own, encoded) if encoded else file.read(units, own)
         return self._add_keys(table, index, columns, dictionary)
 
     def _slice(self, piece: Piece, columns: Sequence[str]) -> pa.Table:

@@ -13,7 +13,7 @@ from tabfeed.execute import LocalExecutor
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.formats.base import DataFile
 from tabfeed.io.partition import Piece
-from tabfeed.io.storage.read_errors import reading
+from tabfeed.io.storage.file_ref import reading
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset

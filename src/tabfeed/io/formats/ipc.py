@@ -41,8 +41,8 @@ from tabfeed.io.formats.ipc_messages import (
     takes_bytes,
 )
 from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import (
+from tabfeed.io.storage.file_ref import (
+    FileRef,
     bad_file,
     claims_more_than,
     reading,

@@ -1,14 +1,13 @@
-"""Which columns of a file are a pandas index.
+"""Two things a stored file needs that Arrow leaves out: pandas indexes, and checks of text.
 
 pandas and Dask store the index of a frame as columns beside the others, and note in the schema's
 metadata which they are. They number or name the rows; as features they would tell a model where a
-row lay. So they are left out of a dataset unless they are asked for by name.
+row lay. So they are left out of a dataset unless they are asked for by name (`index_columns`).
 
-Text that is not UTF-8, found before anything takes it for text.
-
-pyarrow decodes Parquet's text without looking at it, and what comes after trusts it: Python raises
-an error of its own, Polars does what it likes. Most text is ASCII, which shows at some 20 GB/s; the
-rest is looked at by Arrow at 2 to 3 GB/s, which adds a half to two thirds to decoding.
+pyarrow decodes Parquet's text without checking that it is UTF-8, and readers downstream trust it:
+Python raises an error of its own, Polars does what it likes. `check_texts` finds such text first.
+Most text is ASCII, which is recognised at some 20 GB/s; Arrow checks the rest at 2 to 3 GB/s, which
+adds a half to two thirds to decoding.
 """
 
 from __future__ import annotations
@@ -24,20 +23,25 @@ import pyarrow as pa
 
 from tabfeed.schema.dtypes import is_list_type
 
-__all__ = ["check_text", "index_columns"]
+__all__ = ["check_texts", "index_columns"]
 
 
-def check_text(column: pa.ChunkedArray | pa.Array) -> None:
-    r"""Raise `pyarrow.ArrowInvalid` unless all text of a column is UTF-8.
+def check_texts(rows: pa.Table | pa.RecordBatch) -> None:
+    r"""Raise `pyarrow.ArrowInvalid` unless all text of all columns is UTF-8.
 
     Examples
     --------
     >>> text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    >>> check_text(pa.chunked_array([text]))
+    >>> check_texts(pa.table([text], ["x"]))
     Traceback (most recent call last):
         ...
     pyarrow.lib.ArrowInvalid: Invalid UTF8 sequence at string index 0
     """
+    for column in rows.columns:
+        _check_column(column)
+
+
+def _check_column(column: pa.ChunkedArray | pa.Array) -> None:
     if _holds_text(column.type):
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check(chunk)
@@ -48,12 +52,12 @@ def _check(array: pa.Array) -> None:
     if isinstance(dtype, pa.BaseExtensionType):
         _check(array.storage)
     elif pa.types.is_dictionary(dtype):
-        check_text(array.dictionary)
+        _check_column(array.dictionary)
     elif pa.types.is_struct(dtype):
         for i in range(dtype.num_fields):
-            check_text(array.field(i))
+            _check_column(array.field(i))
     elif pa.types.is_map(dtype) or is_list_type(dtype):
-        check_text(array.values)
+        _check_column(array.values)
     elif pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         _check_flat(array)
     else:

@@ -1,15 +1,21 @@
 """Byte ranges of remote objects, fetched ahead by as many connections as are allowed.
 
-A `Fetch` is asked for by whoever will need the bytes and begins at once. Whoever reads the same
-ranges later finds it by them, begun or done: reading ahead needs no other agreement between
-the two. It lives as long as somebody holds it; dropped, what was not begun is not fetched.
+`begin` starts to fetch ranges at once, and gives a second caller of the same ranges the `Fetch`
+that is under way: reading ahead needs no other agreement between the two. A `Fetch` that is no
+longer referenced drops the requests it has not begun.
+
+A request costs a round trip before its first byte comes: 50 ms, say, in which a connection of
+100 MB/s could have carried 5 MB. So ranges that lie close together are fetched as one, holes and
+all, as long as what is read in vain stays a small part of the whole (`requests_for`); and requests
+are large: of one of 32 MiB the round trip is an eighth. The more connections share the memory for
+what is on its way, the smaller they are (`largest_request`).
 
 A request that fails is tried again (`tabfeed.io.storage.retry`): after errors of the server,
 resets, answers cut short and answers that do not come. Each try may take twice as long as the one
 before, so that a slow network gets its time and a dead connection is left early. All of it ends at
 a deadline, with an error that names the object.
 
-Bytes are handed out only after the object's version was seen to be the one that was opened.
+Bytes are handed out only once the object's version was found to be the one that was opened.
 """
 
 from __future__ import annotations
@@ -21,30 +27,99 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range, largest_request, requests_for
 from tabfeed.io.storage.remote import RemoteOptions, Version, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
 from tabfeed.trace import span
 
-__all__ = ["Fetch", "begin", "persist", "version_of"]
+__all__ = ["Fetch", "Range", "begin", "largest_request", "requests_for", "version_of"]
 
 T = TypeVar("T")
 _UNEXPECTED = (TypeError, ValueError, LookupError, NotImplementedError, AttributeError)
 _IDLE_SECONDS = 5.0
 _TICK = 0.5
 _GRACE = 5.0
+_LARGEST = 64 * 2**20
+_SMALLEST = 8 * 2**20
+_ON_THE_WAY = 256 * 2**20
+_LARGEST_HOLE = 4 * 2**20
+_SHARE = 10  # a hole may be a tenth of what is wanted around it
+
+
+# -- requests ---------------------------------------------------------------------------
+
+
+class Range(NamedTuple):
+    """The bytes ``[start, stop)`` of a file."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.stop - self.start
+
+
+def largest_request(connections: int) -> int:
+    """How large a request may be, so that all connections together hold 256 MiB.
+
+    Examples
+    --------
+    >>> [largest_request(n) // 2**20 for n in (1, 4, 8, 16, 64)]
+    [64, 64, 32, 16, 8]
+    """
+    return max(_SMALLEST, min(_LARGEST, _ON_THE_WAY // connections))
+
+
+def requests_for(wanted: Iterable[Range], largest: int = _LARGEST) -> list[Range]:
+    """The requests that bring all of these ranges, in the order of the file.
+
+    Examples
+    --------
+    >>> requests_for([Range(0, 1000), Range(1050, 2000), Range(9000, 9500)])
+    [Range(start=0, stop=2000), Range(start=9000, stop=9500)]
+    >>> requests_for([Range(0, 10)], largest=6)
+    [Range(start=0, stop=5), Range(start=5, stop=10)]
+    """
+    merged: list[Range] = []
+    useful = 0
+    for piece in sorted({r for r in wanted if r.size > 0}):
+        last = merged[-1] if merged else None
+        if last is not None and _belongs(last, piece, useful, largest):
+            useful += max(0, piece.stop - max(last.stop, piece.start))
+            merged[-1] = Range(last.start, max(last.stop, piece.stop))
+        else:
+            merged.append(piece)
+            useful = piece.size
+    return [part for piece in merged for part in _split(piece, largest)]
+
+
+def _belongs(last: Range, piece: Range, useful: int, largest: int) -> bool:
+    hole = piece.start - last.stop
+    if hole < 0:
+        return True
+    small = hole <= min(_LARGEST_HOLE, (useful + piece.size) // _SHARE)
+    return small and piece.stop - last.start <= largest
+
+
+def _split(piece: Range, largest: int) -> list[Range]:
+    """As few as may be, as large as each other: those of one partition end at the same time."""
+    count = -(-piece.size // largest)
+    bounds = [piece.start + piece.size * i // count for i in range(count + 1)]
+    return [Range(start, stop) for start, stop in pairwise(bounds)]
 
 
 # -- patience ---------------------------------------------------------------------------
 
 
-def persist(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
+def _retrying(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
     """Call ``call(timeout)`` until it works or the deadline has come."""
     deadline = (ref.remote or RemoteOptions()).deadline
     try:
@@ -62,7 +137,7 @@ def persist(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
 def version_of(ref: FileRef) -> Version:
     """What an object is now; refused if it is not the one that was listed or opened."""
     remote = remote_of(ref.filesystem)
-    now = persist(ref, "read", lambda t: remote.version(ref.path, t))
+    now = _retrying(ref, "read", lambda t: remote.version(ref.path, t))
     if not now.is_of(ref.size, ref.tag):
         raise _changed(ref)
     return now
@@ -167,7 +242,7 @@ class _Progress:
             return data
 
         with span("fetch", bytes=wanted.size):
-            self.buffers[number] = persist(ref, "read", get)
+            self.buffers[number] = _retrying(ref, "read", get)
 
     def _finish(self) -> None:
         try:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tabfeed.io.storage.fetch import Fetch, begin
+from tabfeed.io.storage.fetch import Fetch, Range, begin
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range
 
 __all__ = ["open_remote"]
 

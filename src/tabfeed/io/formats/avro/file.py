@@ -41,8 +41,7 @@ from tabfeed.io.formats.avro.container import (
 )
 from tabfeed.io.formats.avro.schema import AvroColumn, least_bytes, null_bytes, probe, translate
 from tabfeed.io.formats.base import DataFile, ReadOptions
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading, refuse_duplicates, refuse_empty
 
 __all__ = ["AvroFile", "open_avro"]
 

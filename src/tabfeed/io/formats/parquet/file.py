@@ -35,13 +35,12 @@ from tabfeed.io.formats.parquet.layout import (
 )
 from tabfeed.io.formats.parquet.page_options import FAST
 from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
-from tabfeed.io.formats.stored_columns import check_text, index_columns
+from tabfeed.io.formats.stored_columns import check_texts, index_columns
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.prune import facts_of_chunk, known_bounds
-from tabfeed.io.storage.fetch import Fetch, begin
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range
-from tabfeed.io.storage.read_errors import (
+from tabfeed.io.storage.fetch import Fetch, Range, begin
+from tabfeed.io.storage.file_ref import (
+    FileRef,
     bad_file,
     claims_more_than,
     reading,
@@ -122,12 +121,6 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
             raise
         parts = [_read_groups(reader, [unit], columns) for unit in units]
         return pa.concat_tables(parts)
-
-
-def _check_texts(rows: pa.Table | pa.RecordBatch) -> None:
-    """Refuse text that is not UTF-8, as damage like any other."""
-    for column in rows.columns:
-        check_text(column)
 
 
 class _Known(NamedTuple):
@@ -249,7 +242,8 @@ class ParquetFile(DataFile):
 
     def _group(self, unit: int) -> pq.RowGroupMetaData:
         """A row group whose column chunks may be asked for."""
-        self.check()
+        if not self._footer.checked:
+            self.check()
         return self.metadata.row_group(unit)
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
@@ -323,7 +317,7 @@ class ParquetFile(DataFile):
         """What each column keeps in memory while a row group is read whole, or streamed."""
         group = self._group(unit)
         whole = whole or self.fetches_ahead  # what is fetched is there as a whole
-        return [self._layout.held(group, c, whole=whole) for c in columns]
+        return self._layout.held(group, columns, whole=whole)
 
     def column_groups(self, unit: int, columns: Sequence[str]) -> list[list[str]]:
         """The columns in groups that can be streamed one after the other.
@@ -419,7 +413,7 @@ class ParquetFile(DataFile):
         try:
             with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
                 table = self._decode(reader, list(units), wanted)
-            _check_texts(table)
+            check_texts(table)
         except _NOT_DAMAGE as e:
             if _is_absurd(e):
                 raise self._locate_damage(units, wanted, e) from e
@@ -443,7 +437,7 @@ class ParquetFile(DataFile):
                 for group in self.groups_of(units, wanted, at_once):
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
-                    _check_texts(table)
+                    check_texts(table)
                     yield self._finish(table, group)
         except _NOT_DAMAGE as e:
             if _is_absurd(e):
@@ -468,7 +462,7 @@ class ParquetFile(DataFile):
                         table = reader.read_row_group(unit, columns=group, use_threads=False)
                     if table.num_rows != rows:
                         self._check_rows([unit], table.num_rows)
-                    _check_texts(table)
+                    check_texts(table)
                     if len(group) == 1:
                         yield group[0], table.column(0)
                     else:  # the table has them in the order of the file
@@ -540,8 +534,8 @@ class ParquetFile(DataFile):
         through one: so not where whole pages take no more memory, or at most `least` bytes.
         """
         group = self._group(unit)
-        whole = sum(self._layout.held(group, c, whole=True) for c in columns)
-        streamed = sum(self._layout.held(group, c, whole=False) for c in columns)
+        whole = sum(self._layout.held(group, columns, whole=True))
+        streamed = sum(self._layout.held(group, columns, whole=False))
         return 0 if whole <= max(least, streamed) else STREAM_BUFFER
 
     def _stream(
@@ -554,7 +548,7 @@ class ParquetFile(DataFile):
                 rows, row_groups=[unit], columns=columns, use_threads=False
             )
             for batch in batches:
-                _check_texts(batch)
+                check_texts(batch)
                 yield batch
             return
         batches = reader.iter_batches(
@@ -563,7 +557,7 @@ class ParquetFile(DataFile):
         row = 0
         while (batch := next(batches, None)) is not None:
             row += batch.num_rows
-            _check_texts(batch)
+            check_texts(batch)
             yield batch
             if row < bounds[-1]:  # the decoder asks how many with each batch
                 after = bounds[np.searchsorted(bounds, row, side="right")]

@@ -29,8 +29,7 @@ from tabfeed.io.formats.text.row_ranges import (
     changed_length,
     no_line_end,
 )
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
 

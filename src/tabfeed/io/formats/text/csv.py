@@ -33,14 +33,12 @@ from tabfeed.io.formats.text.exact_numbers import (
 )
 from tabfeed.io.formats.text.row_ranges import (
     Text,
-    as_buffer,
     first_row_end,
     inside_quotes,
     last_line_end,
     last_row_end,
 )
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, refuse_duplicates, refuse_empty
+from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_duplicates, refuse_empty
 from tabfeed.schema.dtypes import format_type
 
 __all__ = ["CsvFormat", "open_csv"]
@@ -125,7 +123,7 @@ def _split(ref: FileRef, line: bytes, sep: str) -> list[str]:
     names = [f"f{i}" for i in range(line.count(sep.encode()) + 1)]
     try:
         fields = pacsv.read_csv(
-            as_buffer(line),
+            pa.BufferReader(line),
             read_options=pacsv.ReadOptions(
                 autogenerate_column_names=True, block_size=len(line) + 1, use_threads=False
             ),
@@ -270,7 +268,7 @@ class CsvFormat:
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, block: int
     ) -> pa.Table:
         return pacsv.read_csv(
-            as_buffer(text),
+            pa.BufferReader(text),
             read_options=pacsv.ReadOptions(
                 column_names=self.schema.names, block_size=block, use_threads=False
             ),

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.io.formats.text.exact_numbers import is_exact
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = ["DEEPEST", "check_lines", "rounded_integer"]
 

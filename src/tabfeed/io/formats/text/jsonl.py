@@ -28,9 +28,8 @@ from tabfeed.io.align import small_type
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
-from tabfeed.io.formats.text.row_ranges import Text, as_buffer, last_line_end
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, refuse_empty, refuse_names
+from tabfeed.io.formats.text.row_ranges import Text, last_line_end
+from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_empty, refuse_names
 from tabfeed.schema.dtypes import format_type
 
 __all__ = ["JsonFormat", "open_jsonl"]
@@ -209,7 +208,7 @@ class JsonFormat:
 
     def _parse_blocks(self, text: bytes, options: pajson.ParseOptions, block: int) -> pa.Table:
         reading = pajson.ReadOptions(use_threads=False, block_size=block)
-        return pajson.read_json(as_buffer(text), read_options=reading, parse_options=options)
+        return pajson.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
 
     def _convert(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
         columns = []

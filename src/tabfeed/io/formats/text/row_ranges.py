@@ -30,17 +30,13 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-
 from tabfeed.errors import BadFileError
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, reading
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
 __all__ = [
     "LONGEST_ROW",
     "LineRanges",
     "Text",
-    "as_buffer",
     "changed_length",
     "first_row_end",
     "inside_quotes",
@@ -327,8 +323,3 @@ def changed_length(ref: FileRef) -> BadFileError:
         "has changed its length since it was opened",
         remedy="Let whoever writes it finish, then open it again",
     )
-
-
-def as_buffer(text: bytes) -> pa.BufferReader:
-    """Text for Arrow's readers, without a copy."""
-    return pa.BufferReader(pa.py_buffer(text))

@@ -29,9 +29,8 @@ from tabfeed.io.align import conform
 from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS, KINDS, Records, records_of
 from tabfeed.io.formats.tfrecord.values import WIRE_TYPES, Values, lists_of, scalars_of
 from tabfeed.io.formats.tfrecord.walk import Ints, Spans
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 from tabfeed.io.storage.paths import natural_key
-from tabfeed.io.storage.read_errors import bad_file
 from tabfeed.schema.dtypes import format_type, is_list_type, leaf_type
 
 __all__ = ["Column", "Columns", "infer_columns", "is_text"]

@@ -37,8 +37,7 @@ from tabfeed.io.formats.tfrecord.frames import (
     unpacked,
 )
 from tabfeed.io.formats.tfrecord.records import Records, records_of
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = ["TFRecordFile", "open_tfrecord"]
 

@@ -27,8 +27,7 @@ import pyarrow as pa
 from tabfeed.errors import BadFileError
 from tabfeed.io.formats.text.row_ranges import Text
 from tabfeed.io.formats.tfrecord.crc32c import crc32c_of_words, masked
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, reading
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
 __all__ = [
     "FOOTER",

@@ -24,8 +24,7 @@ import numpy as np
 from tabfeed.io.formats.tfrecord.crc32c import PAD, crc32c, masked
 from tabfeed.io.formats.tfrecord.frames import FOOTER, HEADER, place, whole_frames
 from tabfeed.io.formats.tfrecord.walk import PAD_AFTER, Bytes, Ints, Walk
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = [
     "BYTES",

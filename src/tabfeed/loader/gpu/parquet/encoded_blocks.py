@@ -24,8 +24,8 @@ import torch
 
 from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.partition import Piece
+from tabfeed.io.storage.fetch import Range
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range
 from tabfeed.loader.gpu.buffers import width_groups_of
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.parquet.encoded_pages import (

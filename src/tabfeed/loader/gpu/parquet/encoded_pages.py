@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.formats.parquet.layout import chunk_range, known_nulls
 from tabfeed.io.formats.parquet.page_headers import DATA, DICTIONARY, headers
-from tabfeed.io.storage.ranges import Range
+from tabfeed.io.storage.fetch import Range
 
 __all__ = [
     "NO_KIND",
