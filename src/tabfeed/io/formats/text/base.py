@@ -1,9 +1,9 @@
 """Files of text whose rows are lines: CSV and JSON lines.
 
-A unit is a range of bytes that holds whole rows. In an uncompressed file the ranges are
-even and found without reading; nobody has counted their rows. In a compressed file, and
-in one whose quoted fields hold line ends, the ranges are found by one pass over the text,
-made when they are first needed, which counts the rows as well.
+A unit is a range of bytes that holds whole rows. In an uncompressed file the ranges are even and
+found without reading (`LineRanges`), so their rows are not counted. In a compressed file, and in
+one whose quoted fields hold line ends, one pass over the text finds the ranges when they are first
+needed, and counts their rows as well.
 
 The format (`TextFormat`) turns the text of whole rows into columns. Its types were fixed
 when the file was opened, so every unit comes out with the same ones.
@@ -22,14 +22,14 @@ import pyarrow as pa
 from tabfeed.errors import BadFileError
 from tabfeed.io.align import rebatch
 from tabfeed.io.formats.base import StreamedFile
-from tabfeed.io.formats.text.row_ranges import (
+from tabfeed.io.formats.text.stream import (
     LONGEST_ROW,
-    LineRanges,
     Text,
     changed_length,
     no_line_end,
+    read_exactly,
 )
-from tabfeed.io.storage.file_ref import FileRef, bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
 __all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
 
@@ -158,6 +158,64 @@ def _line_ends_before(text: Text, offset: int) -> int:
             count += data.count(b"\n")
             offset -= len(data)
     return count
+
+
+class LineRanges:
+    """Even ranges of uncompressed text; each cut moves to the next line end when it is needed.
+
+    Parameters
+    ----------
+    ref
+        The file.
+    start
+        Where its rows begin, after a byte order mark and a header line.
+    block_size
+        Bytes a range covers, about.
+    """
+
+    def __init__(self, ref: FileRef, start: int, block_size: int) -> None:
+        self.ref = ref
+        self.start = start
+        self.size = ref.size - start
+        self.count = max(1, round(self.size / block_size)) if self.size > 0 else 0
+        self._bounds: dict[int, int] = {0: start, self.count: ref.size}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """Where a range starts and ends; empty if one line fills several ranges."""
+        return self._bound(index), self._bound(index + 1)
+
+    def nbytes(self, index: int) -> int:
+        """Bytes of a range, about; nothing is read."""
+        return self._nominal(index + 1) - self._nominal(index)
+
+    def _nominal(self, index: int) -> int:
+        return self.start + self.size * index // self.count
+
+    def _bound(self, index: int) -> int:
+        if index not in self._bounds:
+            with reading(self.ref):
+                self._bounds[index] = self._next_line(self._nominal(index) - 1)
+        return self._bounds[index]
+
+    def _next_line(self, offset: int) -> int:
+        """Where the line after the one that holds `offset` starts."""
+        step, position = 2**16, offset
+        with self.ref.open() as file:
+            while position < self.ref.size:
+                if position - offset > LONGEST_ROW:
+                    raise no_line_end(self.ref)
+                file.seek(position)
+                data = read_exactly(file.read, step)
+                if (found := data.find(b"\n")) >= 0:
+                    return min(position + found + 1, self.ref.size)
+                if not data:
+                    break
+                position += len(data)
+                step = min(step * 4, 2**24)
+        return self.ref.size
 
 
 class _ScannedRanges:

@@ -28,7 +28,7 @@ from tabfeed.io.align import small_type
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
-from tabfeed.io.formats.text.row_ranges import Text, last_line_end
+from tabfeed.io.formats.text.stream import Text, last_line_end
 from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_empty, refuse_names
 from tabfeed.schema.dtypes import format_type
 

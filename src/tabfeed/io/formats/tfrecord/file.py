@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tabfeed.io.align import rebatch, small_type
 from tabfeed.io.formats.base import ReadOptions, StreamedFile
-from tabfeed.io.formats.text.row_ranges import Text, changed_length
+from tabfeed.io.formats.text.stream import Text, changed_length
 from tabfeed.io.formats.tfrecord.columns import Columns, infer_columns
 from tabfeed.io.formats.tfrecord.frames import (
     FOOTER,

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.formats.text.row_ranges import Text
+from tabfeed.io.formats.text.stream import Text
 from tabfeed.io.formats.tfrecord.crc32c import crc32c_of_words, masked
 from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
