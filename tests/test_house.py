@@ -35,7 +35,7 @@ LAYERS = [
 LAYERS_WITHIN = {
     "io": [
         "storage",
-        "filters prune unreadable to_polars",
+        "filters unreadable to_polars",
         "align partition",
         "formats",
         "fileset whole_units",

@@ -35,11 +35,10 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.align import combine, conform, join_schemas
-from tabfeed.io.filters import Filter
+from tabfeed.io.align import align_schemas, cast_table, combine
+from tabfeed.io.filters import Filter, facts_of_keys, may_match
 from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenFormat, ReadOptions
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.storage.fetch import Fetch
 from tabfeed.io.storage.file_ref import FileRef, reading
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
@@ -180,7 +179,7 @@ class FileSet:
         self._in_turn = True
         self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
-        schema, self.conflicts = join_schemas(named, types)
+        schema, self.conflicts = align_schemas(named, types)
         self.schema = _with_keys(schema, self.keys, types or {})
         # An empty TFRecord shard has neither columns nor units: that is no error.
         if not self.schema.names and any(f.unit_rows for f in self.files):
@@ -198,7 +197,7 @@ class FileSet:
             changed = [c for c in types if file.schema.get_field_index(c) >= 0]
             part = pa.schema([file.schema.field(c) for c in changed])
             target = pa.schema([new.schema.field(c) for c in changed])
-            conform(part.empty_table(), target, where=name)
+            cast_table(part.empty_table(), target, where=name)
         return new
 
     @cached_property
@@ -283,7 +282,7 @@ class FileSet:
                 for _, run in groupby(partition.pieces, key=lambda p: (p.file, p.whole))
             ]
         schema = self._target(columns, tables, dictionary)
-        tables = [conform(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
+        tables = [cast_table(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def read_by_column(
@@ -512,7 +511,7 @@ class FileSet:
             column = _key_column(keys[name], self.schema.field(name), table.num_rows, where)
             table = table.append_column(name, column)
         target = self._target(columns, [table], dictionary)
-        return conform(table, target, where=where)
+        return cast_table(table, target, where=where)
 
     def _target(
         self, columns: Sequence[str], tables: Sequence[pa.Table], dictionary: Sequence[str]
@@ -567,7 +566,7 @@ def _with_keys(
 def _key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
     """A folder key, as many times as there are rows."""
     column = pa.table({field.name: pa.array([value])})
-    typed = conform(column, pa.schema([field]), where=where).column(0)
+    typed = cast_table(column, pa.schema([field]), where=where).column(0)
     return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError, UnreadableFileError
-from tabfeed.io.align import small_type
+from tabfeed.io.align import normalize_type
 from tabfeed.io.commit.manifest import read_manifest
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.find_files import Found, find_files, infer_engine, outermost_key
@@ -113,7 +113,7 @@ def open_arrow_dataset(source: Any, skips: SkipList) -> FileSet | None:
         ReadOptions(),
         skips,
     )
-    types = {f.name: small_type(f.type) for f in source.schema}
+    types = {f.name: normalize_type(f.type) for f in source.schema}
     if set(types) != set(files.schema.names) or not _whole(files, fragments):
         return None
     return files.with_types({n: t for n, t in types.items() if files.schema.field(n).type != t})

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.align import rebatch, small_schema, to_small
+from tabfeed.io.align import cast_columns, normalize_schema, rebatch
 from tabfeed.io.formats.base import DataFile, ReadOptions
 from tabfeed.io.formats.ipc_messages import (
     DICTIONARY,
@@ -126,7 +126,7 @@ class _Ipc(DataFile):
             self._stored = self._read_schema(file)
             refuse_names(ref, self._stored.names)
         index = index_columns(self._stored.names, self._stored.metadata)
-        super().__init__(small_schema(self._stored), ref, index)
+        super().__init__(normalize_schema(self._stored), ref, index)
 
     def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
         raise NotImplementedError
@@ -204,7 +204,7 @@ class _Ipc(DataFile):
                 yield part.replace_schema_metadata(None)
 
     def _small(self, table: pa.Table) -> pa.Table:
-        return to_small(table, pa.schema([self.schema.field(c) for c in table.column_names]))
+        return cast_columns(table, pa.schema([self.schema.field(c) for c in table.column_names]))
 
     def _options(self, columns: Sequence[str]) -> pa.ipc.IpcReadOptions:
         """Leave columns out, unless taking all of them costs nothing.

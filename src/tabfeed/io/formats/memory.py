@@ -25,7 +25,7 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, DatasetError, DuplicateColumnError, SchemaError
 from tabfeed.execute.forks import refuse_forked
-from tabfeed.io.align import conform, small_type
+from tabfeed.io.align import cast_table, normalize_type
 from tabfeed.io.formats.base import DataFile, ReadOptions
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
 from tabfeed.io.formats.stored_columns import index_columns
@@ -128,7 +128,7 @@ class DaskFrame(DataFile):
         tables = [_from_pandas(f).replace_schema_metadata(None) for f in frames]
         if not wanted:
             return pa.table({"rows": pa.nulls(sum(len(f) for f in frames))}).select([])
-        return pa.concat_tables([conform(t, schema, where="the Dask frame") for t in tables])
+        return pa.concat_tables([cast_table(t, schema, where="the Dask frame") for t in tables])
 
     def _compute(self, unit: int, columns: list[str]) -> Any:
         """Some columns of a partition, by Dask's scheduler of choice or on this thread."""
@@ -153,7 +153,7 @@ def _wide_index(dtype: pa.DataType) -> pa.DataType:
     """Room for the categories of every partition, which the first does not know."""
     if not pa.types.is_dictionary(dtype):
         return dtype
-    return pa.dictionary(pa.int32(), small_type(dtype.value_type), dtype.ordered)
+    return pa.dictionary(pa.int32(), normalize_type(dtype.value_type), dtype.ordered)
 
 
 def as_data_file(source: Any) -> DataFile | None:

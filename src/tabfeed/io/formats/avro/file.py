@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import rebatch, to_small
+from tabfeed.io.align import cast_columns, rebatch
 from tabfeed.io.formats.avro.container import (
     CODECS,
     MOST_PLAIN,
@@ -261,7 +261,7 @@ class AvroFile(DataFile):
                     arrays[name] = pa.chunked_array([pa.nulls(rows)])
                 else:
                     arrays[name] = _named(pa.chunked_array([decoded[name]]), column)
-            table = to_small(pa.table(arrays), schema)
+            table = cast_columns(pa.table(arrays), schema)
             for array in table.columns:
                 if pa.types.is_decimal(array.type) or pa.types.is_dictionary(array.type):
                     array.validate(full=True)

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
-from tabfeed.io.align import conform, small_type
-from tabfeed.io.filters import Filter
+from tabfeed.io.align import cast_table, normalize_type
+from tabfeed.io.filters import Filter, facts_of_chunk, known_bounds
 from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, ReadOptions, StoredColumn
 from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.formats.parquet.layout import (
@@ -37,7 +37,6 @@ from tabfeed.io.formats.parquet.page_options import FAST
 from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
 from tabfeed.io.formats.stored_columns import check_texts, index_columns
 from tabfeed.io.partition import bounds_within
-from tabfeed.io.prune import facts_of_chunk, known_bounds
 from tabfeed.io.storage.fetch import Fetch, Range, begin
 from tabfeed.io.storage.file_ref import (
     FileRef,
@@ -175,12 +174,12 @@ def _is_absurd(error: Exception) -> bool:
 
 def _becomes(field: pa.Field, dtype: pa.DataType) -> bool:
     """Whether values can be given that type as they are read."""
-    if small_type(field.type) == small_type(dtype) or _holds_dictionary(dtype):
+    if normalize_type(field.type) == normalize_type(dtype) or _holds_dictionary(dtype):
         return False
     if count_leaves(field.type) != count_leaves(dtype):
         return False
     try:
-        conform(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
+        cast_table(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
     except SchemaError:
         return False
     return True
@@ -628,7 +627,7 @@ class ParquetFile(DataFile):
         fields = [
             table.schema.field(n) if n in dictionary else self.schema.field(n) for n in columns
         ]
-        return conform(table, pa.schema(fields), where=self.ref.name)
+        return cast_table(table, pa.schema(fields), where=self.ref.name)
 
     # -- damage ---------------------------------------------------------------------
 
@@ -706,7 +705,7 @@ class ParquetFile(DataFile):
             leaves = self._layout.leaves.get(name, range(0))
             if len(leaves) != 1:
                 continue
-            stored = small_type(self._layout.types[name])
+            stored = normalize_type(self._layout.types[name])
             chunk = group.column(leaves[0])
             facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
         return facts

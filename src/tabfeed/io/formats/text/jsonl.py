@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import small_type
+from tabfeed.io.align import normalize_type
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
@@ -69,7 +69,7 @@ def _check_text(ref: FileRef, text: bytes) -> None:
 
 
 def _infer(ref: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
-    given = {n: small_type(t) for n, t in options.dtypes.items()}
+    given = {n: normalize_type(t) for n, t in options.dtypes.items()}
     form = JsonFormat(ref, pa.schema(list(given.items())), options)
     inferred = form.parse(text, form.schema, "infer").schema
     if inferred.names:

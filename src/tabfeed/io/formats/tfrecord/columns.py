@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS, KINDS, Records, records_of
 from tabfeed.io.formats.tfrecord.values import WIRE_TYPES, Values, lists_of, scalars_of
 from tabfeed.io.formats.tfrecord.walk import Ints, Spans
@@ -180,7 +180,7 @@ class Columns:
         wire = pa.Table.from_arrays(arrays, [c.name for c in columns])
         schema = pa.schema([self.schema.field(n) for n in names])
         try:
-            return conform(wire, schema, where=self.ref.name)
+            return cast_table(wire, schema, where=self.ref.name)
         except SchemaError as e:
             raise self._explain(records, columns, arrays, e) from e
 
@@ -320,7 +320,7 @@ def _first_that_fails(array: pa.Array, dtype: pa.DataType) -> int | None:
 def _casts(array: pa.Array, dtype: pa.DataType) -> bool:
     table = pa.Table.from_arrays([array], [""])
     try:
-        conform(table, pa.schema([("", dtype)]))
+        cast_table(table, pa.schema([("", dtype)]))
     except SchemaError:
         return False
     return True

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tabfeed.io.align import rebatch, small_type
+from tabfeed.io.align import normalize_type, rebatch
 from tabfeed.io.formats.base import ReadOptions, StreamedFile
 from tabfeed.io.formats.text.stream import Text, changed_length
 from tabfeed.io.formats.tfrecord.columns import Columns, infer_columns
@@ -52,7 +52,7 @@ def open_tfrecord(ref: FileRef, options: ReadOptions) -> TFRecordFile:
     """
     text = Text(unpacked(ref))
     sample = next(_pieces(text, 0, None, INFER_BYTES), b"")
-    given = {n: small_type(t) for n, t in options.dtypes.items()}
+    given = {n: normalize_type(t) for n, t in options.dtypes.items()}
     blocks = list(records_of(text.ref, sample, 0))
     columns = tuple(infer_columns(text.ref, blocks, given))
     if blocks and not columns:
