@@ -14,11 +14,14 @@ decoded whole (`indivisible`, `bytes_at_once`), and the entries of a Parquet foo
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -44,11 +47,13 @@ __all__ = [
     "StoredColumn",
     "StreamedFile",
     "block_size",
+    "index_columns",
 ]
 
 DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
 HELD_BYTES = 64 * 2**20  # of pages that are held at a time where columns are read in groups
 _SMALLEST_BLOCK = 2**16
+_UNNAMED = re.compile(r"__index_level_\d+__|__null_dask_index__")
 STREAM_BYTES = 4 * 2**20  # of rows that are decoded at a time where a unit is streamed
 
 
@@ -321,6 +326,36 @@ class StreamedFile(DataFile):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
+
+
+def index_columns(names: Iterable[str], metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...]:
+    """Those of the names that are a pandas index; none if there would be no column left.
+
+    pandas and Dask store the index of a frame as columns beside the others, and note in the
+    schema's metadata which they are. They number or name the rows; as features they would tell a
+    model where a row lay. So they are left out of a dataset unless they are asked for by name.
+
+    Examples
+    --------
+    >>> index_columns(["x", "id"], {b"pandas": b'{"index_columns": ["id"]}'})
+    ('id',)
+    >>> index_columns(["x", "__index_level_0__"], None)
+    ('__index_level_0__',)
+    """
+    noted = _noted((metadata or {}).get(b"pandas", b""))
+    everything = list(names)
+    found = tuple(n for n in everything if n in noted or _UNNAMED.fullmatch(n))
+    return found if len(found) < len(everything) else ()
+
+
+@lru_cache(maxsize=64)
+def _noted(metadata: bytes) -> frozenset[str]:
+    """What pandas' metadata name; an index that only counts the rows is described, not named."""
+    try:
+        columns = json.loads(metadata)["index_columns"]
+        return frozenset(c for c in columns if isinstance(c, str))
+    except (ValueError, TypeError, KeyError):  # there is none, or it is not pandas'
+        return frozenset()
 
 
 OpenFormat = Callable[[FileRef, ReadOptions], DataFile]

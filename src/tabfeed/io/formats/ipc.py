@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
 from tabfeed.io.align import cast_columns, normalize_schema, rebatch
-from tabfeed.io.formats.base import DataFile, ReadOptions
+from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns
 from tabfeed.io.formats.ipc_messages import (
     DICTIONARY,
     MOST_EXPANSION,
@@ -40,7 +40,6 @@ from tabfeed.io.formats.ipc_messages import (
     messages,
     takes_bytes,
 )
-from tabfeed.io.formats.stored_columns import index_columns
 from tabfeed.io.storage.file_ref import (
     FileRef,
     bad_file,

@@ -7,7 +7,7 @@ every epoch; the file goes when the dataset does. An Arrow dataset of plain Parq
 not copied: `tabfeed.io.open` opens its files.
 
 A pandas index without a name only numbers the rows, and goes; one with a name is a column that is
-left out unless it is asked for, as in files (`tabfeed.io.formats.stored_columns`).
+left out unless it is asked for, as in files (`tabfeed.io.formats.base.index_columns`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import pyarrow.fs as pafs
 from tabfeed.errors import ArgumentError, DatasetError, DuplicateColumnError, SchemaError
 from tabfeed.execute.forks import refuse_forked
 from tabfeed.io.align import cast_table, normalize_type
-from tabfeed.io.formats.base import DataFile, ReadOptions
+from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
-from tabfeed.io.formats.stored_columns import index_columns
 from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.temporary import TemporaryFolder
 

@@ -8,11 +8,10 @@ fast layout are read without; see `tabfeed.io.formats.parquet.page_options`.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +22,25 @@ import pyarrow.parquet as pq
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
 from tabfeed.io.align import cast_table, normalize_type
 from tabfeed.io.filters import Filter, facts_of_chunk, known_bounds
-from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, ReadOptions, StoredColumn
+from tabfeed.io.formats.base import (
+    HELD_BYTES,
+    STREAM_BYTES,
+    DataFile,
+    ReadOptions,
+    StoredColumn,
+    index_columns,
+)
 from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.formats.parquet.layout import (
     STREAM_BUFFER,
     Layout,
     chunk_range,
-    count_leaves,
     known_nulls,
     layout_of,
 )
 from tabfeed.io.formats.parquet.page_options import FAST
 from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
-from tabfeed.io.formats.stored_columns import check_texts, index_columns
+from tabfeed.io.formats.parquet.stored_types import arrow_schema, check_texts
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.storage.fetch import Fetch, Range, begin
 from tabfeed.io.storage.file_ref import (
@@ -69,7 +74,7 @@ def open_parquet(ref: FileRef, options: ReadOptions) -> ParquetFile:
     with reading(ref), ref.open(check=False) as f:
         try:
             footer = read_footer(ref, f)
-            schema = _arrow_schema(footer)
+            schema = arrow_schema(footer)
         except _NOT_DAMAGE:
             raise
         except EncryptedError as e:
@@ -122,73 +127,9 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
         return pa.concat_tables(parts)
 
 
-class _Known(NamedTuple):
-    """The schema of the file opened last: most files of a dataset have the same."""
-
-    parquet: bytes
-    written: bytes
-    schema: pa.Schema
-
-
-_known: _Known | None = None
-
-
-def _arrow_schema(footer: Footer) -> pa.Schema:
-    """The columns and their types as they were before they were written."""
-    global _known
-    metadata, parquet = footer.metadata, footer.schema_bytes
-    written = (metadata.metadata or {}).get(b"ARROW:schema")
-    known = _known
-    if known and known.written == written and known.parquet == parquet:
-        return known.schema
-    schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
-    if written is not None and parquet:  # only together they say all there is to know
-        _known = _Known(parquet, written, schema)
-    return schema
-
-
-def _restore_types(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
-    """The types as they were before they were written.
-
-    Parquet itself keeps dictionaries of text only, has no seconds and one kind of date; the
-    writer's own schema, which lies beside, knows what they were.
-    """
-    encoded = (metadata.metadata or {}).get(b"ARROW:schema")
-    if encoded is None:
-        return schema.remove_metadata()
-    original = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    if schema.equals(original):
-        return schema.remove_metadata()
-    fields = []
-    for field in schema:
-        index = original.get_field_index(field.name)
-        known = original.field(index).type if index >= 0 else field.type
-        fields.append(field.with_type(known) if _becomes(field, known) else field)
-    return pa.schema(fields)
-
-
 def _is_absurd(error: Exception) -> bool:
     """Whether memory was wanted for a count or a size that can only be damage."""
     return isinstance(error, MemoryError) and claims_more_than(error, _ABSURD_BYTES)
-
-
-def _becomes(field: pa.Field, dtype: pa.DataType) -> bool:
-    """Whether values can be given that type as they are read."""
-    if normalize_type(field.type) == normalize_type(dtype) or _holds_dictionary(dtype):
-        return False
-    if count_leaves(field.type) != count_leaves(dtype):
-        return False
-    try:
-        cast_table(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
-    except SchemaError:
-        return False
-    return True
-
-
-def _holds_dictionary(dtype: pa.DataType) -> bool:
-    """Whether a list or struct has a dictionary inside, which values cannot be cast into."""
-    inner = [dtype.field(i).type for i in range(dtype.num_fields)]
-    return any(pa.types.is_dictionary(t) or _holds_dictionary(t) for t in inner)
 
 
 class ParquetFile(DataFile):
@@ -478,7 +419,7 @@ class ParquetFile(DataFile):
     @cached_property
     def stored_as_given(self) -> bool:
         """Whether columns have the types of `schema` as soon as they are decoded."""
-        stored = self.metadata.schema.to_arrow_schema()
+        stored = self.metadata.schema.toarrow_schema()
         return bool(stored.equals(self.schema))
 
     def groups_of(
