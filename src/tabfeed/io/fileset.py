@@ -111,7 +111,7 @@ def _as_written(ref: FileRef) -> FileRef:
 
 
 class _Cursor:
-    """A unit that is being streamed, and the row it stands at."""
+    """A unit that is being streamed, and its next row."""
 
     def __init__(
         self, key: tuple[int, int, tuple[str, ...]], batches: Iterator[pa.RecordBatch]
@@ -121,7 +121,7 @@ class _Cursor:
         self._rest: pa.RecordBatch | None = None
 
     def take(self, start: int, rows: int | None) -> Iterator[pa.RecordBatch]:
-        """Rows from `start` on, which lies not before `at`; all that are left by default."""
+        """Rows from `start` on, which is not before `at`; all the rest by default."""
         end = None if rows is None else start + rows
         while end is None or self.at < end:
             batch, self._rest = self._rest or next(self._batches, None), None
@@ -158,7 +158,7 @@ class FileSet:
     schema
         All columns, folder keys last.
     conflicts
-        The error for each column about which files disagree; to raise if it is asked for.
+        The error for each column about which files disagree; raised when the column is read.
     """
 
     def __init__(
@@ -238,12 +238,12 @@ class FileSet:
         return list(LocalExecutor().map(pieces, count))
 
     def nbytes(self, piece: Piece, columns: Sequence[str]) -> int | None:
-        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
+        """Estimate of what these columns of a unit take in memory; None if unknown."""
         own = self._own_columns(piece.file, columns)
         return self.files[piece.file].nbytes(piece.unit, own)
 
     def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
-        """What each row of a piece takes in memory; None if they are alike, or nobody knows."""
+        """What each row of a piece takes in memory; None if rows are about alike, or if unknown."""
         file, own = self.files[piece.file], self._own_columns(piece.file, columns)
         sizes = file.row_bytes(piece.unit, own) if own else None
         if sizes is None or piece.rows is None:
@@ -272,7 +272,7 @@ class FileSet:
     def read(
         self, partition: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
-        """The columns of a partition, in the order asked."""
+        """The columns of a partition, in the order of `columns`."""
         self.refuse_unknown(columns)
         if not columns:  # tables without columns forget their rows when they are joined
             return self.read(partition, self.schema.names[:1]).select([])
@@ -350,7 +350,7 @@ class FileSet:
             yield combine(joined.slice(0, need))
 
     def _once_through(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table] | None:
-        """A unit from a piece on, by whatever holds less of it; None if either is too much."""
+        """A unit from a piece on, streamed or whole; None if either holds too much."""
         streamed, whole = self._held(piece, columns) or 0, self.nbytes(piece, columns)
         if whole is None:
             return self._slices(piece, columns, rows=None)
@@ -364,9 +364,9 @@ class FileSet:
     def batches(
         self, piece: Piece, columns: Sequence[str], *, verify: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """What a file itself has of these columns of a unit, as a stream.
+        """The columns of a unit that the file itself has, as a stream.
 
-        `verify` asks for the checksums even where a file's layout leaves them for later.
+        `verify` checks the checksums even where a file's layout skips them.
         """
         own = self._own_columns(piece.file, columns)
         file = self.files[piece.file]
@@ -444,7 +444,7 @@ class FileSet:
             self._keep(cursor, held, local=not file.fetches_ahead)
 
     def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
-        """What was left open before a row of a unit, closest to it; nobody else has it then."""
+        """Take the open stream closest before a row of a unit."""
         fit = [c for c in list(self._cursors) if c.key == key and c.at <= start]
         if not fit:
             return None
@@ -456,7 +456,7 @@ class FileSet:
         return closest
 
     def _keep(self, cursor: _Cursor, held: int, *, local: bool) -> None:
-        """Leave a unit open where reading stopped: the next slice need not decode what is before.
+        """Keep a stream open, so that the next slice need not decode the rows before it.
 
         As long as that takes little memory. What a server sends is there as a whole: not that.
         """
@@ -468,7 +468,7 @@ class FileSet:
                 self._cursors.pop(0)
 
     def at_random(self) -> FileSet:
-        """The same files for who reads slices in a random order: none is left open."""
+        """The same files, for reading slices in random order: keeps no stream open."""
         new = copy.copy(self)
         new._in_turn = False
         return new

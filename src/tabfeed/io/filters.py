@@ -204,7 +204,7 @@ def _limits(dtype: pa.DataType) -> tuple[int, int]:
 
 
 def _values(values: Iterable[Any], dtype: pa.DataType) -> pa.Array:
-    """Those of a set's values that a column can have, in its type."""
+    """The values of a set that a column of this type can have."""
     kept: list[Any] = []
     for value in values:
         if pa.types.is_integer(dtype) and _is_number(value):

@@ -59,7 +59,7 @@ STREAM_BYTES = 4 * 2**20  # of rows that are decoded at a time where a unit is s
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a user may say about how files are read. A format takes what concerns it.
+    """How files are read. Each format uses the options that concern it.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class DataFile(ABC):
 
     @abstractmethod
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole units, one after the other; the columns in the order asked."""
+        """Whole units, one after the other; the columns in the order of `columns`."""
 
     @abstractmethod
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:

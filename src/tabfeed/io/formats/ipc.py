@@ -1,4 +1,4 @@
-"""Arrow IPC: files (Feather v2) and streams, told apart by their first bytes.
+"""Arrow IPC: files (Feather v2) and streams, distinguished by their first bytes.
 
 A unit is a record batch. Rows and sizes come from the messages' metadata, so partitions
 are cut without decoding anything. Local files are memory-mapped: columns of uncompressed
@@ -115,7 +115,7 @@ def _damaged(ref: FileRef, error: Exception) -> BadFileError:
 
 
 class _Ipc(DataFile):
-    """What files and streams share; a `DataFile` of record batches."""
+    """The common part of files and streams: units are record batches."""
 
     ref: FileRef
     indivisible = "record batch"
@@ -180,7 +180,7 @@ class _Ipc(DataFile):
         return max(1, round(self._batches[unit].rows * sum(self._widths[c] for c in columns)))
 
     def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """What is in memory while a slice of a record batch is read: it twice, as measured."""
+        """Bytes held while a slice of a record batch is read: the batch twice, as measured."""
         return 0 if self._maps_all else 2 * self.nbytes(unit, columns)
 
     @property
@@ -189,7 +189,7 @@ class _Ipc(DataFile):
         return _is_local(self.ref) and not self._compressed
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole record batches; only the columns asked for are decompressed."""
+        """Whole record batches; only `columns` are decompressed."""
         wanted = list(columns) or self.schema.names[:1]
         stored = pa.schema([self._stored.field(c) for c in wanted]).remove_metadata()
         tables = [stored.empty_table(), *self._as_stored(units, wanted)]
@@ -251,7 +251,7 @@ class IpcStream(_Ipc):
     """An Arrow IPC stream in a file."""
 
     def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """The bytes of the message twice, and what is decoded of it."""
+        """The bytes of the message twice, and its decoded columns."""
         message = self._batches[unit]
         decoded = super().bytes_at_once(unit, columns, most) if self._compressed else 0
         return 2 * (message.end - message.start) + decoded

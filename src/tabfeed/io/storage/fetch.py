@@ -110,13 +110,13 @@ def _belongs(last: Range, piece: Range, useful: int, largest: int) -> bool:
 
 
 def _split(piece: Range, largest: int) -> list[Range]:
-    """As few as may be, as large as each other: those of one partition end at the same time."""
+    """As few parts as possible, of equal size, so that those of one partition end together."""
     count = -(-piece.size // largest)
     bounds = [piece.start + piece.size * i // count for i in range(count + 1)]
     return [Range(start, stop) for start, stop in pairwise(bounds)]
 
 
-# -- patience ---------------------------------------------------------------------------
+# -- retries ----------------------------------------------------------------------------
 
 
 def _retrying(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
@@ -155,7 +155,7 @@ def _changed(ref: FileRef) -> UnreadableFileError:
 
 
 class _Connections:
-    """Threads that take requests in the order they were asked for, and go when there are none."""
+    """Threads that serve requests in order, and end when there are none."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -227,7 +227,7 @@ class _Progress:
             self.moved = time.monotonic()
             self.left -= 1
             last = self.left == 0
-        if last:  # as many as read may look at versions: that carries no data, and nobody queues
+        if last:  # versions are checked by connections of their own: small requests don't queue
             connections = (self.ref.remote or RemoteOptions()).connections
             _connections(connections, "check").submit(self._finish)
 
@@ -238,7 +238,7 @@ class _Progress:
         def get(timeout: float) -> pa.Buffer:
             data = remote.read(ref.path, wanted.start, wanted.size, ref.size, timeout)
             if data.size != wanted.size:
-                raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were asked for")
+                raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were requested")
             return data
 
         with span("fetch", bytes=wanted.size):
@@ -301,7 +301,7 @@ class Fetch:
         return self._progress.error is not None
 
     def get(self, start: int, stop: int) -> pa.Buffer | None:
-        """These bytes, after `wait`; None if they were not asked for."""
+        """These bytes, after `wait`; None if they are outside the ranges."""
         pieces = []
         for request, buffer in zip(self._progress.requests, self._progress.buffers, strict=True):
             low, high = max(start, request.start), min(stop, request.stop)
@@ -335,7 +335,7 @@ _begun_lock = threading.Lock()
 
 
 def begin(ref: FileRef, ranges: Iterable[Range]) -> Fetch:
-    """Fetch these ranges, or find the `Fetch` of them that somebody has begun."""
+    """Fetch these ranges, or return the `Fetch` of them that is under way."""
     wanted = tuple(ranges)
     key = (os.getpid(), ref.name, ref.tag, wanted)
     with _begun_lock:
@@ -346,7 +346,7 @@ def begin(ref: FileRef, ranges: Iterable[Range]) -> Fetch:
 
 
 def _forget() -> None:
-    """In a forked child: no connections, and no lock that a thread of the parent may have held."""
+    """Drop connections and recreate locks after a fork."""
     global _begun, _begun_lock, _pools_lock
     _begun = weakref.WeakValueDictionary()
     _begun_lock, _pools_lock = threading.Lock(), threading.Lock()

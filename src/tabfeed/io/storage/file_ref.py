@@ -49,7 +49,7 @@ _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 @dataclass(frozen=True)
 class FileRef:
-    """One file: a filesystem, a path on it, its size, and what the folders say of it.
+    """One file: a filesystem, a path on it, its size, and its Hive keys.
 
     ``name`` is what a person would write: the path, or the URL of a remote object.
     ``keys`` are the Hive keys of the folders above it (``day=3/``), typed. ``remote`` says how to
@@ -100,7 +100,7 @@ class FileRef:
         return file
 
     def check(self, facts: os.stat_result | None = None) -> None:
-        """Refuse a local file that is not the one that was opened; a look costs 2.5 µs.
+        """Refuse a local file that has changed since it was opened; takes 2.5 µs.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class FileRef:
         if (facts.st_size, _stamp(facts)) == (self.size, tag):
             return
         how = (
-            "as many bytes were written anew"
+            "it was rewritten with the same size"
             if facts.st_size == self.size
             else f"it has {facts.st_size:,} bytes now, not {self.size:,}"
         )
@@ -130,7 +130,7 @@ class FileRef:
         return self.open() if codec is None else pa.CompressedInputStream(self.open(), codec)
 
     def pinned(self) -> FileRef:
-        """The same, of the content that is there now; what comes later is noticed."""
+        """The same, tied to the file's present content; reading refuses any other."""
         if self.tag:
             return self
         if self.remote is None:
@@ -150,7 +150,7 @@ class FileRef:
 
 @cache
 def _machine() -> str:
-    """What tells this machine, or this container, from others that may have files alike."""
+    """An id of this machine or container: others may have files of the same name and time."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -158,7 +158,7 @@ def _machine() -> str:
 
 
 def _stamp(facts: os.stat_result) -> str:
-    """When a file was changed last, and which file it is.
+    """When a file last changed, and its inode.
 
     Network and FUSE filesystems, which have no device, may give a file another inode at any time.
     """

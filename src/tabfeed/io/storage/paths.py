@@ -82,7 +82,7 @@ class RemotePath:
         return replace(self, path=posixpath.join(self.path, *parts))
 
     def info(self) -> pafs.FileInfo:
-        """What is there: a file, a folder or nothing."""
+        """Whether it is a file, a folder or nothing."""
         return self.filesystem.get_file_info(self.path)
 
     @property

@@ -34,7 +34,7 @@ class _Window:
     fetch: Fetch
 
     def upto(self, start: int, stop: int) -> pa.Buffer | None:
-        """The bytes from `start` on, as far as they lie here; None if `start` does not."""
+        """The bytes from `start` up to the end of this window; None if `start` is outside."""
         if not self.range.start <= start < self.range.stop:
             return None
         return self.fetch.wait().get(start, min(stop, self.range.stop))
@@ -95,7 +95,7 @@ class RemoteFile:
         return data
 
     def _stretch(self, start: int, stop: int) -> pa.Buffer:
-        """Bytes that nobody announced, window by window."""
+        """Read bytes outside the prefetched ranges, window by window."""
         onwards = start == self._last_stop
         pieces: list[pa.Buffer] = []
         at = start
@@ -121,7 +121,7 @@ class RemoteFile:
         return data
 
     def _around(self, start: int, stop: int) -> Range:
-        """Not too few bytes: from the end backwards where a footer is read."""
+        """At least `_SMALLEST` bytes; at the end of the file, where footers are, backwards."""
         high = min(self._ref.size, max(stop, start + _SMALLEST))
         return Range(max(0, min(start, high - _SMALLEST)), high)
 

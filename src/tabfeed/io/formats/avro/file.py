@@ -169,7 +169,7 @@ class AvroFile(DataFile):
     # -- reading ----------------------------------------------------------------------
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole runs of blocks; only the columns asked for are kept."""
+        """Whole runs of blocks; only `columns` are kept."""
         wanted = list(columns) or self.schema.names[:1]
         tables = [pa.schema([self.schema.field(c) for c in wanted]).empty_table()]
         tables += [self._read_blocks(self._units[u], wanted) for u in units]

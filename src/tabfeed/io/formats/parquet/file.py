@@ -64,7 +64,7 @@ _OLD_ARROW = "Expected all lists to be of size"
 _LOOK_ROWS = 65_536
 _ABSURD_BYTES = 2**40
 _ROWS_A_BYTE = 2**28  # a page, whose header alone takes 8 bytes, has fewer than 2**31 values
-# Not the file's fault: these pass, so that skipping never drops good rows for want of memory.
+# Not the file's fault: skipping must never drop good rows for lack of memory.
 _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
@@ -128,7 +128,7 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
 
 
 def _is_absurd(error: Exception) -> bool:
-    """Whether memory was wanted for a count or a size that can only be damage."""
+    """Whether an allocation failed for a size that only damage explains."""
     return isinstance(error, MemoryError) and claims_more_than(error, _ABSURD_BYTES)
 
 
@@ -181,7 +181,7 @@ class ParquetFile(DataFile):
             ) from e
 
     def _group(self, unit: int) -> pq.RowGroupMetaData:
-        """A row group whose column chunks may be asked for."""
+        """A row group of a checked footer, so its column chunks may be read."""
         if not self._footer.checked:
             self.check()
         return self.metadata.row_group(unit)
@@ -391,8 +391,8 @@ class ParquetFile(DataFile):
     ) -> Iterator[tuple[str, pa.ChunkedArray]]:
         """Columns of one row group, as they are stored (see `stored_as_given`), a group at a time.
 
-        For who gathers one column after the other: each of them drives Python out of the
-        processor's cache, so that every line here costs several times what it usually does.
+        For loaders, which gather one column after the other: each column evicts Python's own data
+        from the processor's cache, so every line here costs several times what it usually does.
         """
         wanted, rows = [name for group in groups for name in group], self.unit_rows[unit]
         try:
@@ -419,7 +419,7 @@ class ParquetFile(DataFile):
     @cached_property
     def stored_as_given(self) -> bool:
         """Whether columns have the types of `schema` as soon as they are decoded."""
-        stored = self.metadata.schema.toarrow_schema()
+        stored = self.metadata.schema.to_arrow_schema()
         return bool(stored.equals(self.schema))
 
     def groups_of(
@@ -449,7 +449,7 @@ class ParquetFile(DataFile):
         return pa.table({c: found[c] for c in columns})
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """A row group as a stream; at no time is more of it decoded than the batch at hand."""
+        """A row group as a stream; only one batch of it is decoded at a time."""
         wanted = list(columns)
         count = 0
         try:
@@ -499,7 +499,7 @@ class ParquetFile(DataFile):
             row += batch.num_rows
             check_texts(batch)
             yield batch
-            if row < bounds[-1]:  # the decoder asks how many with each batch
+            if row < bounds[-1]:  # the decoder reads this limit before each batch
                 after = bounds[np.searchsorted(bounds, row, side="right")]
                 reader.reader.set_batch_size(int(after) - row)
 

@@ -277,7 +277,7 @@ _sound_start = b""  # of the footer opened last, up to its schema's end: most fi
 
 
 def _check_schema(data: bytes) -> bytes:
-    """A footer up to its schema's end; refuse one whose columns lie too deep in each other."""
+    """A footer up to its schema's end; refuse one whose columns are nested too deep."""
     global _sound_start
     known = _sound_start
     if known and data.startswith(known):
@@ -448,7 +448,7 @@ def _check_sizes(data: bytes, sizes: dict[int, Any], leaf: _Leaf) -> None:
 
 
 def _unlock() -> None:
-    """In a forked child, whoever held the lock in the parent."""
+    """Recreate the lock after a fork."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""How large a row group will be in memory, judged by its footer.
+"""How large a row group will be in memory, estimated from its footer.
 
 Numbers have a width. Text and lists do not: the footer says how many values there are, how
 long the smallest and the largest is, and how many bytes the pages hold once decompressed.

@@ -51,7 +51,7 @@ class TextFormat(Protocol):
         ...
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """The columns of some rows, one column at least, in the order asked."""
+        """The columns of some rows, one column at least, in the order of `columns`."""
         ...
 
     def count(self, text: bytes) -> int:
@@ -87,7 +87,7 @@ class Head:
 
 
 def read_head(ref: FileRef, cut: Callable[[bytes], int]) -> Head:
-    """The first rows of a file, enough to infer types from; refuses what is not text.
+    """The first rows of a file, enough to infer types from; refuses other data.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ class TextFile(StreamedFile):
 
     @property
     def unit_rows(self) -> Sequence[int | None]:
-        """Rows of each unit; None for those of an uncompressed file that nobody has counted."""
+        """Rows of each unit; None for uncounted ones of an uncompressed file."""
         units = self._units
         return units.rows if isinstance(units, _ScannedRanges) else self._counts
 

@@ -111,7 +111,7 @@ def _line_end(text: bytes) -> int:
 
 
 def _split(ref: FileRef, line: bytes, sep: str) -> list[str]:
-    """The fields of a line, by the same rules as those of the rows."""
+    """The fields of the header line, split by the rules of the rows."""
     line = line.rstrip(b"\r\n") + b"\n"
     if line == b"\n":
         return []
@@ -259,7 +259,7 @@ class CsvFormat:
     options: ReadOptions
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """Parse rows; only the columns asked for are converted."""
+        """Parse rows; only `columns` are converted."""
         if not text:
             return pa.schema([self.schema.field(c) for c in columns]).empty_table()
         self._refuse_open_quote(text)
@@ -371,11 +371,11 @@ class CsvFormat:
         return bad_file(self.ref, f"cannot be parsed: {message}", remedy=_QUOTED)
 
     def _explain_value(self, name: str, dtype: pa.DataType, value: str) -> BadFileError:
-        whence = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
+        source = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
         other = "binary" if "UTF8" in value else "string"
         return bad_file(
             self.ref,
-            f"has a value in column {name!r} that is not {format_type(dtype)}, {whence}: "
+            f"has a value in column {name!r} that is not {format_type(dtype)}, {source}: "
             f"{value[:200]}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{other}"}}, or what else holds all of its values',

@@ -138,7 +138,7 @@ class JsonFormat:
     options: ReadOptions
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """Parse rows; members not asked for are skipped, unknown ones refused if all are."""
+        """Parse rows, skipping other members; reading all columns refuses unknown ones."""
         wanted = pa.schema([self.schema.field(c) for c in columns])
         if not text:
             return wanted.empty_table()
@@ -236,10 +236,10 @@ class JsonFormat:
         return bad_file(self.ref, f"is not JSON lines: {message}{_first_words(text)}")
 
     def _explain_column(self, name: str, wanted: str, came: str) -> BadFileError:
-        whence = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
+        source = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
         return bad_file(
             self.ref,
-            f"has a value in column {name!r} that is not {wanted}, as {whence}: {came}",
+            f"has a value in column {name!r} that is not {wanted}, as {source}: {came}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": ...}} with a type that holds all of its values',
         )

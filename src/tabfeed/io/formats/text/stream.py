@@ -36,7 +36,7 @@ _SKIP_BYTES = 2**20
 
 
 class _Stream:
-    """A decompressing stream, and how far it has come."""
+    """A decompressing stream and its position."""
 
     def __init__(self, ref: FileRef) -> None:
         self._file = ref.stream()
@@ -71,7 +71,7 @@ class Text:
 
     @contextmanager
     def at(self, offset: int) -> Iterator[Callable[[int], bytes]]:
-        """A function that reads on from `offset`: all the bytes asked for, or up to the end."""
+        """A function that reads on from `offset`: exactly so many bytes, unless the file ends."""
         with reading(self.ref):
             if self.ref.compressed:
                 with self._stream_at(offset) as stream:
@@ -125,14 +125,14 @@ class Text:
         try:
             stream.skip_to(offset)
             yield stream
-        except OSError:  # damaged: the stream is of no use to anybody else
+        except OSError:  # damaged: don't reuse the stream
             stream.close()
             raise
         finally:
             self._give_back(stream)
 
     def _take(self, offset: int) -> _Stream | None:
-        """The idle stream that has come closest to `offset`."""
+        """The idle stream closest before `offset`."""
         with self._lock:
             behind = [s for s in self._idle if s.position <= offset]
             best = max(behind, key=lambda s: s.position, default=None)
@@ -179,7 +179,7 @@ def no_line_end(ref: FileRef) -> BadFileError:
 
 
 def changed_length(ref: FileRef) -> BadFileError:
-    """The error for a file that somebody else is writing."""
+    """The error for a file whose length changed while it was read."""
     return bad_file(
         ref,
         "has changed its length since it was opened",

@@ -47,7 +47,7 @@ class Column:
 
     @property
     def wire_type(self) -> pa.DataType:
-        """What is read; `dtype` is made of it."""
+        """The type that is decoded; it is cast to `dtype`."""
         leaf = WIRE_TYPES[self.kind]
         return leaf if self.scalar else pa.list_(leaf)
 
@@ -69,7 +69,7 @@ def infer_columns(
 
 
 def _given_column(ref: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
-    """A column of the type the user wants: made of what is in the file, or would be."""
+    """A column of the type the user wants, cast from the type the feature has or would have."""
     leaf = leaf_type(dtype)
     if pa.types.is_nested(leaf):
         raise SchemaError(
@@ -224,24 +224,24 @@ class Columns:
 
     def _conflict(self, records: Records, column: Column, row: int) -> BadFileError:
         kind, values = records.parse(row)[column.name]
-        name, whence = column.name, self._whence(column)
+        name, source = column.name, self._source(column)
         if kind != column.kind:
             return bad_file(
                 self.ref,
                 f"cannot be read: feature {name!r} is {KINDS[kind]} in {records.where(row)}, and "
-                f"{KINDS[column.kind]} {whence}",
+                f"{KINDS[column.kind]} {source}",
                 column=name,
             )
         listed = format_type(pa.list_(column.dtype))
         return bad_file(
             self.ref,
             f"cannot be read: feature {name!r} has {len(values)} values in {records.where(row)}, "
-            f"and one {whence}",
+            f"and one {source}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{listed}"}} to read it as lists',
         )
 
-    def _whence(self, column: Column) -> str:
+    def _source(self, column: Column) -> str:
         return "as dtypes= asks" if column.name in self.given else "in the first records"
 
     def _refuse_new(self, records: Records) -> None:
@@ -277,11 +277,11 @@ class Columns:
             if column.kind == BYTES:
                 wire = format_type(column.wire_type)
                 remedy = f'Pass dtypes={{"{column.name}": "{wire}"}} to read what is not text'
-            whence = self._whence(column).removeprefix("as ")
+            source = self._source(column).removeprefix("as ")
             return bad_file(
                 self.ref,
                 f"cannot be read: feature {column.name!r} is not {format_type(column.dtype)}, as "
-                f"{whence}, in {records.where(row)}: {array[row]}",
+                f"{source}, in {records.where(row)}: {array[row]}",
                 column=column.name,
                 remedy=remedy,
             )

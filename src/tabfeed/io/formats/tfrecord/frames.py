@@ -77,7 +77,7 @@ class _Deflated(FileRef):
 
 
 def unpacked(ref: FileRef) -> FileRef:
-    """The same file, its compression told from its first bytes."""
+    """The same file, its compression detected from its first bytes."""
     with reading(ref), ref.open() as file:
         start = bytes(file.read(HEADER))
     kind: type[FileRef] | None = None
@@ -178,7 +178,7 @@ def refuse_bomb(ref: FileRef, offset: int, length: int) -> None:
 
 
 def place(ref: FileRef, offset: int) -> str:
-    """How to name an offset: those of a compressed file count what it holds."""
+    """An offset's name in errors; in a compressed file it counts decompressed bytes."""
     return f"byte {offset:,}" + (" (decompressed)" if ref.compressed else "")
 
 

@@ -1,4 +1,4 @@
-"""Blocks of records: cut out of a file, verified, and walked when somebody asks.
+"""Blocks of records: cut out of a file, verified, and walked when a column is needed.
 
 One ``tf.train.Example`` at a time, in plain Python: the reference, and the way out.
 
@@ -201,7 +201,7 @@ class Records:
             raise bad_file(self.ref, f"cannot be read: {self.where(row)} {e}") from e
 
     def where(self, row: int) -> str:
-        """How to name a record."""
+        """A record's name in errors."""
         at = self.offset + int(self.starts[row]) - HEADER
         return f"the record at {place(self.ref, at)}"
 
