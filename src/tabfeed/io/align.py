@@ -15,6 +15,7 @@ operator has to know four kinds of text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +30,11 @@ __all__ = [
     "cast_table",
     "combine",
     "common_type",
+    "key_column",
     "normalize_schema",
     "normalize_type",
     "rebatch",
+    "schema_with_keys",
 ]
 
 _MOST_BYTES = 2**31
@@ -350,3 +353,30 @@ def combine(table: pa.Table) -> pa.Table:
         return table.combine_chunks()
     except pa.ArrowInvalid:
         return table
+
+
+def schema_with_keys(
+    schema: pa.Schema, keys: Sequence[dict[str, Any]], types: Mapping[str, pa.DataType]
+) -> pa.Schema:
+    """The schema and, after it, the folder keys."""
+    values: dict[str, list[Any]] = {}
+    for found in keys:
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    for name, seen in values.items():
+        if schema.get_field_index(name) < 0:
+            schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
+    return schema
+
+
+def key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
+    """A folder key, as many times as there are rows."""
+    column = pa.table({field.name: pa.array([value])})
+    typed = cast_table(column, pa.schema([field]), where=where).column(0)
+    return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
+
+
+def _key_type(values: list[Any]) -> pa.DataType:
+    """Integers or text; text if every folder says null."""
+    dtype = pa.array(values).type
+    return pa.string() if pa.types.is_null(dtype) else dtype

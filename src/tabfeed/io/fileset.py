@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import chain, groupby
 from typing import Any
@@ -35,12 +34,19 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.align import align_schemas, cast_table, combine
+from tabfeed.io.align import (
+    align_schemas,
+    cast_table,
+    combine,
+    key_column,
+    schema_with_keys,
+)
 from tabfeed.io.filters import Filter, facts_of_keys, may_match
 from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenFormat, ReadOptions
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.storage.fetch import Fetch
 from tabfeed.io.storage.file_ref import FileRef, reading
+from tabfeed.io.unit_streams import OpenStreams, UnitStream
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
 
@@ -49,7 +55,6 @@ __all__ = ["FileSet", "open_files"]
 _OPEN_THREADS = 16
 _OPEN_TASKS = 64
 _STREAM_ROWS = 65_536
-_CURSOR_BYTES = 16 * 2**20  # that units left open may keep
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
@@ -89,7 +94,8 @@ def open_files(
         raise SourceNotFoundError(
             f"none of the {len(refs)} files can be read; the first: {bad[0][1]}"
         )
-    skips.add(bad)
+    if bad:
+        skips.add(bad)
     return FileSet(
         [f for _, f in good],
         [loc.name for loc, _ in good],
@@ -108,33 +114,6 @@ def _as_written(ref: FileRef) -> FileRef:
             "_tabfeed.json to read it as it is"
         )
     return ref
-
-
-class _Cursor:
-    """A unit that is being streamed, and its next row."""
-
-    def __init__(
-        self, key: tuple[int, int, tuple[str, ...]], batches: Iterator[pa.RecordBatch]
-    ) -> None:
-        self.key, self.at, self.held = key, 0, 0
-        self._batches = batches
-        self._rest: pa.RecordBatch | None = None
-
-    def take(self, start: int, rows: int | None) -> Iterator[pa.RecordBatch]:
-        """Rows from `start` on, which is not before `at`; all the rest by default."""
-        end = None if rows is None else start + rows
-        while end is None or self.at < end:
-            batch, self._rest = self._rest or next(self._batches, None), None
-            if batch is None:
-                return
-            first, self.at = self.at, self.at + batch.num_rows
-            if self.at <= start:
-                continue
-            low = max(0, start - first)
-            if end is not None and self.at > end:
-                self._rest, self.at = batch.slice(end - first), end
-                batch = batch.slice(0, end - first)
-            yield batch.slice(low)
 
 
 class FileSet:
@@ -175,12 +154,11 @@ class FileSet:
         self.skips = skips
         self._own = _column_sets(self.files)
         self._checked: dict[tuple[int, int], set[str]] = {}
-        self._cursors: list[_Cursor] = []
-        self._in_turn = True
+        self._streams = OpenStreams()
         self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
         schema, self.conflicts = align_schemas(named, types)
-        self.schema = _with_keys(schema, self.keys, types or {})
+        self.schema = schema_with_keys(schema, self.keys, types or {})
         # An empty TFRecord shard has neither columns nor units: that is no error.
         if not self.schema.names and any(f.unit_rows for f in self.files):
             raise SchemaError(f"{self.names[0]} has no columns, so there is nothing to read")
@@ -436,45 +414,19 @@ class FileSet:
             return
         file = self.files[piece.file]
         key = (piece.file, piece.unit, tuple(columns))
-        cursor = self._resume(key, piece.start) or _Cursor(key, self.batches(piece, columns))
-        for batch in cursor.take(piece.start, rows):
+        stream = self._streams.resume(key, piece.start)
+        stream = stream or UnitStream(key, self.batches(piece, columns))
+        for batch in stream.take(piece.start, rows):
             yield self._add_keys(pa.Table.from_batches([batch]), piece.file, columns)
-        held = self._held(piece, columns)
-        if held is not None and cursor.at < file.count(piece.unit):
-            self._keep(cursor, held, local=not file.fetches_ahead)
-
-    def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
-        """Take the open stream closest before a row of a unit."""
-        fit = [c for c in list(self._cursors) if c.key == key and c.at <= start]
-        if not fit:
-            return None
-        closest = max(fit, key=lambda c: c.at)
-        try:
-            self._cursors.remove(closest)
-        except ValueError:  # another thread was faster
-            return None
-        return closest
-
-    def _keep(self, cursor: _Cursor, held: int, *, local: bool) -> None:
-        """Keep a stream open, so that the next slice need not decode the rows before it.
-
-        As long as that takes little memory. What a server sends is there as a whole: not that.
-        """
-        cursor.held = held
-        if local and self._in_turn:
-            self._cursors.append(cursor)
-        while sum(c.held for c in list(self._cursors)) > _CURSOR_BYTES:
-            with suppress(IndexError):
-                self._cursors.pop(0)
+        held = None if file.fetches_ahead else self._held(piece, columns)
+        if held is not None and stream.at < file.count(piece.unit):
+            self._streams.keep(stream, held)
 
     def at_random(self) -> FileSet:
         """The same files, for reading slices in random order: keeps no stream open."""
         new = copy.copy(self)
-        new._in_turn = False
+        new._streams = OpenStreams(keeps=False)
         return new
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_cursors": []}
 
     # -- leaving out ----------------------------------------------------------------
 
@@ -508,7 +460,7 @@ class FileSet:
     ) -> pa.Table:
         keys, own, where = self.keys[index], self._own[index], self.names[index]
         for name in [c for c in columns if c in keys and c not in own] if keys else []:
-            column = _key_column(keys[name], self.schema.field(name), table.num_rows, where)
+            column = key_column(keys[name], self.schema.field(name), table.num_rows, where)
             table = table.append_column(name, column)
         target = self._target(columns, [table], dictionary)
         return cast_table(table, target, where=where)
@@ -547,33 +499,6 @@ def _column_sets(files: Sequence[DataFile]) -> list[frozenset[str]]:
         sets.append(sets[-1] if same else frozenset(file.schema.names))
         last = file.schema
     return sets
-
-
-def _with_keys(
-    schema: pa.Schema, keys: Sequence[dict[str, Any]], types: Mapping[str, pa.DataType]
-) -> pa.Schema:
-    """The schema and, after it, the folder keys."""
-    values: dict[str, list[Any]] = {}
-    for found in keys:
-        for name, value in found.items():
-            values.setdefault(name, []).append(value)
-    for name, seen in values.items():
-        if schema.get_field_index(name) < 0:
-            schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
-    return schema
-
-
-def _key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
-    """A folder key, as many times as there are rows."""
-    column = pa.table({field.name: pa.array([value])})
-    typed = cast_table(column, pa.schema([field]), where=where).column(0)
-    return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
-
-
-def _key_type(values: list[Any]) -> pa.DataType:
-    """Integers or text; text if every folder says null."""
-    dtype = pa.array(values).type
-    return pa.string() if pa.types.is_null(dtype) else dtype
 
 
 def _recorded(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:

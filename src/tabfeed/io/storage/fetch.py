@@ -301,7 +301,8 @@ class Fetch:
         return self._progress.error is not None
 
     def get(self, start: int, stop: int) -> pa.Buffer | None:
-        """These bytes, after `wait`; None if they are outside the ranges."""
+        """Wait for these bytes; None if they are outside the ranges."""
+        self.wait()
         pieces = []
         for request, buffer in zip(self._progress.requests, self._progress.buffers, strict=True):
             low, high = max(start, request.start), min(stop, request.stop)

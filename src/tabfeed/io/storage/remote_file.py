@@ -37,7 +37,7 @@ class _Window:
         """The bytes from `start` up to the end of this window; None if `start` is outside."""
         if not self.range.start <= start < self.range.stop:
             return None
-        return self.fetch.wait().get(start, min(stop, self.range.stop))
+        return self.fetch.get(start, min(stop, self.range.stop))
 
 
 class RemoteFile:
@@ -88,7 +88,7 @@ class RemoteFile:
         stop = size if nbytes is None or nbytes < 0 else min(size, start + nbytes)
         if stop <= start:
             return pa.py_buffer(b"")
-        data = None if self._declared is None else self._declared.wait().get(start, stop)
+        data = None if self._declared is None else self._declared.get(start, stop)
         if data is None:
             data = self._stretch(start, stop)
         self._position = self._last_stop = stop

@@ -34,7 +34,6 @@ from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterErro
 from tabfeed.io.formats.parquet.layout import (
     STREAM_BUFFER,
     Layout,
-    chunk_range,
     known_nulls,
     layout_of,
 )
@@ -325,9 +324,7 @@ class ParquetFile(DataFile):
         """Where the columns of these row groups lie, for a file that is fetched over a network."""
         if self.ref.remote is None:
             return []
-        leaves = [i for c in columns for i in self._layout.leaves[c]]
-        groups = [self._group(unit) for unit in units]
-        return [chunk_range(group.column(i)) for group in groups for i in leaves]
+        return self._layout.ranges([self._group(unit) for unit in units], columns)
 
     # -- reading --------------------------------------------------------------------
 

@@ -85,6 +85,11 @@ class Layout:
             found.append(total)
         return found
 
+    def ranges(self, groups: Sequence[pq.RowGroupMetaData], columns: Sequence[str]) -> list[Range]:
+        """Where the columns of these row groups lie in the file."""
+        leaves = [i for c in columns for i in self.leaves[c]]
+        return [chunk_range(group.column(i)) for group in groups for i in leaves]
+
     def _varying(self, group: pq.RowGroupMetaData, name: str, text: TextBytes | None) -> int:
         """Text and lists: from the number of values, and how long the ones in the footer are."""
         dtype, rows = self.types[name], int(group.num_rows)

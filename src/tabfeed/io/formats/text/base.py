@@ -271,9 +271,10 @@ class TextFile(StreamedFile):
         self._start = head.offset
         self._block_size = block_size
         self._ranges: LineRanges | _ScannedRanges | None = None
+        self._counts: list[int | None] = []
         if not scan:
             self._ranges = LineRanges(ref, head.offset, block_size)
-        self._counts: list[int | None] = [None] * len(self._ranges or ())
+            self._counts = [None] * self._ranges.count
         self._measure(head.text)
 
     def _measure(self, text: bytes) -> None:
