@@ -37,7 +37,7 @@ LAYERS = [
 LAYERS_WITHIN = {
     "io": [
         "storage",
-        "filters prune unreadable to_polars",
+        "filters unit_streams unreadable to_polars",
         "align partition",
         "formats",
         "fileset whole_units",

@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tabfeed.io.storage.file_ref import DataFile, FileRef
+from tabfeed.io.formats.base import DataFile
+from tabfeed.io.storage.file_ref import FileRef
 
 
 def locate(path: str | Path) -> FileRef:

@@ -6,10 +6,17 @@ import pyarrow as pa
 import pytest
 
 from tabfeed.errors import SchemaError, SchemaMismatchError
-from tabfeed.io.align import combine, common_type, conform, join_schemas, unify_schemas
+from tabfeed.io.align import align_schemas, cast_table, combine, common_type
 
 TEXT = pa.string()
 WORDS = pa.dictionary(pa.int8(), TEXT)
+
+
+def aligned(schemas: list[tuple[str, pa.Schema]]) -> pa.Schema:
+    schema, conflicts = align_schemas(schemas)
+    for error in conflicts.values():
+        raise error
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -53,53 +60,53 @@ def test_the_union_of_schemas() -> None:
     expected = pa.schema(
         [pa.field("x", pa.int64(), False), pa.field("only_a", TEXT), pa.field("y", TEXT)]
     )
-    assert unify_schemas([("a", a), ("b", b)]).equals(expected)
+    assert aligned([("a", a), ("b", b)]).equals(expected)
 
 
 def test_a_column_of_nulls_gets_its_type_from_another_file_whatever_the_order() -> None:
     null, number = pa.schema({"x": pa.null()}), pa.schema({"x": pa.int16()})
     for order in ([null, number], [number, null], [null, number, null]):
-        assert unify_schemas([("f", s) for s in order]).field("x").type == pa.int16()
+        assert aligned([("f", s) for s in order]).field("x").type == pa.int16()
 
 
 def test_a_mismatch_names_both_files_the_column_and_the_ways_out() -> None:
     schemas = [("a.parquet", pa.schema({"x": pa.int64()})), ("b.parquet", pa.schema({"x": TEXT}))]
     with pytest.raises(SchemaMismatchError) as caught:
-        unify_schemas(schemas)
+        aligned(schemas)
     for part in ("'x'", "int64 in a.parquet", "string in b.parquet", "dtypes={'x'", "columns="):
         assert part in str(caught.value)
 
 
 def test_a_type_that_the_user_gives_settles_it() -> None:
     schemas = [("a", pa.schema({"x": pa.int64()})), ("b", pa.schema({"x": pa.float64()}))]
-    schema, conflicts = join_schemas(schemas, {"x": pa.float32()})
+    schema, conflicts = align_schemas(schemas, {"x": pa.float32()})
     assert (schema.field("x").type, conflicts) == (pa.float32(), {})
-    _, conflicts = join_schemas(schemas)
+    _, conflicts = align_schemas(schemas)
     assert list(conflicts) == ["x"]
 
 
 def test_conform_orders_fills_and_casts() -> None:
     table = pa.table({"b": pa.array([1, None], pa.int8()), "a": ["x", "y"], "gone": [0, 0]})
     schema = pa.schema({"a": WORDS, "b": pa.int64(), "new": pa.list_(pa.int8(), 2)})
-    got = conform(table, schema)
+    got = cast_table(table, schema)
     assert got.schema.equals(schema)
     assert got.to_pydict() == {"a": ["x", "y"], "b": [1, None], "new": [None, None]}
-    assert conform(got, schema) is got
+    assert cast_table(got, schema) is got
 
 
 def test_conform_refuses_to_lose_a_value() -> None:
     table = pa.table({"x": pa.array([1, 300])})
     with pytest.raises(SchemaError, match=r"column 'x' of a\.parquet is int64.*int8.*300"):
-        conform(table, pa.schema({"x": pa.int8()}), where="a.parquet")
+        cast_table(table, pa.schema({"x": pa.int8()}), where="a.parquet")
     with pytest.raises(SchemaError, match=r"'x'.*cannot become list<int8>"):
-        conform(table, pa.schema({"x": pa.list_(pa.int8())}))
+        cast_table(table, pa.schema({"x": pa.list_(pa.int8())}))
     big = pa.table({"x": pa.array([2**53 + 1])})
     with pytest.raises(SchemaError, match="9007199254740993"):
-        conform(big, pa.schema({"x": pa.float64()}))
+        cast_table(big, pa.schema({"x": pa.float64()}))
 
 
 def test_conform_of_a_table_without_columns_keeps_its_rows() -> None:
-    assert conform(pa.table({"x": [1, 2, 3]}), pa.schema([])).num_rows == 3
+    assert cast_table(pa.table({"x": [1, 2, 3]}), pa.schema([])).num_rows == 3
 
 
 def test_dictionaries_that_outgrow_their_index_type_stay_in_chunks() -> None:

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, DatasetError, SkippedFileWarning
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.tfrecord import walk
 from tabfeed.io.formats.tfrecord.file import open_tfrecord
 from tabfeed.io.formats.tfrecord.records import KINDS, NotAnExampleError, parse_example
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import write
 from tests.io.tfrecords import delimited, entry, feature, frames
 

@@ -16,8 +16,8 @@ from tabfeed.schema.dtypes import (
     format_type,
     is_list_type,
     leaf_type,
+    normalize_type,
     parse_type,
-    small_type,
 )
 
 ATOMS = [
@@ -194,12 +194,12 @@ def test_small_types_hold_the_same_values() -> None:
             pa.field("c", pa.dictionary(pa.int8(), pa.large_string(), True)),
         ]
     )
-    assert small_type(large) == pa.struct(
+    assert normalize_type(large) == pa.struct(
         [
             pa.field("a", pa.list_(pa.field("item", pa.string(), nullable=False))),
             pa.field("b", pa.map_(pa.string(), pa.binary(), True), nullable=False),
             pa.field("c", pa.dictionary(pa.int8(), pa.string(), True)),
         ]
     )
-    assert small_type(pa.list_(pa.large_string(), 2)) == pa.list_(pa.string(), 2)
-    assert small_type(pa.int64()) == pa.int64()
+    assert normalize_type(pa.list_(pa.large_string(), 2)) == pa.list_(pa.string(), 2)
+    assert normalize_type(pa.int64()) == pa.int64()

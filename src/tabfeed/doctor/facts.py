@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.formats.parquet.page_headers import Page, pages_of
 from tabfeed.io.inspect import ColumnFacts, inspect
 from tabfeed.loader.read.arrow_columns import numpy_dtype
@@ -93,7 +93,7 @@ def facts_of(dataset: Dataset) -> Facts:
         Of Parquet files, without filters or maps.
     """
     told = inspect(dataset)
-    files = [f for f in dataset._files.files if isinstance(f, ParquetFile)]
+    files = [f.row_groups for f in dataset._files.files if f.row_groups]
     columns = tuple(_column(dataset.schema[c.name], c, files[0].schema) for c in told.columns)
     targets = dataset.schema.select_by_tag(Tags.TARGET).column_names
     targets = targets or [c.name for c in columns if c.name.lower() in _TARGET_NAMES]
@@ -142,7 +142,7 @@ def _kind(column: ColumnSchema) -> str:
     return "list" if column.is_list else "number"
 
 
-def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
+def _pages(files: list[RowGroups], columns: list[str]) -> Pages | None:
     """Of a few columns in the middle row group of the middle file."""
     whole = [f for f in files if f.metadata.num_row_groups]
     if not whole:
@@ -153,7 +153,7 @@ def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
     step = max(1, group.num_columns // _LOOKED_AT)
     pages: list[Page] = []
     full: list[Page] = []
-    with file.location.open() as source:
+    with file.ref.open() as source:
         for i in range(0, group.num_columns, step)[:_LOOKED_AT]:
             found = pages_of(source, group.column(i))
             pages += found
@@ -163,6 +163,6 @@ def _pages(files: list[ParquetFile], columns: list[str]) -> Pages | None:
     return Pages(
         bytes=median(p.bytes for p in full) if full else 0,
         values=median(p.values for p in full) if full else 0,
-        checksums=any(p.checksum for p in pages) and not file._fast,  # verified, that is
+        checksums=any(p.checksum for p in pages) and file.verifies_pages,
         version=max(p.version for p in pages),
     )

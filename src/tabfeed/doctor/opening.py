@@ -10,7 +10,6 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, BadFileError, UnreadableFileError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.unreadable import unannounced
 
 __all__ = ["Source", "is_local", "name_of", "open_parquet_files"]
@@ -37,7 +36,7 @@ def _only_parquet(dataset: Dataset) -> Dataset:
     if dataset._filter is not None or dataset._maps:
         raise ArgumentError("this dataset has a filter or a map; give the files as they are")
     for name, file in zip(dataset.files, dataset._files.files, strict=True):
-        if not isinstance(file, ParquetFile):
+        if not file.row_groups:
             raise ArgumentError(
                 f"{name} is not Parquet, and only Parquet has the row groups and pages that are "
                 "looked at here; write it as Parquet first: tabfeed convert IN OUT"
@@ -47,7 +46,7 @@ def _only_parquet(dataset: Dataset) -> Dataset:
 
 def is_local(dataset: Dataset) -> bool:
     """Whether every file is on this machine."""
-    places = [getattr(f, "location", None) for f in dataset._files.files]
+    places = [f.ref for f in dataset._files.files]
     return all(p is not None and isinstance(p.filesystem, pafs.LocalFileSystem) for p in places)
 
 

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from tabfeed.errors import ArgumentError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import known_nulls
 from tabfeed.io.partition import Partition
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
@@ -110,10 +109,8 @@ def _may_lack(dataset: Dataset, name: str) -> bool:
 def _has_nulls(dataset: Dataset, name: str) -> bool:
     """False only if every footer says that there is none."""
     for file in dataset._files.files:
-        chunks = getattr(file, "chunks", None)
-        if chunks is None:
-            return True
-        if any(known_nulls(chunk) != 0 for chunk in chunks(name)):
+        stored = file.stored(name)
+        if stored is None or stored.nulls != 0:
             return True
     return False
 

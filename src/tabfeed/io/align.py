@@ -1,58 +1,57 @@
-"""One schema for files that differ a little.
+"""One schema for files that differ a little, and tables cast to it.
 
-A column missing from some files is null there. Types that differ are widened where
-every value of each survives exactly: int32 beside int64, float beside double, int32
-beside double, a dictionary beside its values, null beside anything. Whatever would lose
-a digit is an error that names both files, because a value changed in silence is worse than
-a run that stops. A user who knows better gives the type, or leaves the column out.
+A column missing from some files is null there. Types that differ are widened where every value of
+each survives exactly: int32 beside int64, float beside double, int32 beside double, a dictionary
+beside its values, null beside anything. Whatever would lose a digit is an error that names both
+files, because a value changed in silence is worse than a run that stops. A user who knows better
+gives the type, or leaves the column out.
 
-Large and view layouts become small ones, so that a column looks the same from every source.
-
-The same column looks the same from every format.
-
-Polars, and files it wrote, give ``large_string`` where Arrow's own readers give
-``string``; views and large lists likewise. tabfeed's tables hold the small layouts, so
-that files of several formats agree and no operator has to know four kinds of text.
+Types are normalized first, so that a column looks the same from every format: Polars, and files it
+wrote, give ``large_string`` where Arrow's own readers give ``string``; views and large lists
+likewise. tabfeed's tables hold the small layouts, so that files of several formats agree and no
+operator has to know four kinds of text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.errors import SchemaError, SchemaMismatchError
-from tabfeed.schema.dtypes import format_type, holds_union, is_list_type, small_type
+from tabfeed.schema.dtypes import format_type, holds_union, is_list_type, normalize_type
 
 __all__ = [
+    "align_schemas",
+    "cast_columns",
+    "cast_table",
     "combine",
     "common_type",
-    "conform",
-    "join_schemas",
+    "key_column",
+    "normalize_schema",
+    "normalize_type",
     "rebatch",
-    "small_schema",
-    "small_type",
-    "to_small",
-    "unify_schemas",
+    "schema_with_keys",
 ]
 
 _MOST_BYTES = 2**31
 
 
-def small_schema(schema: pa.Schema) -> pa.Schema:
+def normalize_schema(schema: pa.Schema) -> pa.Schema:
     """A schema of small types, without metadata."""
-    return pa.schema([pa.field(f.name, small_type(f.type), f.nullable) for f in schema])
+    return pa.schema([pa.field(f.name, normalize_type(f.type), f.nullable) for f in schema])
 
 
-def to_small(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast a table to `schema`, in more chunks where 32-bit offsets would overflow.
 
     Examples
     --------
     >>> table = pa.table({"x": pa.array(["a"], pa.large_string())})
-    >>> to_small(table, pa.schema({"x": pa.string()})).schema
+    >>> cast_columns(table, pa.schema({"x": pa.string()})).schema
     x: string
     """
     if table.schema.equals(schema):
@@ -83,7 +82,7 @@ def _cast_chunk(chunk: pa.Array, dtype: pa.DataType) -> Iterator[pa.Array]:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Lists for list views, and values for those encoded as `small_type` has them plain.
+    """Lists for list views, and values for those encoded as `normalize_type` has them plain.
 
     At any depth. pyarrow 26 casts list views into lists of other values, and the rest not at all.
     """
@@ -159,34 +158,26 @@ _EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 _UNITS = ["s", "ms", "us", "ns"]
 
 
-def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The union of the schemas of several files.
+def align_schemas(
+    schemas: Sequence[tuple[str, pa.Schema]], types: Mapping[str, pa.DataType] | None = None
+) -> tuple[pa.Schema, dict[str, SchemaMismatchError]]:
+    """The union of the schemas, and the error for each column that has no common type.
+
+    The caller raises the error if that column is wanted.
 
     Parameters
     ----------
     schemas
         Each with the name of its file, for the error message.
+    types
+        The user's own: no two files disagree about a column that has one.
 
     Examples
     --------
     >>> a, b = pa.schema({"x": pa.int32()}), pa.schema({"x": pa.int64(), "y": pa.string()})
-    >>> unify_schemas([("a.parquet", a), ("b.parquet", b)])
+    >>> align_schemas([("a.parquet", a), ("b.parquet", b)])[0]
     x: int64
     y: string
-    """
-    schema, conflicts = join_schemas(schemas)
-    for error in conflicts.values():
-        raise error
-    return schema
-
-
-def join_schemas(
-    schemas: Sequence[tuple[str, pa.Schema]], types: Mapping[str, pa.DataType] | None = None
-) -> tuple[pa.Schema, dict[str, SchemaMismatchError]]:
-    """The union of the schemas, and the error for each column that has no common type.
-
-    The caller raises the error if that column is wanted. `types` are the user's own: no two
-    files disagree about a column that has one.
     """
     distinct = _distinct(schemas)
     given = types or {}
@@ -197,13 +188,13 @@ def join_schemas(
     for file, schema in distinct:
         for field in schema:
             name = field.name
-            new = field.with_type(given.get(name, small_type(field.type)))
+            new = field.with_type(normalize_type(given.get(name, field.type)))
             known = fields.setdefault(name, new)
             first = origin.setdefault(name, file)
             seen[name] = seen.get(name, 0) + 1
             if holds_union(new.type):
                 conflicts.setdefault(name, _union(file, new))
-            merged = common_type(known.type, new.type)
+            merged = new.type if known is new else common_type(known.type, new.type)
             if merged is None:
                 conflicts.setdefault(name, _mismatch((first, known), (file, new)))
                 continue
@@ -248,7 +239,7 @@ def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     >>> common_type(pa.int32(), pa.float64()), common_type(pa.int64(), pa.float64())
     (DataType(double), None)
     """
-    a, b = small_type(a), small_type(b)
+    a, b = normalize_type(a), normalize_type(b)
     if a == b:
         return a
     if pa.types.is_null(a) or pa.types.is_null(b):
@@ -304,13 +295,13 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return bool(same_sign and narrow.bit_width <= wide.bit_width)
 
 
-def conform(table: pa.Table, schema: pa.Schema, *, where: str = "the data") -> pa.Table:
+def cast_table(table: pa.Table, schema: pa.Schema, *, where: str = "the data") -> pa.Table:
     """Give a table the columns, order and types of `schema`; absent columns become null.
 
     Examples
     --------
     >>> table = pa.table({"x": pa.array([1], pa.int32())})
-    >>> conform(table, pa.schema({"y": pa.string(), "x": pa.int64()})).to_pylist()
+    >>> cast_table(table, pa.schema({"y": pa.string(), "x": pa.int64()})).to_pylist()
     [{'y': None, 'x': 1}]
     """
     if table.schema.equals(schema):
@@ -347,7 +338,7 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
         chunks = [pc.dictionary_encode(chunk).cast(dtype) for chunk in values.chunks]
         return pa.chunked_array(chunks, dtype)
     table = pa.Table.from_arrays([column], names=[""])
-    return to_small(table, pa.schema([pa.field("", dtype)])).column(0)
+    return cast_columns(table, pa.schema([pa.field("", dtype)])).column(0)
 
 
 def combine(table: pa.Table) -> pa.Table:
@@ -362,3 +353,30 @@ def combine(table: pa.Table) -> pa.Table:
         return table.combine_chunks()
     except pa.ArrowInvalid:
         return table
+
+
+def schema_with_keys(
+    schema: pa.Schema, keys: Sequence[dict[str, Any]], types: Mapping[str, pa.DataType]
+) -> pa.Schema:
+    """The schema and, after it, the folder keys."""
+    values: dict[str, list[Any]] = {}
+    for found in keys:
+        for name, value in found.items():
+            values.setdefault(name, []).append(value)
+    for name, seen in values.items():
+        if schema.get_field_index(name) < 0:
+            schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
+    return schema
+
+
+def key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
+    """A folder key, as many times as there are rows."""
+    column = pa.table({field.name: pa.array([value])})
+    typed = cast_table(column, pa.schema([field]), where=where).column(0)
+    return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
+
+
+def _key_type(values: list[Any]) -> pa.DataType:
+    """Integers or text; text if every folder says null."""
+    dtype = pa.array(values).type
+    return pa.string() if pa.types.is_null(dtype) else dtype

@@ -20,10 +20,10 @@ from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
 from tabfeed.io import to_frames
 from tabfeed.io.filters import parse_filters
+from tabfeed.io.formats.base import DEFAULT_NULLS, ReadOptions, block_size
 from tabfeed.io.open import noted, open_source, select_columns, types_of, with_remarks
-from tabfeed.io.partition import block_size, choose_part_size
+from tabfeed.io.partition import choose_part_size
 from tabfeed.io.partitions import Partitioned, SelectThen, TableMap
-from tabfeed.io.storage.file_ref import DEFAULT_NULLS, ReadOptions
 from tabfeed.io.unreadable import Skipped
 from tabfeed.notebook import box
 from tabfeed.schema import Schema

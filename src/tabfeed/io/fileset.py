@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import chain, groupby
 from typing import Any
@@ -35,15 +34,19 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.align import combine, conform, join_schemas
-from tabfeed.io.filters import Filter
-from tabfeed.io.formats.memory import MemoryTable
-from tabfeed.io.formats.parquet.file import HELD_BYTES, STREAM_BYTES, ParquetFile
+from tabfeed.io.align import (
+    align_schemas,
+    cast_table,
+    combine,
+    key_column,
+    schema_with_keys,
+)
+from tabfeed.io.filters import Filter, facts_of_keys, may_match
+from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenFormat, ReadOptions
 from tabfeed.io.partition import Partition, Piece
-from tabfeed.io.prune import facts_of_keys, may_match
 from tabfeed.io.storage.fetch import Fetch
-from tabfeed.io.storage.file_ref import DataFile, FileRef, OpenFormat, ReadOptions
-from tabfeed.io.storage.read_errors import reading
+from tabfeed.io.storage.file_ref import FileRef, reading
+from tabfeed.io.unit_streams import OpenStreams, UnitStream
 from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
 from tabfeed.trace import span
 
@@ -52,21 +55,20 @@ __all__ = ["FileSet", "open_files"]
 _OPEN_THREADS = 16
 _OPEN_TASKS = 64
 _STREAM_ROWS = 65_536
-_CURSOR_BYTES = 16 * 2**20  # that units left open may keep
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
 def open_files(
-    locations: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
+    refs: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
 ) -> FileSet:
     """Open every file, in parallel."""
 
-    def try_open(location: FileRef) -> DataFile | CannotRead:
+    def try_open(ref: FileRef) -> DataFile | CannotRead:
         try:
-            with reading(location):
-                pinned = _as_written(location.pinned())
+            with reading(ref):
+                pinned = _as_written(ref.pinned())
             file = open_format(pinned, options)
-            if skips.allowed and isinstance(file, ParquetFile):
+            if skips.allowed:
                 file.check()
             return file
         except (BadFileError, UnreadableFileError) as e:
@@ -74,23 +76,26 @@ def open_files(
                 raise
             return e
 
-    # Several files a task: opening a local one takes less time than handing it to a thread.
-    some = max(1, len(locations) // _OPEN_TASKS)
-    groups = [locations[i : i + some] for i in range(0, len(locations), some)]
-    executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
-    opened = executor.map(groups, lambda group: [try_open(location) for location in group])
+    if len(refs) == 1:
+        opened = iter([try_open(refs[0])])
+    else:  # several files a task: handing one to a thread takes longer than opening it
+        some = max(1, len(refs) // _OPEN_TASKS)
+        groups = [refs[i : i + some] for i in range(0, len(refs), some)]
+        executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
+        opened = chain.from_iterable(executor.map(groups, lambda g: [try_open(r) for r in g]))
     good: list[tuple[FileRef, DataFile]] = []
     bad: list[tuple[Skipped, CannotRead]] = []
-    for location, result in zip(locations, chain.from_iterable(opened), strict=True):
+    for ref, result in zip(refs, opened, strict=True):
         if isinstance(result, BadFileError | UnreadableFileError):
-            bad.append((Skipped(location.name, None, None, str(result)), result))
+            bad.append((Skipped(ref.name, None, None, str(result)), result))
         else:
-            good.append((location, result))
+            good.append((ref, result))
     if not good:
         raise SourceNotFoundError(
-            f"none of the {len(locations)} files can be read; the first: {bad[0][1]}"
+            f"none of the {len(refs)} files can be read; the first: {bad[0][1]}"
         )
-    skips.add(bad)
+    if bad:
+        skips.add(bad)
     return FileSet(
         [f for _, f in good],
         [loc.name for loc, _ in good],
@@ -99,43 +104,16 @@ def open_files(
     )
 
 
-def _as_written(location: FileRef) -> FileRef:
+def _as_written(ref: FileRef) -> FileRef:
     """Refuse an object that is another than the one the manifest names."""
-    found = re.search(r'ETag="?([^" ]+)', location.tag, re.IGNORECASE)
-    if location.etag and found and found[1] != location.etag:
+    found = re.search(r'ETag="?([^" ]+)', ref.tag, re.IGNORECASE)
+    if ref.etag and found and found[1] != ref.etag:
         raise UnfinishedDatasetError(
-            f"{location.name} is another object than the one that was written: its ETag is "
-            f"{found[1]}, and {location.etag} in the manifest; write the dataset again, or delete "
+            f"{ref.name} is another object than the one that was written: its ETag is "
+            f"{found[1]}, and {ref.etag} in the manifest; write the dataset again, or delete "
             "_tabfeed.json to read it as it is"
         )
-    return location
-
-
-class _Cursor:
-    """A unit that is being streamed, and the row it stands at."""
-
-    def __init__(
-        self, key: tuple[int, int, tuple[str, ...]], batches: Iterator[pa.RecordBatch]
-    ) -> None:
-        self.key, self.at, self.held = key, 0, 0
-        self._batches = batches
-        self._rest: pa.RecordBatch | None = None
-
-    def take(self, start: int, rows: int | None) -> Iterator[pa.RecordBatch]:
-        """Rows from `start` on, which lies not before `at`; all that are left by default."""
-        end = None if rows is None else start + rows
-        while end is None or self.at < end:
-            batch, self._rest = self._rest or next(self._batches, None), None
-            if batch is None:
-                return
-            first, self.at = self.at, self.at + batch.num_rows
-            if self.at <= start:
-                continue
-            low = max(0, start - first)
-            if end is not None and self.at > end:
-                self._rest, self.at = batch.slice(end - first), end
-                batch = batch.slice(0, end - first)
-            yield batch.slice(low)
+    return ref
 
 
 class FileSet:
@@ -159,7 +137,7 @@ class FileSet:
     schema
         All columns, folder keys last.
     conflicts
-        The error for each column about which files disagree; to raise if it is asked for.
+        The error for each column about which files disagree; raised when the column is read.
     """
 
     def __init__(
@@ -176,12 +154,11 @@ class FileSet:
         self.skips = skips
         self._own = _column_sets(self.files)
         self._checked: dict[tuple[int, int], set[str]] = {}
-        self._cursors: list[_Cursor] = []
-        self._in_turn = True
+        self._streams = OpenStreams()
         self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
-        schema, self.conflicts = join_schemas(named, types)
-        self.schema = _with_keys(schema, self.keys, types or {})
+        schema, self.conflicts = align_schemas(named, types)
+        self.schema = schema_with_keys(schema, self.keys, types or {})
         # An empty TFRecord shard has neither columns nor units: that is no error.
         if not self.schema.names and any(f.unit_rows for f in self.files):
             raise SchemaError(f"{self.names[0]} has no columns, so there is nothing to read")
@@ -198,13 +175,13 @@ class FileSet:
             changed = [c for c in types if file.schema.get_field_index(c) >= 0]
             part = pa.schema([file.schema.field(c) for c in changed])
             target = pa.schema([new.schema.field(c) for c in changed])
-            conform(part.empty_table(), target, where=name)
+            cast_table(part.empty_table(), target, where=name)
         return new
 
     @cached_property
     def index_columns(self) -> tuple[str, ...]:
         """The columns that are a pandas index in every file that has them."""
-        index = [frozenset(getattr(f, "index_columns", ())) for f in self.files]
+        index = [frozenset(f.index_columns) for f in self.files]
         if not any(index):
             return ()
         plain = {n for own, left in zip(self._own, index, strict=True) for n in own - left}
@@ -215,7 +192,10 @@ class FileSet:
 
     def units(self) -> list[Piece]:
         """Every unit, whole, in file order. Compressed text is scanned for them, in parallel."""
-        found = LocalExecutor().map(self.files, lambda file: file.unit_rows)
+        if len(self.files) == 1:
+            found = iter([self.files[0].unit_rows])
+        else:
+            found = LocalExecutor().map(self.files, lambda file: file.unit_rows)
         return [Piece(f, u, 0, n) for f, rows in enumerate(found) for u, n in enumerate(rows)]
 
     def counted(self, pieces: Sequence[Piece]) -> list[Piece]:
@@ -236,16 +216,14 @@ class FileSet:
         return list(LocalExecutor().map(pieces, count))
 
     def nbytes(self, piece: Piece, columns: Sequence[str]) -> int | None:
-        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
+        """Estimate of what these columns of a unit take in memory; None if unknown."""
         own = self._own_columns(piece.file, columns)
         return self.files[piece.file].nbytes(piece.unit, own)
 
     def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
-        """What each row of a piece takes in memory; None if they are alike, or nobody knows."""
+        """What each row of a piece takes in memory; None if rows are about alike, or if unknown."""
         file, own = self.files[piece.file], self._own_columns(piece.file, columns)
-        if not isinstance(file, ParquetFile | MemoryTable) or not own:
-            return None
-        sizes = file.row_bytes(piece.unit, own)
+        sizes = file.row_bytes(piece.unit, own) if own else None
         if sizes is None or piece.rows is None:
             return sizes
         return sizes[piece.start : piece.start + piece.rows]
@@ -265,17 +243,14 @@ class FileSet:
         own, keys = self._own[piece.file], self.keys[piece.file]
         given = {c: keys.get(c) for c in condition.columns if c not in own}
         facts = facts_of_keys(given, condition.columns, self.schema)
-        file = self.files[piece.file]
-        if isinstance(file, ParquetFile):
-            facts += file.facts(piece.unit, condition, self.schema)
-        return facts
+        return facts + self.files[piece.file].facts(piece.unit, condition, self.schema)
 
     # -- reading --------------------------------------------------------------------
 
     def read(
         self, partition: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
     ) -> pa.Table:
-        """The columns of a partition, in the order asked."""
+        """The columns of a partition, in the order of `columns`."""
         self.refuse_unknown(columns)
         if not columns:  # tables without columns forget their rows when they are joined
             return self.read(partition, self.schema.names[:1]).select([])
@@ -285,18 +260,18 @@ class FileSet:
                 for _, run in groupby(partition.pieces, key=lambda p: (p.file, p.whole))
             ]
         schema = self._target(columns, tables, dictionary)
-        tables = [conform(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
+        tables = [cast_table(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def read_by_column(
         self, partition: Partition, columns: Sequence[str], at_once: int
     ) -> Iterator[pa.Table]:
-        """The same in tables of a few columns, where that is cheaper: Parquet files.
+        """The same in tables of a few columns, where that is cheaper.
 
         Not where a damaged unit is to be left out: all its columns must be looked at before.
         """
-        file = self._one_file(partition)
-        if file is None or self.skips.allowed:
+        whole = len(partition.files) == 1 and all(p.whole for p in partition.pieces)
+        if not whole or self.skips.allowed:
             yield self.read(partition, columns)
             return
         self.refuse_unknown(columns)
@@ -304,32 +279,23 @@ class FileSet:
         own = self._own_columns(index, columns)
         others = [c for c in columns if c not in own]
         units = [p.unit for p in partition.pieces]
-        tables = file.read_by_column(units, own, at_once)
+        tables = self.files[index].read_by_column(units, own, at_once)
         for table in _recorded(tables, partition.rows):
             given = [*table.column_names, *others]
             others = []
             yield self._add_keys(table, index, given)
 
-    def _one_file(self, partition: Partition) -> ParquetFile | None:
-        """The Parquet file of whose whole row groups a partition consists, if it is one."""
-        if len(partition.files) != 1 or not all(p.whole for p in partition.pieces):
-            return None
-        file = self.files[partition.files[0]]
-        return file if isinstance(file, ParquetFile) else None
-
     @cached_property
     def are_plain_parquet(self) -> bool:
         """Whether all files are local Parquet files of exactly the columns of the whole."""
         return all(
-            isinstance(f, ParquetFile) and f.location.remote is None and f.schema == self.schema
-            for f in self.files
+            f.row_groups and not f.fetches_ahead and f.schema == self.schema for f in self.files
         )
 
     @cached_property
     def remote(self) -> bool:
         """Whether any of the files is read from a server in ranges known beforehand."""
-        parquet = (f for f in self.files if isinstance(f, ParquetFile))
-        return any(f.location.remote is not None for f in parquet)
+        return any(f.fetches_ahead for f in self.files)
 
     def begin(self, partition: Partition, columns: Sequence[str]) -> list[Fetch]:
         """Begin to fetch what `read` of the same will need of remote files."""
@@ -337,7 +303,7 @@ class FileSet:
         for (index, whole), run in groupby(partition.pieces, key=lambda p: (p.file, p.whole)):
             file, units = self.files[index], [p.unit for p in run]
             own = self._own_columns(index, columns or self.schema.names[:1])
-            if isinstance(file, ParquetFile) and own:
+            if own and file.fetches_ahead:
                 groups = [own] if whole else file.column_groups(units[0], own)
                 fetches.append(file.begin(units if whole else units[:1], groups[0]))
         return [f for f in fetches if f is not None]
@@ -362,8 +328,8 @@ class FileSet:
             yield combine(joined.slice(0, need))
 
     def _once_through(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.Table] | None:
-        """A unit from a piece on, by whatever holds less of it; None if either is too much."""
-        streamed, whole = self._held(piece, columns), self.nbytes(piece, columns)
+        """A unit from a piece on, streamed or whole; None if either holds too much."""
+        streamed, whole = self._held(piece, columns) or 0, self.nbytes(piece, columns)
         if whole is None:
             return self._slices(piece, columns, rows=None)
         if min(streamed, whole) > max(HELD_BYTES, free_memory() // _HELD_SHARE):
@@ -376,13 +342,13 @@ class FileSet:
     def batches(
         self, piece: Piece, columns: Sequence[str], *, verify: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """What a file itself has of these columns of a unit, as a stream.
+        """The columns of a unit that the file itself has, as a stream.
 
-        `verify` asks for the checksums even where a file's layout leaves them for later.
+        `verify` checks the checksums even where a file's layout skips them.
         """
         own = self._own_columns(piece.file, columns)
         file = self.files[piece.file]
-        if verify and isinstance(file, ParquetFile):
+        if verify:
             file = file.verifying()
         return file.batches(piece.unit, own, self._rows_at_once(piece, own))
 
@@ -398,9 +364,10 @@ class FileSet:
         self, run: list[Piece], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
         """Pieces of one file: whole units in one call, slices one by one."""
-        run = [p for p in run if (self.names[p.file], p.unit) not in self.skips]
-        if not run:
-            return self._empty(columns)
+        if self.skips.allowed:
+            run = [p for p in run if (self.names[p.file], p.unit) not in self.skips]
+            if not run:
+                return self._empty(columns)
         try:
             return self._decode_run(run, columns, dictionary)
         except (BadFileError, UnreadableFileError) as e:
@@ -417,10 +384,8 @@ class FileSet:
         index = run[0].file
         file, own = self.files[index], self._own_columns(index, columns)
         units = [p.unit for p in run]
-        if isinstance(file, ParquetFile):
-            table = file.read(units, own, [c for c in dictionary if c in own])
-        else:
-            table = file.read(units, own)
+        encoded = [c for c in dictionary if c in own]
+        table = file.read_encoded(units, own, encoded) if encoded else file.read(units, own)
         return self._add_keys(table, index, columns, dictionary)
 
     def _slice(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
@@ -435,16 +400,13 @@ class FileSet:
 
     def column_groups(self, piece: Piece, columns: Sequence[str]) -> list[list[str]]:
         """The columns in groups that can be streamed together within bounds."""
-        file = self.files[piece.file]
-        if not isinstance(file, ParquetFile):
-            return [list(columns)]
-        first, *rest = file.column_groups(piece.unit, self._own_columns(piece.file, columns))
+        own = self._own_columns(piece.file, columns)
+        first, *rest = self.files[piece.file].column_groups(piece.unit, own)
         return [[*first, *(c for c in columns if c not in self._own[piece.file])], *rest]
 
-    def _held(self, piece: Piece, columns: Sequence[str]) -> int:
-        file = self.files[piece.file]
+    def _held(self, piece: Piece, columns: Sequence[str]) -> int | None:
         own = self._own_columns(piece.file, columns)
-        return sum(file.held(piece.unit, own)) if isinstance(file, ParquetFile) else 0
+        return self.files[piece.file].held(piece.unit, own)
 
     def _slices(self, piece: Piece, columns: Sequence[str], rows: int | None) -> Iterator[pa.Table]:
         """Rows of a unit from ``piece.start`` on, as a stream that never holds the unit whole."""
@@ -452,44 +414,19 @@ class FileSet:
             return
         file = self.files[piece.file]
         key = (piece.file, piece.unit, tuple(columns))
-        cursor = self._resume(key, piece.start) or _Cursor(key, self.batches(piece, columns))
-        for batch in cursor.take(piece.start, rows):
+        stream = self._streams.resume(key, piece.start)
+        stream = stream or UnitStream(key, self.batches(piece, columns))
+        for batch in stream.take(piece.start, rows):
             yield self._add_keys(pa.Table.from_batches([batch]), piece.file, columns)
-        if isinstance(file, ParquetFile) and cursor.at < file.count(piece.unit):
-            self._keep(cursor, self._held(piece, columns), local=file.location.remote is None)
-
-    def _resume(self, key: tuple[int, int, tuple[str, ...]], start: int) -> _Cursor | None:
-        """What was left open before a row of a unit, closest to it; nobody else has it then."""
-        fit = [c for c in list(self._cursors) if c.key == key and c.at <= start]
-        if not fit:
-            return None
-        closest = max(fit, key=lambda c: c.at)
-        try:
-            self._cursors.remove(closest)
-        except ValueError:  # another thread was faster
-            return None
-        return closest
-
-    def _keep(self, cursor: _Cursor, held: int, *, local: bool) -> None:
-        """Leave a unit open where reading stopped: the next slice need not decode what is before.
-
-        As long as that takes little memory. What a server sends is there as a whole: not that.
-        """
-        cursor.held = held
-        if local and self._in_turn:
-            self._cursors.append(cursor)
-        while sum(c.held for c in list(self._cursors)) > _CURSOR_BYTES:
-            with suppress(IndexError):
-                self._cursors.pop(0)
+        held = None if file.fetches_ahead else self._held(piece, columns)
+        if held is not None and stream.at < file.count(piece.unit):
+            self._streams.keep(stream, held)
 
     def at_random(self) -> FileSet:
-        """The same files for who reads slices in a random order: none is left open."""
+        """The same files, for reading slices in random order: keeps no stream open."""
         new = copy.copy(self)
-        new._in_turn = False
+        new._streams = OpenStreams(keeps=False)
         return new
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_cursors": []}
 
     # -- leaving out ----------------------------------------------------------------
 
@@ -523,10 +460,10 @@ class FileSet:
     ) -> pa.Table:
         keys, own, where = self.keys[index], self._own[index], self.names[index]
         for name in [c for c in columns if c in keys and c not in own] if keys else []:
-            column = _key_column(keys[name], self.schema.field(name), table.num_rows, where)
+            column = key_column(keys[name], self.schema.field(name), table.num_rows, where)
             table = table.append_column(name, column)
         target = self._target(columns, [table], dictionary)
-        return conform(table, target, where=where)
+        return cast_table(table, target, where=where)
 
     def _target(
         self, columns: Sequence[str], tables: Sequence[pa.Table], dictionary: Sequence[str]
@@ -562,33 +499,6 @@ def _column_sets(files: Sequence[DataFile]) -> list[frozenset[str]]:
         sets.append(sets[-1] if same else frozenset(file.schema.names))
         last = file.schema
     return sets
-
-
-def _with_keys(
-    schema: pa.Schema, keys: Sequence[dict[str, Any]], types: Mapping[str, pa.DataType]
-) -> pa.Schema:
-    """The schema and, after it, the folder keys."""
-    values: dict[str, list[Any]] = {}
-    for found in keys:
-        for name, value in found.items():
-            values.setdefault(name, []).append(value)
-    for name, seen in values.items():
-        if schema.get_field_index(name) < 0:
-            schema = schema.append(pa.field(name, types.get(name) or _key_type(seen)))
-    return schema
-
-
-def _key_column(value: Any, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
-    """A folder key, as many times as there are rows."""
-    column = pa.table({field.name: pa.array([value])})
-    typed = conform(column, pa.schema([field]), where=where).column(0)
-    return typed.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
-
-
-def _key_type(values: list[Any]) -> pa.DataType:
-    """Integers or text; text if every folder says null."""
-    dtype = pa.array(values).type
-    return pa.string() if pa.types.is_null(dtype) else dtype
 
 
 def _recorded(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:

@@ -44,8 +44,15 @@ from tabfeed.io.commit.manifest import (
 )
 from tabfeed.io.commit.other_writers import signs, staged_files
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.local_files import local_info, refuse_special, walk
-from tabfeed.io.storage.paths import HIVE_NULL, RemotePath, natural_key, path_of
+from tabfeed.io.storage.paths import (
+    HIVE_NULL,
+    RemotePath,
+    local_info,
+    natural_key,
+    path_of,
+    refuse_special,
+    walk,
+)
 from tabfeed.io.storage.remote import Listed, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
 

@@ -10,13 +10,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
 from tabfeed.schema.dtypes import format_type
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
+    from tabfeed.io.formats.base import DataFile
     from tabfeed.io.partition import Piece
-    from tabfeed.io.storage.file_ref import DataFile
     from tabfeed.schema import ColumnSchema
 
 __all__ = ["ColumnFacts", "FileFacts", "Inspection", "inspect"]
@@ -103,33 +102,32 @@ def _total(counts: list[int | None]) -> int | None:
 def _file(name: str, file: DataFile) -> FileFacts:
     rows = list(file.unit_rows)
     known = [r for r in rows if r is not None]
-    location = getattr(file, "location", None)
     return FileFacts(
         name=name,
         rows=_total(rows),
         units=len(rows),
         smallest_unit=min(known, default=None),
         largest_unit=max(known, default=None),
-        stored_bytes=None if location is None else location.size,
+        stored_bytes=None if file.ref is None else file.ref.size,
     )
 
 
 def _column(dataset: Dataset, column: ColumnSchema, units: list[Piece]) -> ColumnFacts:
     source = dataset._files
-    chunks = [c for f in source.files if isinstance(f, ParquetFile) for c in f.chunks(column.name)]
-    parquet = bool(chunks)
-    encodings = Counter(e for c in chunks for e in c.encodings if e not in _LEVELS)
+    known = (file.stored(column.name) for file in source.files)
+    stored = [s for s in known if s is not None and s.encodings]
+    encodings = sum((s.encodings for s in stored), Counter[str]())
     return ColumnFacts(
         name=column.name,
         dtype="?" if column.dtype is None else format_type(column.dtype),
         tags=tuple(str(t) for t in column.tags),
         values=_values(column),
         embedding_size=column.embedding_size,
-        nulls=_total([known_nulls(c) for c in chunks]) if parquet else None,
-        stored_bytes=sum(c.total_compressed_size for c in chunks) if parquet else None,
+        nulls=_total([s.nulls for s in stored]) if stored else None,
+        stored_bytes=sum(s.nbytes for s in stored) if stored else None,
         memory_bytes=_total([source.nbytes(u, [column.name]) for u in units]),
-        encodings=tuple(e for e, _ in encodings.most_common()),
-        codecs=tuple(sorted({c.compression for c in chunks})),
+        encodings=tuple(e for e, _ in encodings.most_common() if e not in _LEVELS),
+        codecs=tuple(sorted({c for s in stored for c in s.codecs})),
     )
 
 

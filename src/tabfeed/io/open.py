@@ -27,13 +27,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError, UnreadableFileError
-from tabfeed.io.align import small_type
+from tabfeed.io.align import normalize_type
 from tabfeed.io.commit.manifest import read_manifest
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.find_files import Found, find_files, infer_engine, outermost_key
+from tabfeed.io.formats.base import OpenFormat, ReadOptions
 from tabfeed.io.formats.memory import as_data_file
-from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
-from tabfeed.io.storage.file_ref import FileRef, OpenFormat, ReadOptions
+from tabfeed.io.formats.parquet.file import open_parquet
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.io.unreadable import SkipList
@@ -112,7 +113,7 @@ def open_arrow_dataset(source: Any, skips: SkipList) -> FileSet | None:
         ReadOptions(),
         skips,
     )
-    types = {f.name: small_type(f.type) for f in source.schema}
+    types = {f.name: normalize_type(f.type) for f in source.schema}
     if set(types) != set(files.schema.names) or not _whole(files, fragments):
         return None
     return files.with_types({n: t for n, t in types.items() if files.schema.field(n).type != t})
@@ -126,10 +127,7 @@ def _location(info: pafs.FileInfo, filesystem: pafs.FileSystem, keys: dict[str, 
 def _whole(files: FileSet, fragments: list[Any]) -> bool:
     """Whether every fragment is all row groups of its file."""
     groups = {f.path: f.num_row_groups for f in fragments}
-    return all(
-        isinstance(f, ParquetFile) and groups[f.location.path] == f.metadata.num_row_groups
-        for f in files.files
-    )
+    return all(f.ref is not None and groups[f.ref.path] == len(f.unit_rows) for f in files.files)
 
 
 _FORMATS = {

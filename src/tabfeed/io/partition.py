@@ -24,13 +24,11 @@ import numpy.typing as npt
 from tabfeed.budget import free_memory, parse_bytes
 from tabfeed.errors import ArgumentError
 from tabfeed.gpu_memory import device_memory
-from tabfeed.io.storage.file_ref import ReadOptions
 
 __all__ = [
     "DEFAULT_PART_SIZE",
     "Partition",
     "Piece",
-    "block_size",
     "bounds_within",
     "choose_part_size",
     "continues",
@@ -42,7 +40,6 @@ __all__ = [
 ]
 
 DEFAULT_PART_SIZE = 128 * 2**20
-_SMALLEST_BLOCK = 2**16
 
 
 def choose_part_size(
@@ -67,11 +64,6 @@ def _refuse_fraction(npartitions: int) -> None:
     whole = isinstance(npartitions, int | np.integer) and not isinstance(npartitions, bool)
     if not whole or npartitions < 1:
         raise ArgumentError(f"npartitions is {npartitions!r}; it must be a number, 1 or more")
-
-
-def block_size(part_size: int) -> int:
-    """Bytes of text to read at once: a number takes up to four times its digits in memory."""
-    return max(_SMALLEST_BLOCK, min(ReadOptions.block_size, part_size // 4))
 
 
 Sizes = npt.NDArray[Any]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.execute.dask_tasks import Titled
-from tabfeed.io.align import combine, conform
+from tabfeed.io.align import cast_table, combine
 from tabfeed.io.open import select_columns
 from tabfeed.io.partition import (
     DEFAULT_PART_SIZE,
@@ -87,7 +87,7 @@ def as_declared(table: pa.Table, columns: Sequence[str], schema: Schema) -> pa.T
             )
         column, real = schema[name], table.schema.field(index)
         fields.append(real if column.dtype is None else real.with_type(column.dtype))
-    return conform(table, pa.schema(fields), where="what map returned")
+    return cast_table(table, pa.schema(fields), where="what map returned")
 
 
 class Partitioned:

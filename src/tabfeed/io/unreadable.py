@@ -1,4 +1,4 @@
-"""What could not be read and was left out: counted, kept, reported."""
+"""Files and row groups that could not be read and were left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 @contextmanager
 def unannounced() -> Iterator[None]:
-    """Whoever leaves files out in here says so itself: no warning, in this thread."""
+    """Suppress the warnings for files left out, in this thread: the caller reports them."""
     before = _quiet.set(True)
     try:
         yield
@@ -65,7 +65,7 @@ class SkipList:
         return place in self._items
 
     def add(self, found: list[tuple[Skipped, CannotRead]]) -> None:
-        """Note what cannot be read, in one warning; or raise if nobody allowed it."""
+        """Note unreadable files in one warning; or raise if skipping is not allowed."""
         if found and not self.allowed:
             raise found[0][1]
         new = [

@@ -11,10 +11,9 @@ import pyarrow as pa
 from tabfeed.errors import BadFileError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.fileset import FileSet
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import DataFile
 from tabfeed.io.partition import Piece
-from tabfeed.io.storage.file_ref import DataFile
-from tabfeed.io.storage.read_errors import reading
+from tabfeed.io.storage.file_ref import reading
 
 if TYPE_CHECKING:
     from tabfeed.io.dataset import Dataset
@@ -86,21 +85,21 @@ def validate(dataset: Dataset) -> Report:
 
 def _changed_since_written(file: DataFile) -> str | None:
     """What is wrong with a file whose bytes are not those that the manifest knows."""
-    if not isinstance(file, ParquetFile) or not file.location.crc32:
+    ref, crc32 = file.ref, 0
+    if ref is None or not ref.crc32:
         return None
-    location, crc32 = file.location, 0
-    if location.etag and location.etag in location.tag:  # the store has compared the bytes
+    if ref.etag and ref.etag in ref.tag:  # the store has compared the bytes
         return None
     try:
-        with reading(location), location.open() as source:
+        with reading(ref), ref.open() as source:
             while block := source.read(_BLOCK):
                 crc32 = zlib.crc32(block, crc32)
     except (BadFileError, UnreadableFileError) as e:
         return str(e)
-    if f"{crc32:08x}" == location.crc32:
+    if f"{crc32:08x}" == ref.crc32:
         return None
     return (
-        f"{location.name} has the CRC-32 {crc32:08x}, and {location.crc32} when it was written: "
+        f"{ref.name} has the CRC-32 {crc32:08x}, and {ref.crc32} when it was written: "
         "it can be read, but some of it was changed; write the dataset again, or delete "
         "_tabfeed.json to take the file as it is"
     )
@@ -133,7 +132,7 @@ def _rows_in_group(files: FileSet, unit: Piece, columns: list[str]) -> int:
 def _advice(source: FileSet, columns: list[str]) -> list[str]:
     """Remarks that a footer alone allows."""
     advice = []
-    units = [u for u in source.units() if isinstance(source.files[u.file], ParquetFile)]
+    units = [u for u in source.units() if source.files[u.file].row_groups]
     small = [u for u in units if (u.rows or 0) < _SMALL_GROUP]
     if len(units) > 1 and len(small) > len(units) // 2:
         advice.append(
@@ -146,8 +145,8 @@ def _advice(source: FileSet, columns: list[str]) -> list[str]:
             f"{len(large)} row groups take more than 512 MiB in memory and are read in slices; "
             "write it again with row_group_size=250_000"
         )
-    files = [f for f in source.files if isinstance(f, ParquetFile)]
-    tiny = [f for f in files if f.location.size < _SMALL_FILE]
+    files = [f.row_groups for f in source.files if f.row_groups]
+    tiny = [f for f in files if f.ref.size < _SMALL_FILE]
     if len(tiny) > 100:
         advice.append(f"{len(tiny)} files are smaller than 1 MB; write fewer with output_files=")
     return advice

@@ -8,25 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 from tabfeed.errors import ArgumentError, BadFileError, TabfeedError, UnreadableFileError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.fileset import FileSet
 
-__all__ = ["DecodesWhole", "few_readers", "refuse_large_units"]
-
-
-@runtime_checkable
-class DecodesWhole(Protocol):
-    """A file of such units."""
-
-    whole: str
-    """What is decoded whole, in the words of the format."""
-
-    def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """About what reading a few rows of a unit takes; nothing is decoded to find over `most`."""
-        ...
+__all__ = ["few_readers", "refuse_large_units"]
 
 
 def refuse_large_units(
@@ -53,7 +40,7 @@ def refuse_large_units(
     """
     largest = 0
     for name, file in zip(files.names, files.files, strict=True):
-        if not isinstance(file, DecodesWhole):
+        if not file.indivisible:
             continue
         own = [c for c in columns if c in file.schema.names]
         with suppress(BadFileError, UnreadableFileError):  # reading says so
@@ -61,11 +48,11 @@ def refuse_large_units(
                 needed = file.bytes_at_once(unit, own, most)
                 if needed > most:
                     raise error(
-                        f"{name} has a {file.whole} (in unit {unit}) that takes about "
+                        f"{name} has a {file.indivisible} (in unit {unit}) that takes about "
                         f"{needed / 1e6:,.1f} MB while it is read, since it can only be decoded "
                         f"whole: raise {option}, which is {limit / 1e6:,.1f} MB, to at least "
                         f"{needed * limit / most / 1e6:,.0f} MB, or write the file with fewer "
-                        f"rows in each {file.whole}"
+                        f"rows in each {file.indivisible}"
                     )
                 largest = max(largest, needed)
     return largest

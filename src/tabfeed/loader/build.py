@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.formats.parquet.row_sizes import varies
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.io.whole_units import refuse_large_units
@@ -367,9 +366,7 @@ def _held_bytes(dataset: Dataset, slices: Iterable[Piece], columns: Sequence[str
     """What a thread holds while it reads a slice of a row group: some pages of each column."""
     most = 0
     for file, unit in {(piece.file, piece.unit) for piece in slices}:
-        source = dataset.fileset.files[file]
-        if isinstance(source, ParquetFile):
-            most = max(most, sum(source.held(unit, columns)))
+        most = max(most, dataset.fileset.files[file].held(unit, columns) or 0)
     return (most or _COLUMN_BYTES * len(columns)) + _BATCH_BYTES
 
 
@@ -414,7 +411,7 @@ def _value_bytes(column: ColumnSchema | None) -> int | None:
 
 
 def _is_parquet(dataset: Dataset, piece: Piece) -> bool:
-    return isinstance(dataset.fileset.files[piece.file], ParquetFile)
+    return dataset.fileset.files[piece.file].row_groups is not None
 
 
 def _unit_rows(dataset: Dataset, piece: Piece) -> int:

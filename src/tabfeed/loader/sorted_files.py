@@ -14,7 +14,7 @@ from typing import Any
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import DataFile
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shuffle_quality import shuffle_quality
 
@@ -27,13 +27,10 @@ _GOOD_ENOUGH = 0.95
 
 def sorted_columns(dataset: Dataset, columns: Sequence[str]) -> list[str]:
     """The columns whose values rise (or fall) from row group to row group, through all files."""
-    files = [f for f in dataset.fileset.files if isinstance(f, ParquetFile)]
-    if len(files) < len(dataset.fileset.files):
-        return []
-    return [c for c in columns if _is_sorted(_ranges(files, c))]
+    return [c for c in columns if _is_sorted(_ranges(dataset.fileset.files, c))]
 
 
-def _ranges(files: Sequence[ParquetFile], column: str) -> list[tuple[Any, Any]]:
+def _ranges(files: Sequence[DataFile], column: str) -> list[tuple[Any, Any]]:
     """Smallest and largest value of each row group; empty if some footer does not tell."""
     out = []
     for file in files:

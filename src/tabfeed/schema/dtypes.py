@@ -23,8 +23,8 @@ __all__ = [
     "holds_union",
     "is_list_type",
     "leaf_type",
+    "normalize_type",
     "parse_type",
-    "small_type",
 ]
 
 
@@ -58,7 +58,7 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
             return dtype
 
 
-def small_type(dtype: pa.DataType) -> pa.DataType:
+def normalize_type(dtype: pa.DataType) -> pa.DataType:
     """The type with 32-bit offsets that holds the same values.
 
     Run-end encoded values, and dictionaries of lists or structs, become plain values: Arrow does
@@ -66,13 +66,13 @@ def small_type(dtype: pa.DataType) -> pa.DataType:
 
     Examples
     --------
-    >>> print(small_type(pa.large_list(pa.large_string())))
+    >>> print(normalize_type(pa.large_list(pa.large_string())))
     list<item: string>
     """
     if dtype in _FLAT:
         return _FLAT[dtype]
     if pa.types.is_run_end_encoded(dtype):
-        return small_type(dtype.value_type)
+        return normalize_type(dtype.value_type)
     if pa.types.is_fixed_size_list(dtype):
         return pa.list_(_small_field(dtype.value_field), dtype.list_size)
     if _is_list(dtype):
@@ -80,12 +80,12 @@ def small_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(dtype):
         return pa.struct([_small_field(dtype.field(i)) for i in range(dtype.num_fields)])
     if pa.types.is_dictionary(dtype):
-        value = small_type(dtype.value_type)
+        value = normalize_type(dtype.value_type)
         nested = pa.types.is_nested(value)
         return value if nested else pa.dictionary(dtype.index_type, value, dtype.ordered)
     if pa.types.is_map(dtype):
         return pa.map_(
-            small_type(dtype.key_type), _small_field(dtype.item_field), dtype.keys_sorted
+            normalize_type(dtype.key_type), _small_field(dtype.item_field), dtype.keys_sorted
         )
     return dtype
 
@@ -101,7 +101,7 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 def _small_field(field: pa.Field) -> pa.Field:
-    return field.with_type(small_type(field.type))
+    return field.with_type(normalize_type(field.type))
 
 
 _FLAT = {
@@ -297,7 +297,7 @@ def _from_polars(dtype: Any) -> pa.DataType:
 
     if dtype == pl.Object:
         raise TypeError("Python objects have no Arrow type")
-    return small_type(pl.Series([], dtype=dtype).to_arrow().type)
+    return normalize_type(pl.Series([], dtype=dtype).to_arrow().type)
 
 
 def _from_pandas(dtype: Any) -> pa.DataType:
@@ -306,7 +306,7 @@ def _from_pandas(dtype: Any) -> pa.DataType:
     arrow = pa.Array.from_pandas(pd.Series([], dtype=dtype)).type
     if pa.types.is_dictionary(arrow) and pa.types.is_null(arrow.value_type):  # no values yet
         return pa.dictionary(pa.int32(), pa.string(), arrow.ordered)
-    return small_type(arrow)
+    return normalize_type(arrow)
 
 
 _PYTHON: dict[type, pa.DataType] = {

@@ -27,7 +27,7 @@ from tabfeed.execute.forks import refuse_forked
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.graph.node import Node, Selection, Structural
 from tabfeed.ops.graph.plan import Plan, kind_of
-from tabfeed.ops.graph.run import Value, as_lazy, as_table, conform, run
+from tabfeed.ops.graph.run import Value, as_lazy, as_table, cast_table, run
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.user_functions import add_note, is_users
@@ -100,7 +100,7 @@ class CompiledGraph:
         """The output, exactly as the plan declares it; for the `inner` rows alone if given."""
         (value,) = self.run(table, offset=offset, training=training, whole=True, inner=inner)
         schema = self.plan.schemas[self.targets[0]]
-        return conform(as_table(value), schema)
+        return cast_table(as_table(value), schema)
 
     def run(
         self,

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tabfeed.errors import OperatorError
 from tabfeed.io import Dataset
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.workflow.compiled import CompiledGraph, Inner
 
 __all__ = ["Halo", "WithHalo", "need_halo"]
@@ -98,12 +98,12 @@ class Halo:
         while start < stop:
             known = self._known.get((start, stop))
             if known is not None:
-                return [*found, conform(known, schema)]
+                return [*found, cast_table(known, schema)]
             number = bisect_right(self._starts, start) - 1
             part = self.dataset.read(number, self.columns)
             low = start - self._starts[number]
             piece = part.slice(low, min(stop - start, part.num_rows - low))
-            found.append(conform(piece, schema))
+            found.append(cast_table(piece, schema))
             start += piece.num_rows
         return found
 

@@ -13,9 +13,9 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnreadableFileError
+from tabfeed.io.storage.fetch import Range
 from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.paths import path_of
-from tabfeed.io.storage.ranges import Range
 from tests.faulty_server import FaultyServer
 from tests.io.tfrecords import example, frame, ints
 

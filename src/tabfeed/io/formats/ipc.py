@@ -1,4 +1,4 @@
-"""Arrow IPC: files (Feather v2) and streams, told apart by their first bytes.
+"""Arrow IPC: files (Feather v2) and streams, distinguished by their first bytes.
 
 A unit is a record batch. Rows and sizes come from the messages' metadata, so partitions
 are cut without decoding anything. Local files are memory-mapped: columns of uncompressed
@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.align import rebatch, small_schema, to_small
+from tabfeed.io.align import cast_columns, normalize_schema, rebatch
+from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns
 from tabfeed.io.formats.ipc_messages import (
     DICTIONARY,
     MOST_EXPANSION,
@@ -39,9 +40,8 @@ from tabfeed.io.formats.ipc_messages import (
     messages,
     takes_bytes,
 )
-from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.read_errors import (
+from tabfeed.io.storage.file_ref import (
+    FileRef,
     bad_file,
     claims_more_than,
     reading,
@@ -63,21 +63,21 @@ _BROKEN = (
 )
 
 
-def open_ipc(location: FileRef, options: ReadOptions) -> IpcFile | IpcStream:
+def open_ipc(ref: FileRef, options: ReadOptions) -> IpcFile | IpcStream:
     """Read the schema of an Arrow IPC file or stream, whatever its name says."""
-    refuse_empty(location)
-    if location.compressed:
+    refuse_empty(ref)
+    if ref.compressed:
         raise bad_file(
-            location,
+            ref,
             "is an Arrow file compressed as a whole, which cannot be read by parts",
             remedy="Decompress it; Arrow files can be compressed inside instead",
         )
-    with _opened(location) as file:
+    with _opened(ref) as file:
         start = bytes(file.read(8))
     kind = IpcFile if start.startswith(_MAGIC) else IpcStream
     if kind is IpcStream and start[:4] != b"\xff\xff\xff\xff" and not _old_stream(start):
-        raise bad_file(location, _foreign(start))
-    return kind(location)
+        raise bad_file(ref, _foreign(start))
+    return kind(ref)
 
 
 def _old_stream(start: bytes) -> bool:
@@ -92,41 +92,40 @@ def _foreign(start: bytes) -> str:
 
 
 @contextmanager
-def _opened(location: FileRef) -> Iterator[pa.NativeFile]:
+def _opened(ref: FileRef) -> Iterator[pa.NativeFile]:
     """The file, memory-mapped if it is on this machine; errors as tabfeed's own."""
-    opened = location.mapped if _is_local(location) else location.open
+    opened = ref.mapped if _is_local(ref) else ref.open
     try:
-        with reading(location, decoding=True), opened() as file:
+        with reading(ref, decoding=True), opened() as file:
             yield file
     except MemoryError as e:
-        if claims_more_than(e, MOST_EXPANSION * location.size):
-            raise _damaged(location, e) from e
+        if claims_more_than(e, MOST_EXPANSION * ref.size):
+            raise _damaged(ref, e) from e
         raise  # not the file's fault
     except _BROKEN as e:
-        raise _damaged(location, e) from e
+        raise _damaged(ref, e) from e
 
 
-def _is_local(location: FileRef) -> bool:
-    return isinstance(location.filesystem, pafs.LocalFileSystem)
+def _is_local(ref: FileRef) -> bool:
+    return isinstance(ref.filesystem, pafs.LocalFileSystem)
 
 
-def _damaged(location: FileRef, error: Exception) -> BadFileError:
-    return bad_file(location, f"is an Arrow file cut short or damaged: {error}")
+def _damaged(ref: FileRef, error: Exception) -> BadFileError:
+    return bad_file(ref, f"is an Arrow file cut short or damaged: {error}")
 
 
-class _Ipc:
-    """What files and streams share; a `DataFile` of record batches."""
+class _Ipc(DataFile):
+    """The common part of files and streams: units are record batches."""
 
-    schema: pa.Schema
-    whole = "record batch"
+    ref: FileRef
+    indivisible = "record batch"
 
-    def __init__(self, location: FileRef) -> None:
-        self.location = location
-        with _opened(location) as file:
+    def __init__(self, ref: FileRef) -> None:
+        with _opened(ref) as file:
             self._stored = self._read_schema(file)
-            refuse_names(location, self._stored.names)
-        self.index_columns = index_columns(self._stored.names, self._stored.metadata)
-        self.schema = small_schema(self._stored)
+            refuse_names(ref, self._stored.names)
+        index = index_columns(self._stored.names, self._stored.metadata)
+        super().__init__(normalize_schema(self._stored), ref, index)
 
     def _read_schema(self, file: pa.NativeFile) -> pa.Schema:
         raise NotImplementedError
@@ -141,16 +140,16 @@ class _Ipc:
 
     @cached_property
     def _batches(self) -> list[Message]:
-        with _opened(self.location) as file:
+        with _opened(self.ref) as file:
             found = self._find(file)
-        if any(m.rows < 0 or m.end > self.location.size for m in found):
-            raise _damaged(self.location, EOFError("a record batch does not fit into the file"))
+        if any(m.rows < 0 or m.end > self.ref.size for m in found):
+            raise _damaged(self.ref, EOFError("a record batch does not fit into the file"))
         counted = any(takes_bytes(dtype) for dtype in self._stored.types)
         for unit, m in enumerate(found):
             held = 8 * (m.end - m.body) * (MOST_EXPANSION if m.compressed else 1)
             if m.rows > (held if counted else _MOST_EMPTY_ROWS):
                 claim = f"record batch {unit} claims {m.rows:,} rows in {m.end - m.body:,} bytes"
-                raise _damaged(self.location, EOFError(claim))
+                raise _damaged(self.ref, EOFError(claim))
         return found
 
     @cached_property
@@ -159,7 +158,7 @@ class _Ipc:
         sample = next((m for m in self._batches if m.rows), None)
         if sample is None:
             return dict.fromkeys(self.schema.names, 0.0)
-        with _opened(self.location) as file:
+        with _opened(self.ref) as file:
             sizes = column_bytes(file, sample, self._stored)
         return {name: size / sample.rows for name, size in sizes.items()}
 
@@ -181,30 +180,30 @@ class _Ipc:
         return max(1, round(self._batches[unit].rows * sum(self._widths[c] for c in columns)))
 
     def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """What is in memory while a slice of a record batch is read: it twice, as measured."""
+        """Bytes held while a slice of a record batch is read: the batch twice, as measured."""
         return 0 if self._maps_all else 2 * self.nbytes(unit, columns)
 
     @property
     def _maps_all(self) -> bool:
         """Whether a record batch is read without a copy."""
-        return _is_local(self.location) and not self._compressed
+        return _is_local(self.ref) and not self._compressed
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole record batches; only the columns asked for are decompressed."""
+        """Whole record batches; only `columns` are decompressed."""
         wanted = list(columns) or self.schema.names[:1]
         stored = pa.schema([self._stored.field(c) for c in wanted]).remove_metadata()
         tables = [stored.empty_table(), *self._as_stored(units, wanted)]
         return self._small(pa.concat_tables(tables)).select(list(columns))
 
     def _as_stored(self, units: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
-        with _opened(self.location) as file:
+        with _opened(self.ref) as file:
             for batch in self._decode(file, units, self._options(columns)):
                 part = pa.Table.from_batches([batch.select(columns)])
                 part.validate(full=True)  # 4 GB/s; an offset gone wrong would crash the reader
                 yield part.replace_schema_metadata(None)
 
     def _small(self, table: pa.Table) -> pa.Table:
-        return to_small(table, pa.schema([self.schema.field(c) for c in table.column_names]))
+        return cast_columns(table, pa.schema([self.schema.field(c) for c in table.column_names]))
 
     def _options(self, columns: Sequence[str]) -> pa.ipc.IpcReadOptions:
         """Leave columns out, unless taking all of them costs nothing.
@@ -235,7 +234,7 @@ class IpcFile(_Ipc):
         return pa.ipc.open_file(file).schema
 
     def _find(self, file: pa.NativeFile) -> list[Message]:
-        found = [message_at(file, o) for o in footer_blocks(file, self.location.size)]
+        found = [message_at(file, o) for o in footer_blocks(file, self.ref.size)]
         if any(m is None or m.kind != RECORD_BATCH for m in found):
             raise EOFError("the footer points to something that is not a record batch")
         return [m for m in found if m is not None]
@@ -252,7 +251,7 @@ class IpcStream(_Ipc):
     """An Arrow IPC stream in a file."""
 
     def bytes_at_once(self, unit: int, columns: Sequence[str], most: int) -> int:
-        """The bytes of the message twice, and what is decoded of it."""
+        """The bytes of the message twice, and its decoded columns."""
         message = self._batches[unit]
         decoded = super().bytes_at_once(unit, columns, most) if self._compressed else 0
         return 2 * (message.end - message.start) + decoded
@@ -262,8 +261,8 @@ class IpcStream(_Ipc):
 
     @cached_property
     def _messages(self) -> list[Message]:
-        with _opened(self.location) as file:
-            return list(messages(file, self.location.size))
+        with _opened(self.ref) as file:
+            return list(messages(file, self.ref.size))
 
     @cached_property
     def _dictionaries(self) -> dict[int, list[Message]]:

@@ -7,7 +7,7 @@ every epoch; the file goes when the dataset does. An Arrow dataset of plain Parq
 not copied: `tabfeed.io.open` opens its files.
 
 A pandas index without a name only numbers the rows, and goes; one with a name is a column that is
-left out unless it is asked for, as in files (`tabfeed.io.formats.stored_columns`).
+left out unless it is asked for, as in files (`tabfeed.io.formats.base.index_columns`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, DatasetError, DuplicateColumnError, SchemaError
 from tabfeed.execute.forks import refuse_forked
-from tabfeed.io.align import conform, small_type
+from tabfeed.io.align import cast_table, normalize_type
+from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
-from tabfeed.io.formats.stored_columns import index_columns
-from tabfeed.io.storage.file_ref import DataFile, FileRef, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -37,17 +37,21 @@ if TYPE_CHECKING:
 __all__ = ["DaskFrame", "MemoryTable", "TemporaryFolder", "arrow_from_frame", "as_data_file"]
 
 
-class MemoryTable:
+class MemoryTable(DataFile):
     """An Arrow table as a file of one unit."""
 
-    def __init__(self, table: pa.Table, index: Sequence[str] = ()) -> None:
+    def __init__(self, table: pa.Table, index: tuple[str, ...] = ()) -> None:
         _refuse_twins(table.column_names, "table")
         self.table = table
         only_index = len(index) == table.num_columns
         noted = index_columns(table.column_names, table.schema.metadata)
-        self.index_columns = noted if only_index else tuple(index) or noted
-        self.schema = table.schema.remove_metadata()
-        self.unit_rows: Sequence[int | None] = [table.num_rows]
+        index = noted if only_index else index or noted
+        super().__init__(table.schema.remove_metadata(), None, index)
+
+    @property
+    def unit_rows(self) -> list[int]:
+        """Its rows, all in one unit."""
+        return [self.table.num_rows]
 
     def count(self, unit: int) -> int:
         """Rows."""
@@ -83,7 +87,7 @@ def _refuse_twins(names: Sequence[str], what: str) -> None:
         )
 
 
-class DaskFrame:
+class DaskFrame(DataFile):
     """A Dask DataFrame: a unit a partition, computed when it is read.
 
     Threads compute partitions side by side, but one at a time plans: Dask's expressions are full
@@ -98,9 +102,14 @@ class DaskFrame:
             only_index = not len(frame.columns)
             meta = _from_pandas(self.frame._meta_nonempty).schema.remove_metadata()
             partitions = self.frame.npartitions
-        self.index_columns = () if name is None or only_index else (str(name),)
-        self.schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
-        self.unit_rows: Sequence[int | None] = [None] * partitions
+        schema = pa.schema([f.with_type(_wide_index(f.type)) for f in meta])
+        super().__init__(schema, None, () if name is None or only_index else (str(name),))
+        self._partitions = partitions
+
+    @property
+    def unit_rows(self) -> list[None]:
+        """None for each partition: only computing it would tell."""
+        return [None] * self._partitions
 
     def count(self, unit: int) -> int:
         """Rows of a partition; computes it."""
@@ -118,7 +127,7 @@ class DaskFrame:
         tables = [_from_pandas(f).replace_schema_metadata(None) for f in frames]
         if not wanted:
             return pa.table({"rows": pa.nulls(sum(len(f) for f in frames))}).select([])
-        return pa.concat_tables([conform(t, schema, where="the Dask frame") for t in tables])
+        return pa.concat_tables([cast_table(t, schema, where="the Dask frame") for t in tables])
 
     def _compute(self, unit: int, columns: list[str]) -> Any:
         """Some columns of a partition, by Dask's scheduler of choice or on this thread."""
@@ -143,7 +152,7 @@ def _wide_index(dtype: pa.DataType) -> pa.DataType:
     """Room for the categories of every partition, which the first does not know."""
     if not pa.types.is_dictionary(dtype):
         return dtype
-    return pa.dictionary(pa.int32(), small_type(dtype.value_type), dtype.ordered)
+    return pa.dictionary(pa.int32(), normalize_type(dtype.value_type), dtype.ordered)
 
 
 def as_data_file(source: Any) -> DataFile | None:
@@ -164,12 +173,12 @@ def as_data_file(source: Any) -> DataFile | None:
     return None if table is None else MemoryTable(table, _named_levels(source))
 
 
-def _named_levels(source: Any) -> list[str]:
+def _named_levels(source: Any) -> tuple[str, ...]:
     """The named levels of the index of a pandas frame; nothing for other frames."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(source, pandas.DataFrame):
-        return []
-    return [str(n) for n in source.index.names if n is not None]
+        return ()
+    return tuple(str(n) for n in source.index.names if n is not None)
 
 
 def _is_dask_frame(source: Any) -> bool:
@@ -307,7 +316,7 @@ def _spool_lazy(frame: pl.LazyFrame) -> DataFile:
 def _open_spooled(path: str, folder: TemporaryFolder) -> DataFile:
     from tabfeed.io.formats.ipc import open_ipc
 
-    location = FileRef(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
-    file = open_ipc(location, ReadOptions())
+    ref = FileRef(path, path, pafs.LocalFileSystem(), Path(path).stat().st_size)
+    file = open_ipc(ref, ReadOptions())
     weakref.finalize(file, folder.remove)
     return file

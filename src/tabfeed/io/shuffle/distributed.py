@@ -30,7 +30,7 @@ import pyarrow as pa
 from tabfeed.errors import WriteError
 from tabfeed.execute import Executor
 from tabfeed.hashing import hash_columns
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.io.shuffle.local import Ids, SpillBudget, by_key, decoded, keyed, sorted_bucket
 from tabfeed.io.shuffle.rows import take_rows
 from tabfeed.io.storage.paths import RemotePath
@@ -72,8 +72,8 @@ def task_memory(executor: Executor) -> int | None:
 def require_files(executor: Executor, dataset: Dataset) -> None:
     """Refuse to start if the data lies where the workers do not see it."""
     if is_remote(executor):
-        found = (getattr(file, "location", None) for file in dataset._files.files)
-        executor.require_files([location for location in found if location is not None])
+        found = (file.ref for file in dataset._files.files)
+        executor.require_files([ref for ref in found if ref is not None])
 
 
 _MOST_BUCKETS = 4096
@@ -193,7 +193,7 @@ class _Deal:
 
     def __call__(self, index: int) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The file's name, and rows and bytes of each bucket."""
-        table = conform(self.dataset.read(index), self.dataset.schema.to_arrow())
+        table = cast_table(self.dataset.read(index), self.dataset.schema.to_arrow())
         table = self.dealing.prepare(decoded(table), self.starts[index]).combine_chunks()
         ids = self.dealing.assign(table)
         table = take_rows(table, np.argsort(ids, kind="stable")).unify_dictionaries()

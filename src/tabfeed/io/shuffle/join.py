@@ -24,7 +24,7 @@ from tabfeed.errors import (
     DatasetError,
     SchemaError,
 )
-from tabfeed.io.align import common_type, conform
+from tabfeed.io.align import cast_table, common_type
 from tabfeed.io.formats.memory import TemporaryFolder
 from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema
@@ -166,7 +166,7 @@ class _Rename:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         named = table.rename_columns(self.schema.names)
-        return conform(named, self.schema, where="the joined data")
+        return cast_table(named, self.schema, where="the joined data")
 
 
 # -- DuckDB -----------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class _Feed:
         try:
             for table in self._dataset.iter_tables():
                 named = table.rename_columns(self._schema.names)
-                yield from conform(named, self._schema).to_batches()
+                yield from cast_table(named, self._schema).to_batches()
                 pa.default_memory_pool().release_unused()  # it would count beside DuckDB's
         except Exception as e:
             self.error = e

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 
 __all__ = ["prepare", "take_prepared", "take_rows"]
 
@@ -51,7 +51,7 @@ def take_prepared(
     table: pa.Table, order: npt.NDArray[np.integer[Any]], schema: pa.Schema
 ) -> pa.Table:
     """Rows of a prepared table, with the types of `schema` again."""
-    return conform(table.take(pa.array(order)), schema)
+    return cast_table(table.take(pa.array(order)), schema)
 
 
 def _join(column: pa.ChunkedArray) -> pa.Array:

@@ -1,15 +1,21 @@
 """Byte ranges of remote objects, fetched ahead by as many connections as are allowed.
 
-A `Fetch` is asked for by whoever will need the bytes and begins at once. Whoever reads the same
-ranges later finds it by them, begun or done: reading ahead needs no other agreement between
-the two. It lives as long as somebody holds it; dropped, what was not begun is not fetched.
+`begin` starts to fetch ranges at once, and gives a second caller of the same ranges the `Fetch`
+that is under way: reading ahead needs no other agreement between the two. A `Fetch` that is no
+longer referenced drops the requests it has not begun.
+
+A request costs a round trip before its first byte comes: 50 ms, say, in which a connection of
+100 MB/s could have carried 5 MB. So ranges that lie close together are fetched as one, holes and
+all, as long as what is read in vain stays a small part of the whole (`requests_for`); and requests
+are large: of one of 32 MiB the round trip is an eighth. The more connections share the memory for
+what is on its way, the smaller they are (`largest_request`).
 
 A request that fails is tried again (`tabfeed.io.storage.retry`): after errors of the server,
 resets, answers cut short and answers that do not come. Each try may take twice as long as the one
 before, so that a slow network gets its time and a dead connection is left early. All of it ends at
 a deadline, with an error that names the object.
 
-Bytes are handed out only after the object's version was seen to be the one that was opened.
+Bytes are handed out only once the object's version was found to be the one that was opened.
 """
 
 from __future__ import annotations
@@ -21,61 +27,126 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range, largest_request, requests_for
 from tabfeed.io.storage.remote import RemoteOptions, Version, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
 from tabfeed.trace import span
 
-__all__ = ["Fetch", "begin", "persist", "version_of"]
+__all__ = ["Fetch", "Range", "begin", "largest_request", "requests_for", "version_of"]
 
 T = TypeVar("T")
 _UNEXPECTED = (TypeError, ValueError, LookupError, NotImplementedError, AttributeError)
 _IDLE_SECONDS = 5.0
 _TICK = 0.5
 _GRACE = 5.0
+_LARGEST = 64 * 2**20
+_SMALLEST = 8 * 2**20
+_ON_THE_WAY = 256 * 2**20
+_LARGEST_HOLE = 4 * 2**20
+_SHARE = 10  # a hole may be a tenth of what is wanted around it
 
 
-# -- patience ---------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------
 
 
-def persist(location: FileRef, what: str, call: Callable[[float], T]) -> T:
-    """Call ``call(timeout)`` until it works or the location's deadline has come."""
-    deadline = (location.remote or RemoteOptions()).deadline
+class Range(NamedTuple):
+    """The bytes ``[start, stop)`` of a file."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.stop - self.start
+
+
+def largest_request(connections: int) -> int:
+    """How large a request may be, so that all connections together hold 256 MiB.
+
+    Examples
+    --------
+    >>> [largest_request(n) // 2**20 for n in (1, 4, 8, 16, 64)]
+    [64, 64, 32, 16, 8]
+    """
+    return max(_SMALLEST, min(_LARGEST, _ON_THE_WAY // connections))
+
+
+def requests_for(wanted: Iterable[Range], largest: int = _LARGEST) -> list[Range]:
+    """The requests that bring all of these ranges, in the order of the file.
+
+    Examples
+    --------
+    >>> requests_for([Range(0, 1000), Range(1050, 2000), Range(9000, 9500)])
+    [Range(start=0, stop=2000), Range(start=9000, stop=9500)]
+    >>> requests_for([Range(0, 10)], largest=6)
+    [Range(start=0, stop=5), Range(start=5, stop=10)]
+    """
+    merged: list[Range] = []
+    useful = 0
+    for piece in sorted({r for r in wanted if r.size > 0}):
+        last = merged[-1] if merged else None
+        if last is not None and _belongs(last, piece, useful, largest):
+            useful += max(0, piece.stop - max(last.stop, piece.start))
+            merged[-1] = Range(last.start, max(last.stop, piece.stop))
+        else:
+            merged.append(piece)
+            useful = piece.size
+    return [part for piece in merged for part in _split(piece, largest)]
+
+
+def _belongs(last: Range, piece: Range, useful: int, largest: int) -> bool:
+    hole = piece.start - last.stop
+    if hole < 0:
+        return True
+    small = hole <= min(_LARGEST_HOLE, (useful + piece.size) // _SHARE)
+    return small and piece.stop - last.start <= largest
+
+
+def _split(piece: Range, largest: int) -> list[Range]:
+    """As few parts as possible, of equal size, so that those of one partition end together."""
+    count = -(-piece.size // largest)
+    bounds = [piece.start + piece.size * i // count for i in range(count + 1)]
+    return [Range(start, stop) for start, stop in pairwise(bounds)]
+
+
+# -- retries ----------------------------------------------------------------------------
+
+
+def _retrying(ref: FileRef, what: str, call: Callable[[float], T]) -> T:
+    """Call ``call(timeout)`` until it works or the deadline has come."""
+    deadline = (ref.remote or RemoteOptions()).deadline
     try:
         return retry(call, deadline, first=FIRST_SHARE)
     except FileNotFoundError as e:
         raise UnreadableFileError(
-            f"{location.name} is gone: it was there when the dataset was opened. Open it again"
+            f"{ref.name} is gone: it was there when the dataset was opened. Open it again"
         ) from e
     except OSError as e:
-        raise UnreadableFileError(
-            f"{location.name} cannot be {what}: {reason(e)}. {remedy(e)}"
-        ) from e
+        raise UnreadableFileError(f"{ref.name} cannot be {what}: {reason(e)}. {remedy(e)}") from e
     except _UNEXPECTED as e:
-        raise UnreadableFileError(
-            f"{location.name} cannot be {what}: {type(e).__name__}: {e}"
-        ) from e
+        raise UnreadableFileError(f"{ref.name} cannot be {what}: {type(e).__name__}: {e}") from e
 
 
-def version_of(location: FileRef) -> Version:
+def version_of(ref: FileRef) -> Version:
     """What an object is now; refused if it is not the one that was listed or opened."""
-    remote = remote_of(location.filesystem)
-    now = persist(location, "read", lambda t: remote.version(location.path, t))
-    if not now.is_of(location.size, location.tag):
-        raise _changed(location)
+    remote = remote_of(ref.filesystem)
+    now = _retrying(ref, "read", lambda t: remote.version(ref.path, t))
+    if not now.is_of(ref.size, ref.tag):
+        raise _changed(ref)
     return now
 
 
-def _changed(location: FileRef) -> UnreadableFileError:
-    when = "opened" if location.tag else "listed"
+def _changed(ref: FileRef) -> UnreadableFileError:
+    when = "opened" if ref.tag else "listed"
     return UnreadableFileError(
-        f"{location.name} has changed since the dataset was {when}: another object lies there now. "
+        f"{ref.name} has changed since the dataset was {when}: another object lies there now. "
         "Open the dataset again"
     )
 
@@ -84,7 +155,7 @@ def _changed(location: FileRef) -> UnreadableFileError:
 
 
 class _Connections:
-    """Threads that take requests in the order they were asked for, and go when there are none."""
+    """Threads that serve requests in order, and end when there are none."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -134,8 +205,8 @@ def _connections(count: int, purpose: str = "read") -> _Connections:
 class _Progress:
     """What the connections and the waiting reader share. Does not hold the `Fetch`."""
 
-    def __init__(self, location: FileRef, requests: Sequence[Range]) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef, requests: Sequence[Range]) -> None:
+        self.ref = ref
         self.requests = requests
         self.buffers: list[pa.Buffer | None] = [None] * len(requests)
         self.left = len(requests)
@@ -156,22 +227,22 @@ class _Progress:
             self.moved = time.monotonic()
             self.left -= 1
             last = self.left == 0
-        if last:  # as many as read may look at versions: that carries no data, and nobody queues
-            connections = (self.location.remote or RemoteOptions()).connections
+        if last:  # versions are checked by connections of their own: small requests don't queue
+            connections = (self.ref.remote or RemoteOptions()).connections
             _connections(connections, "check").submit(self._finish)
 
     def _get(self, number: int) -> None:
-        wanted, location = self.requests[number], self.location
-        remote = remote_of(location.filesystem)
+        wanted, ref = self.requests[number], self.ref
+        remote = remote_of(ref.filesystem)
 
         def get(timeout: float) -> pa.Buffer:
-            data = remote.read(location.path, wanted.start, wanted.size, location.size, timeout)
+            data = remote.read(ref.path, wanted.start, wanted.size, ref.size, timeout)
             if data.size != wanted.size:
-                raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were asked for")
+                raise OSError(f"{data.size:,} bytes came where {wanted.size:,} were requested")
             return data
 
         with span("fetch", bytes=wanted.size):
-            self.buffers[number] = persist(location, "read", get)
+            self.buffers[number] = _retrying(ref, "read", get)
 
     def _finish(self) -> None:
         try:
@@ -182,25 +253,25 @@ class _Progress:
         self.done.set()
 
     def _check_version(self) -> None:
-        location = self.location
-        if not location.tag:
+        ref = self.ref
+        if not ref.tag:
             return
         if self.error is None:
-            version_of(location)
+            version_of(ref)
             return
         with suppress(OSError):  # a range may have been refused because the object is another now
-            now = remote_of(location.filesystem).version(location.path, _GRACE)
-            if not now.is_of(location.size, location.tag):
-                self.error = _changed(location)
+            now = remote_of(ref.filesystem).version(ref.path, _GRACE)
+            if not now.is_of(ref.size, ref.tag):
+                self.error = _changed(ref)
 
 
 class Fetch:
     """Ranges of one object, on their way or here."""
 
-    def __init__(self, location: FileRef, ranges: Iterable[Range]) -> None:
-        options = location.remote or RemoteOptions()
+    def __init__(self, ref: FileRef, ranges: Iterable[Range]) -> None:
+        options = ref.remote or RemoteOptions()
         requests = requests_for(ranges, largest_request(options.connections))
-        self._progress = _Progress(location, requests)
+        self._progress = _Progress(ref, requests)
         self.nbytes = sum(r.size for r in self._progress.requests)
         weakref.finalize(self, _drop, self._progress).atexit = False
         if not requests:
@@ -212,13 +283,13 @@ class Fetch:
     def wait(self) -> Fetch:
         """Wait until all is here, or raise what went wrong."""
         progress = self._progress
-        location = progress.location
+        ref = progress.ref
         # Each request ends by its own deadline; this one is for requests that lost their thread.
-        patience = 2 * (location.remote or RemoteOptions()).deadline + _GRACE
+        patience = 2 * (ref.remote or RemoteOptions()).deadline + _GRACE
         while not progress.done.wait(_TICK):
             if time.monotonic() - progress.moved > patience:
                 raise UnreadableFileError(
-                    f"{location.name} cannot be read: nothing came for {patience:.0f} s"
+                    f"{ref.name} cannot be read: nothing came for {patience:.0f} s"
                 )
         if progress.error is not None:
             raise progress.error
@@ -230,7 +301,8 @@ class Fetch:
         return self._progress.error is not None
 
     def get(self, start: int, stop: int) -> pa.Buffer | None:
-        """These bytes, after `wait`; None if they were not asked for."""
+        """Wait for these bytes; None if they are outside the ranges."""
+        self.wait()
         pieces = []
         for request, buffer in zip(self._progress.requests, self._progress.buffers, strict=True):
             low, high = max(start, request.start), min(stop, request.stop)
@@ -263,19 +335,19 @@ _begun: weakref.WeakValueDictionary[object, Fetch] = weakref.WeakValueDictionary
 _begun_lock = threading.Lock()
 
 
-def begin(location: FileRef, ranges: Iterable[Range]) -> Fetch:
-    """Fetch these ranges, or find the `Fetch` of them that somebody has begun."""
+def begin(ref: FileRef, ranges: Iterable[Range]) -> Fetch:
+    """Fetch these ranges, or return the `Fetch` of them that is under way."""
     wanted = tuple(ranges)
-    key = (os.getpid(), location.name, location.tag, wanted)
+    key = (os.getpid(), ref.name, ref.tag, wanted)
     with _begun_lock:
         found = _begun.get(key)
         if found is None or found.failed:
-            found = _begun[key] = Fetch(location, wanted)
+            found = _begun[key] = Fetch(ref, wanted)
         return found
 
 
 def _forget() -> None:
-    """In a forked child: no connections, and no lock that a thread of the parent may have held."""
+    """Drop connections and recreate locks after a fork."""
     global _begun, _begun_lock, _pools_lock
     _begun = weakref.WeakValueDictionary()
     _begun_lock, _pools_lock = threading.Lock(), threading.Lock()

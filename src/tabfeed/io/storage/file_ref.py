@@ -1,37 +1,55 @@
-"""Where tables come from: the two seams that formats and frames plug into.
+"""One file, local or remote: where it lies, how to open it, and its errors.
 
-``DataFile`` is one file of some format: it knows its schema and its units, and reads
-them. ``Location`` is where that file lies, local or remote. A format is a function
-``open(location, options) -> DataFile``; opening reads as little as the format allows
-(a Parquet footer, the first block of a CSV) and never the data.
+Arrow reports a vanished file, a forbidden one and a damaged compressed stream all as ``OSError``.
+The difference matters to a user (fix the permissions, or write the file again) and to
+``on_bad_file="skip"``, so `reading` tells them apart, once for every format.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tabfeed.errors import UnreadableFileError
-from tabfeed.io.storage.ranges import Range
+from tabfeed.errors import (
+    BadFileError,
+    DuplicateColumnError,
+    SchemaError,
+    TabfeedError,
+    UnreadableFileError,
+)
 from tabfeed.io.storage.remote import RemoteOptions
+from tabfeed.io.storage.retry import reason, remedy
 
-__all__ = ["DEFAULT_NULLS", "DataFile", "FileRef", "OpenFormat", "ReadOptions"]
+if TYPE_CHECKING:
+    from tabfeed.io.storage.fetch import Range
 
+__all__ = [
+    "FileRef",
+    "bad_file",
+    "claims_more_than",
+    "reading",
+    "refuse_duplicates",
+    "refuse_empty",
+    "refuse_names",
+]
+
+_REMEDY = 'Write it again, remove it, or pass on_bad_file="skip"'
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
 
 
 @dataclass(frozen=True)
 class FileRef:
-    """One file: a filesystem, a path on it, its size, and what the folders say of it.
+    """One file: a filesystem, a path on it, its size, and its Hive keys.
 
     ``name`` is what a person would write: the path, or the URL of a remote object.
     ``keys`` are the Hive keys of the folders above it (``day=3/``), typed. ``remote`` says how to
@@ -82,7 +100,7 @@ class FileRef:
         return file
 
     def check(self, facts: os.stat_result | None = None) -> None:
-        """Refuse a local file that is not the one that was opened; a look costs 2.5 µs.
+        """Refuse a local file that has changed since it was opened; takes 2.5 µs.
 
         Parameters
         ----------
@@ -96,7 +114,7 @@ class FileRef:
         if (facts.st_size, _stamp(facts)) == (self.size, tag):
             return
         how = (
-            "as many bytes were written anew"
+            "it was rewritten with the same size"
             if facts.st_size == self.size
             else f"it has {facts.st_size:,} bytes now, not {self.size:,}"
         )
@@ -112,7 +130,7 @@ class FileRef:
         return self.open() if codec is None else pa.CompressedInputStream(self.open(), codec)
 
     def pinned(self) -> FileRef:
-        """The same, of the content that is there now; what comes later is noticed."""
+        """The same, tied to the file's present content; reading refuses any other."""
         if self.tag:
             return self
         if self.remote is None:
@@ -132,7 +150,7 @@ class FileRef:
 
 @cache
 def _machine() -> str:
-    """What tells this machine, or this container, from others that may have files alike."""
+    """An id of this machine or container: others may have files of the same name and time."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -140,7 +158,7 @@ def _machine() -> str:
 
 
 def _stamp(facts: os.stat_result) -> str:
-    """When a file was changed last, and which file it is.
+    """When a file last changed, and its inode.
 
     Network and FUSE filesystems, which have no device, may give a file another inode at any time.
     """
@@ -148,66 +166,103 @@ def _stamp(facts: os.stat_result) -> str:
     return f"{facts.st_mtime_ns}:{inode}"
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """What a user may say about how files are read. A format takes what concerns it.
+# -- errors -----------------------------------------------------------------------------
+
+
+def bad_file(
+    ref: FileRef, what: str, *, column: str | None = None, remedy: str = _REMEDY
+) -> BadFileError:
+    """The error for a damaged or foreign file: what is wrong with it, and what to do.
+
+    Examples
+    --------
+    >>> import pyarrow.fs as pafs
+    >>> print(bad_file(FileRef("a.csv", "a.csv", pafs.LocalFileSystem(), 0), "is empty"))
+    a.csv is empty. Write it again, remove it, or pass on_bad_file="skip"
+    """
+    return BadFileError(f"{ref.name} {what}. {remedy}", file=ref.name, column=column)
+
+
+@contextmanager
+def reading(ref: FileRef, *, decoding: bool = False) -> Iterator[None]:
+    """Turn the operating system's errors into `UnreadableFileError` or `BadFileError`.
 
     Parameters
     ----------
-    sep
-        CSV: the character between fields; a comma, or a tab for ``.tsv``, by default.
-    names
-        CSV: the columns' names, for files without a header line.
-    header
-        CSV: ``"infer"`` (a header line unless `names` is given), None (no header line) or 0.
-    dtypes
-        Types by column name; the rest are inferred from the first block.
-    null_values
-        CSV: texts that mean null, besides the empty field.
-    newlines_in_values
-        CSV: quoted fields may hold line ends. Such files are read from start to end, so their
-        partitions cannot be read independently of each other.
-    block_size
-        Text formats: bytes a unit covers, in the file.
+    ref
+        The file.
+    decoding
+        Whether Arrow decodes meanwhile, whose complaints are ``OSError`` without a number.
     """
-
-    sep: str | None = None
-    names: tuple[str, ...] | None = None
-    header: int | str | None = "infer"
-    dtypes: dict[str, pa.DataType] = field(default_factory=dict, hash=False)
-    null_values: tuple[str, ...] = DEFAULT_NULLS
-    newlines_in_values: bool = False
-    block_size: int = 32 * 2**20
-
-
-class DataFile(Protocol):
-    """One file of some format, opened: schema and units known, data not yet read."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of this file, without Hive keys."""
-        ...
-
-    @property
-    def unit_rows(self) -> Sequence[int | None]:
-        """Rows of each unit; None where only reading would tell."""
-        ...
-
-    def count(self, unit: int) -> int:
-        """Rows of a unit, read if need be."""
-        ...
-
-    def nbytes(self, unit: int, columns: Sequence[str]) -> int | None:
-        """Estimate of what these columns of a unit take in memory; None if nothing tells."""
-        ...
-
-    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole units, one after the other; the columns in the order asked."""
-        ...
-
-    def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """One unit as a stream of batches of about `rows` rows, never held whole."""
-        ...
+    try:
+        yield
+        ref.check()
+    except TabfeedError as e:
+        if isinstance(e, BadFileError):
+            _confirm(ref)  # what looks like damage may be another file
+        raise
+    except PermissionError as e:
+        raise UnreadableFileError(f"{ref.name} may not be read: {reason(e)}. {remedy(e)}") from e
+    except FileNotFoundError as e:
+        raise UnreadableFileError(
+            f"{ref.name} was there when the dataset was opened and is gone now"
+        ) from e
+    except OSError as e:
+        if (ref.compressed or decoding) and not e.errno:  # not the system's, then
+            raise bad_file(ref, f"is cut short or damaged: {e}") from e
+        raise UnreadableFileError(f"{ref.name} cannot be read: {reason(e)}. {remedy(e)}") from e
 
 
-OpenFormat = Callable[[FileRef, ReadOptions], DataFile]
+def _confirm(ref: FileRef) -> None:
+    if ref.remote is None:
+        ref.check()
+    elif ref.tag:
+        from tabfeed.io.storage.fetch import version_of
+
+        version_of(ref)
+
+
+def claims_more_than(error: MemoryError, nbytes: int) -> bool:
+    """Whether Arrow wanted more memory at once than a sound file can ask for.
+
+    Examples
+    --------
+    >>> claims_more_than(MemoryError("malloc of size 1152921504606846976 failed"), 2**40)
+    True
+    >>> claims_more_than(MemoryError("capacity too large"), 2**40)
+    True
+    """
+    if "capacity too large" in str(error):  # more than an address can hold
+        return True
+    size = re.search(r"of size (\d+)", str(error))
+    return size is not None and int(size[1]) > nbytes
+
+
+def refuse_empty(ref: FileRef) -> None:
+    """Raise `BadFileError` for a file of zero bytes."""
+    if ref.size == 0:
+        raise bad_file(ref, "is empty (0 bytes)")
+
+
+def refuse_duplicates(ref: FileRef, names: Sequence[str]) -> None:
+    """Raise `DuplicateColumnError` if a name occurs twice."""
+    if len(set(names)) == len(names):
+        return
+    twice = next(n for n in names if list(names).count(n) > 1)
+    raise DuplicateColumnError(
+        f"{ref.name} has more than one column named {twice!r}; rename them: a column is "
+        "found by its name"
+    )
+
+
+def refuse_names(ref: FileRef, names: Sequence[str]) -> None:
+    """Refuse a file whose columns cannot all be found by their names, or that has none."""
+    if not names:
+        raise bad_file(ref, "has no columns, so there is nothing to read")
+    if "" in names:
+        raise SchemaError(
+            f"{ref.name} has a column without a name, as column {list(names).index('')} "
+            "(counted from 0); write the file again with a name for it: a column is found by its "
+            "name"
+        )
+    refuse_duplicates(ref, names)

@@ -72,7 +72,7 @@ _NOT_THE_SERVER = (TypeError, ValueError, LookupError, NotImplementedError, Attr
 
 
 class Version(NamedTuple):
-    """What tells one content of an object from another; `tag` is empty where nothing does."""
+    """The version of an object's content; `tag` is empty where the store has none."""
 
     size: int
     tag: str
@@ -370,7 +370,7 @@ def _make(filesystem: pafs.FileSystem) -> Remote:
 
 
 def _unlock() -> None:
-    """In a forked child, whoever held the lock in the parent."""
+    """Recreate the locks after a fork."""
     global _remotes_lock
     _remotes_lock = threading.Lock()
 

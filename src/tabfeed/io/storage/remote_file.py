@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tabfeed.io.storage.fetch import Fetch, begin
+from tabfeed.io.storage.fetch import Fetch, Range, begin
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range
 
 __all__ = ["open_remote"]
 
@@ -22,9 +21,9 @@ _SMALLEST = 2**16  # less is not worth a request
 _AHEAD = 32 * 2**20
 
 
-def open_remote(location: FileRef, ranges: Sequence[Range] = ()) -> pa.NativeFile:
+def open_remote(ref: FileRef, ranges: Sequence[Range] = ()) -> pa.NativeFile:
     """The object for random access; `ranges` are fetched at once."""
-    return pa.PythonFile(RemoteFile(location, ranges), mode="r")
+    return pa.PythonFile(RemoteFile(ref, ranges), mode="r")
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class _Window:
     fetch: Fetch
 
     def upto(self, start: int, stop: int) -> pa.Buffer | None:
-        """The bytes from `start` on, as far as they lie here; None if `start` does not."""
+        """The bytes from `start` up to the end of this window; None if `start` is outside."""
         if not self.range.start <= start < self.range.stop:
             return None
-        return self.fetch.wait().get(start, min(stop, self.range.stop))
+        return self.fetch.get(start, min(stop, self.range.stop))
 
 
 class RemoteFile:
@@ -46,7 +45,7 @@ class RemoteFile:
 
     Parameters
     ----------
-    location
+    ref
         The object.
     ranges
         What will be read.
@@ -54,9 +53,9 @@ class RemoteFile:
 
     closed = False
 
-    def __init__(self, location: FileRef, ranges: Sequence[Range] = ()) -> None:
-        self._location = location
-        self._declared = begin(location, ranges) if ranges else None
+    def __init__(self, ref: FileRef, ranges: Sequence[Range] = ()) -> None:
+        self._ref = ref
+        self._declared = begin(ref, ranges) if ranges else None
         self._windows: list[_Window] = []  # where reading is, and what comes after it
         self._position = 0
         self._last_stop = -1
@@ -75,7 +74,7 @@ class RemoteFile:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move the position."""
-        base = (0, self._position, self._location.size)[whence]
+        base = (0, self._position, self._ref.size)[whence]
         self._position = base + offset
         return self._position
 
@@ -85,18 +84,18 @@ class RemoteFile:
 
     def read_buffer(self, nbytes: int = -1) -> pa.Buffer:
         """The same without a copy; Arrow looks for this method."""
-        start, size = self._position, self._location.size
+        start, size = self._position, self._ref.size
         stop = size if nbytes is None or nbytes < 0 else min(size, start + nbytes)
         if stop <= start:
             return pa.py_buffer(b"")
-        data = None if self._declared is None else self._declared.wait().get(start, stop)
+        data = None if self._declared is None else self._declared.get(start, stop)
         if data is None:
             data = self._stretch(start, stop)
         self._position = self._last_stop = stop
         return data
 
     def _stretch(self, start: int, stop: int) -> pa.Buffer:
-        """Bytes that nobody announced, window by window."""
+        """Read bytes outside the prefetched ranges, window by window."""
         onwards = start == self._last_stop
         pieces: list[pa.Buffer] = []
         at = start
@@ -116,19 +115,19 @@ class RemoteFile:
             self._windows = [window]
             data = window.upto(start, stop)
         assert data is not None
-        if onwards and len(self._windows) < 2 and window.range.stop < self._location.size:
+        if onwards and len(self._windows) < 2 and window.range.stop < self._ref.size:
             size = min(_AHEAD, 2 * window.range.size)
             self._windows.append(self._window(Range(window.range.stop, window.range.stop + size)))
         return data
 
     def _around(self, start: int, stop: int) -> Range:
-        """Not too few bytes: from the end backwards where a footer is read."""
-        high = min(self._location.size, max(stop, start + _SMALLEST))
+        """At least `_SMALLEST` bytes; at the end of the file, where footers are, backwards."""
+        high = min(self._ref.size, max(stop, start + _SMALLEST))
         return Range(max(0, min(start, high - _SMALLEST)), high)
 
     def _window(self, wanted: Range) -> _Window:
-        inside = Range(wanted.start, min(wanted.stop, self._location.size))
-        return _Window(inside, begin(self._location, [inside]))
+        inside = Range(wanted.start, min(wanted.stop, self._ref.size))
+        return _Window(inside, begin(self._ref, [inside]))
 
     def close(self) -> None:
         """Let go of the bytes."""

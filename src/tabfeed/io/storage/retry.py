@@ -1,4 +1,4 @@
-"""What fails on a server is tried again, up to one deadline, whatever was asked of it.
+"""One policy of retries for every request to a server, up to one deadline.
 
 Listing, looking, opening, reading, writing, moving and deleting share one policy: errors that may
 pass (no connection, no answer, a server that is overloaded or broken) are tried again after a pause
@@ -212,7 +212,7 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
         return str(self.inner.normalize_path(path))
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        """What each path is, asked for side by side."""
+        """What each path is, requested in parallel."""
         executor = LocalExecutor(threads=max(1, min(self._options.connections, len(paths))))
         return list(executor.map(paths, self._info))
 
@@ -224,7 +224,7 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
             return pafs.FileInfo(path, pafs.FileType.NotFound)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """What lies in a folder."""
+        """The contents of a folder."""
         self._forget(selector.base_dir)
         return self._ask(selector.base_dir, lambda system: system.get_file_info(selector))
 
@@ -299,8 +299,8 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
         self._forget(path)
         deadline = options.deadline
         now = retry(lambda timeout: remote.version(path, timeout), deadline, first=FIRST_SHARE)
-        location = FileRef(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
-        return open_remote(location)
+        ref = FileRef(f"{self._prefix}{path}", path, self.inner, now.size, remote=options)
+        return open_remote(ref)
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         """A new file, to be written."""

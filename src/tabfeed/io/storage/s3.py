@@ -161,7 +161,7 @@ def in_arrows_terms(storage_options: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _region_of(bucket: str) -> str | None:
-    """Where a bucket of Amazon's lies: a request to any other region is turned away."""
+    """The region of an Amazon bucket: other regions refuse its requests."""
     known = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return known or _ask_region(bucket)
 

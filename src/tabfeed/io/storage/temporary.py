@@ -40,7 +40,7 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether the folder is locked; it is not where there are no locks."""
+        """Whether the folder is locked; False on filesystems without locks."""
         return self._descriptor is not None
 
     def take(self, *, needed: bool = False) -> None:
@@ -78,7 +78,7 @@ class FolderLock:
 
 
 class TemporaryFolder:
-    """A folder that goes when nobody holds it any more, or when the interpreter ends.
+    """A folder that is removed with its last reference, or when the interpreter ends.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def make_locked(make: Callable[[], Path]) -> tuple[Path, FolderLock]:
 
 
 def remove_strays(parent: Path, pattern: str) -> None:
-    """Remove folders of processes that are gone: those that nobody has locked."""
+    """Remove the folders of processes that have ended: those without a lock."""
     for path in parent.glob(pattern):
         lock = FolderLock(str(path))
         try:

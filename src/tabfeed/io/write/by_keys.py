@@ -14,7 +14,7 @@ import pyarrow as pa
 from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.execute import Executor
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.io.formats.memory import TemporaryFolder
 from tabfeed.io.shuffle.distributed import ByHash, Gather, deal, discard, is_remote, require_files
 from tabfeed.io.shuffle.local import SpillBudget, scatter
@@ -105,7 +105,7 @@ def _how_many(dataset: Dataset, npartitions: int | None) -> int:
 
 def _passing(tables: Iterable[pa.Table], schema: pa.Schema, bar: Bar) -> Iterator[pa.Table]:
     for table in tables:
-        yield conform(table, schema)
+        yield cast_table(table, schema)
         bar.advance(table.num_rows)
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.errors import SchemaError
-from tabfeed.io.align import combine, conform
+from tabfeed.io.align import cast_table, combine
 from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.parquet.page_options import PageOptions, explain_refusal
 from tabfeed.io.shuffle.rows import prepare, take_prepared
@@ -80,7 +80,7 @@ class FileSink:
         """Add rows."""
         if not table.num_rows:
             return
-        table = _checked(conform(table, self._schema, where=self._name), self._schema)
+        table = _checked(cast_table(table, self._schema, where=self._name), self._schema)
         self._held.append(table)
         self._held_rows += table.num_rows
         self._held_bytes += table.nbytes
@@ -145,7 +145,7 @@ class FileSink:
                 self._writer = self._start()
                 with pq.ParquetFile(source, pre_buffer=False) as old:
                     for i in range(old.num_row_groups):
-                        group = conform(old.read_row_group(i), self._schema)
+                        group = cast_table(old.read_row_group(i), self._schema)
                         self._writer.write_table(group, row_group_size=max(1, group.num_rows))
 
     def __exit__(
@@ -190,7 +190,7 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
             )
         if pa.types.is_dictionary(field.type) and _has_null_value(column):
             plain = pa.table({field.name: column.cast(field.type.value_type)})
-            table = table.set_column(i, field, conform(plain, pa.schema([field])).column(0))
+            table = table.set_column(i, field, cast_table(plain, pa.schema([field])).column(0))
     return table
 
 
@@ -232,7 +232,7 @@ class HiveSink:
         """Add rows, each to its folder."""
         if not table.num_rows:
             return
-        table = conform(table, self._full, where=self._stem)
+        table = cast_table(table, self._full, where=self._stem)
         for folder, rows in self._split(table):
             self._waiting.setdefault(folder, []).append(rows)
             self._bytes[folder] = self._bytes.get(folder, 0) + rows.nbytes

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.memory import TemporaryFolder
@@ -235,7 +235,7 @@ class _Work:
     def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Tables of the declared types: what a map returns may differ from part to part."""
         for table in tables:
-            yield conform(table, self.schema)
+            yield cast_table(table, self.schema)
 
     def _shuffled(
         self, tables: Iterable[pa.Table], job: WriteJob, room: SpillBudget

@@ -46,6 +46,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import LoaderError
+from tabfeed.io.formats.base import DataFile
 from tabfeed.loader.cache.folder import CacheFolder, default_folder, default_limit
 from tabfeed.loader.read.arrow_columns import Lists, Part
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
@@ -90,18 +91,18 @@ class PartNames:
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-def _content(file: Any) -> list[Any] | None:
+def _content(file: DataFile) -> list[Any] | None:
     """What tells the content of a file from any other; None for what lies in memory."""
-    location = getattr(file, "location", None)
-    if location is None:
+    ref = file.ref
+    if ref is None:
         return None
-    if location.remote is not None:
-        return [location.name, location.size, location.tag] if location.tag else None
-    facts = os.stat(location.path)
+    if ref.remote is not None:
+        return [ref.name, ref.size, ref.tag] if ref.tag else None
+    facts = os.stat(ref.path)
     # The last is set by the system alone: a file that another one was copied over, with that one's
     # time of change, has it too.
     times = [facts.st_mtime_ns, facts.st_ctime_ns]
-    return [location.name, facts.st_size, facts.st_ino, *times]
+    return [ref.name, facts.st_size, facts.st_ino, *times]
 
 
 _log = logging.getLogger("tabfeed")

@@ -13,7 +13,6 @@ from typing import Any
 
 from tabfeed.errors import TabfeedWarning
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
 from tabfeed.loader.read.arrow_columns import Layout
 
 __all__ = ["NullWatch"]
@@ -77,11 +76,9 @@ out those rows (Dropna)
         counts = dict.fromkeys(names, 0)
         for number, unit in units:
             file = files[number]
-            if not isinstance(file, ParquetFile):
-                return
             there = [name for name in names if name in file.schema.names]
-            for name, (chunk, nullable) in zip(there, file.chunks_in(unit, there), strict=True):
-                counts[name] += (known_nulls(chunk) or 0) if nullable else 0
+            for name, count in zip(there, file.null_counts(unit, there), strict=True):
+                counts[name] += count or 0
         self.tell(counts, "the files", stacklevel=stacklevel + 1)
 
     def silence(self) -> None:

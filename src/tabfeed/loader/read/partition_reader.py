@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.partition import Partition, Piece, slices_of
 from tabfeed.io.storage.fetch import Fetch
 from tabfeed.loader.read.arrow_columns import Layout, Part, is_plain, make_part, plain_array
@@ -137,7 +137,7 @@ def _rejoined(
         slices, file = list(run), dataset.fileset.files[index]
         ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
         follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
-        whole = isinstance(file, ParquetFile) and follow and ends[-1] == file.count(unit)
+        whole = file.row_groups and follow and ends[-1] == file.count(unit)
         if whole and fits(joined := Piece(index, unit, 0, ends[-1])):
             yield joined
         else:
@@ -234,18 +234,18 @@ class PartReader:
         units = [self._stored(number) for number in numbers]
         if None in units:
             return None
-        found = cast(list[tuple[ParquetFile, int]], units)
+        found = cast(list[tuple[RowGroups, int]], units)
         first, unit = found[0]
         groups = list(first.groups_of([unit], columns, self.at_once // len(numbers)))
         return _side_by_side([file.columns(unit, groups) for file, unit in found])
 
-    def _stored(self, number: int) -> tuple[ParquetFile, int] | None:
+    def _stored(self, number: int) -> tuple[RowGroups, int] | None:
         """The row group that a partition is, if that can be read as it is stored."""
         pieces = self.partitions[number].pieces
         if len(pieces) != 1 or not pieces[0].whole:
             return None
-        file = self.dataset.fileset.files[pieces[0].file]
-        if not isinstance(file, ParquetFile) or not file.stored_as_given:
+        file = self.dataset.fileset.files[pieces[0].file].row_groups
+        if file is None or not file.stored_as_given:
             return None
         return file, pieces[0].unit
 

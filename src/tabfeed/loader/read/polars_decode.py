@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.loader.read.arrow_columns import Group, casts
 from tabfeed.loader.read.partition_reader import PartReader
 
@@ -73,16 +72,16 @@ def _frame(parts: PartReader, partition: int, columns: list[str]) -> Any:
     import polars as pl
 
     pieces = parts.partitions[partition].pieces
-    file = parts.dataset.fileset.files[pieces[0].file] if len(pieces) == 1 else None
-    if not isinstance(file, ParquetFile) or not pieces[0].whole:
+    file = parts.dataset.fileset.files[pieces[0].file].row_groups if len(pieces) == 1 else None
+    if file is None or not pieces[0].whole:
         return None
     path, unit = parts.dataset.files[pieces[0].file], pieces[0].unit
     try:
-        file.location.check()
+        file.ref.check()
         lazy = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         start = sum(file.unit_rows[:unit])
         frame = lazy.slice(start, file.unit_rows[unit]).select(columns).collect()
-        file.location.check()
+        file.ref.check()
         return frame
     except (pl.exceptions.PolarsError, OSError):
         return None

@@ -22,7 +22,7 @@ from tabfeed.ops.graph.node import to_polars
 from tabfeed.schema import Schema
 from tabfeed.schema.dtypes import is_list_type
 
-__all__ = ["Value", "apply", "as_lazy", "as_table", "conform", "fit", "open_frame", "run"]
+__all__ = ["Value", "apply", "as_lazy", "as_table", "cast_table", "fit", "open_frame", "run"]
 
 Value: TypeAlias = "pa.Table | pl.LazyFrame"
 
@@ -47,7 +47,7 @@ def run(op: Operator, value: Value, inputs: Inputs) -> Value:
     return result
 
 
-def conform(table: pa.Table, schema: Schema) -> pa.Table:
+def cast_table(table: pa.Table, schema: Schema) -> pa.Table:
     """Exactly the declared columns, in the declared order and types."""
     columns = []
     have = set(table.column_names)
@@ -137,7 +137,7 @@ def apply(op: Operator, frame: Any) -> Any:
     if isinstance(op, StatOperator):
         op.require_fitted()
     inputs = Inputs.of(Schema.from_arrow(table.schema))
-    return back(conform(as_table(run(op, table, inputs)), op.output_schema(inputs)))
+    return back(cast_table(as_table(run(op, table, inputs)), op.output_schema(inputs)))
 
 
 def fit(op: StatOperator, frame: Any) -> None:

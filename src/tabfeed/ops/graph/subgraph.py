@@ -18,7 +18,7 @@ from tabfeed.errors import ColumnNotFoundError, GraphError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.graph.node import Node, Selection, Structural, iter_nodes, to_polars
 from tabfeed.ops.graph.plan import Plan
-from tabfeed.ops.graph.run import as_table, conform, run
+from tabfeed.ops.graph.run import as_table, cast_table, run
 from tabfeed.schema import Schema
 from tabfeed.schema.selector import ColumnSelector
 from tabfeed.user_functions import call
@@ -78,7 +78,7 @@ class Loop(Operator):
         for _ in range(MOST_TIMES):
             if bool(call(self.loop_until, to_polars(frame))):
                 return frame
-            frame = conform(self._once(frame, schema), schema)
+            frame = cast_table(self._once(frame, schema), schema)
         raise OperatorError(
             f"{self.label}: the condition did not hold after {MOST_TIMES:,} times; check that "
             "the part of the graph comes nearer to it each time"

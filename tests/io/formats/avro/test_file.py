@@ -19,7 +19,8 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, DuplicateColumnError, SchemaError
 from tabfeed.io.formats.avro.container import _string, _varint
 from tabfeed.io.formats.avro.file import open_avro
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
+from tabfeed.io.formats.base import ReadOptions
+from tabfeed.io.storage.file_ref import FileRef
 from tests.io.data_files import check_data_file, locate, rows_of, write
 
 OPTIONS = ReadOptions()

@@ -23,9 +23,9 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.io import Dataset
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
 from tabfeed.io.formats.parquet.layout import layout_of
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.damage import flip_in_page, write_checked
 from tests.io.data_files import check_data_file, locate
 
@@ -129,7 +129,7 @@ def test_sizes_come_from_the_footer(tmp_path: Path) -> None:
 
 def test_text_columns_can_stay_dictionary_encoded(tmp_path: Path) -> None:
     pq.write_table(pa.table({"s": ["a", "b", "a"], "x": [1, 2, 3]}), tmp_path / "a.parquet")
-    table = opened(tmp_path / "a.parquet").read([0], ["x", "s"], ["s"])
+    table = opened(tmp_path / "a.parquet").read_encoded([0], ["x", "s"], ["s"])
     assert pa.types.is_dictionary(table.schema.field("s").type)
     assert table.to_pydict() == {"x": [1, 2, 3], "s": ["a", "b", "a"]}
 

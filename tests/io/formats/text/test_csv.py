@@ -21,12 +21,17 @@ from tabfeed.errors import (
     SchemaError,
     UnreadableFileError,
 )
-from tabfeed.io.formats.text import base, exact_numbers, row_ranges
-from tabfeed.io.formats.text.csv import CsvFormat, open_csv
+from tabfeed.io.formats.base import ReadOptions
+from tabfeed.io.formats.text import base, exact_numbers, stream
+from tabfeed.io.formats.text.csv import (
+    CsvFormat,
+    first_row_end,
+    inside_quotes,
+    last_row_end,
+    open_csv,
+)
 from tabfeed.io.formats.text.exact_numbers import padded_columns
 from tabfeed.io.formats.text.jsonl import open_jsonl
-from tabfeed.io.formats.text.row_ranges import first_row_end, inside_quotes, last_row_end
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import check_data_file, rows_of, write
 
 PLAIN = ReadOptions()
@@ -462,7 +467,7 @@ def test_rows_longer_than_a_block_and_than_the_parser_likes(tmp_path: Path, monk
     text = f"a,b\ns,1\n{long},2\nt,3\nu,4\n".encode()
     for options in (small(1_000_000), small(2_000_000, newlines_in_values=True)):
         check_data_file(open_csv(write(tmp_path / "a.csv", text), options), table)
-    monkeypatch.setattr(row_ranges, "LONGEST_ROW", 1_000_000)
+    monkeypatch.setattr(stream, "LONGEST_ROW", 1_000_000)
     monkeypatch.setattr(base, "LONGEST_ROW", 1_000_000)
     endless = write(tmp_path / "b.csv", b"x" * 10_000_000)
     with pytest.raises(BadFileError, match="no line end within 1,000,000 bytes"):
@@ -485,7 +490,7 @@ def test_a_compressed_line_takes_twice_the_longest_row(
     tmp_path: Path, monkeypatch, kind: str, name: str, first: int
 ) -> None:
     most = 4 * 2**20
-    for module in (row_ranges, base):
+    for module in (stream, base):
         monkeypatch.setattr(module, "LONGEST_ROW", most)
     monkeypatch.setattr(base, "INFER_BYTES", 2**12)
     row = b"a,b\n" if name == "a.csv" else b'{"a": 1}\n'
@@ -581,14 +586,14 @@ def test_reading_in_order_decompresses_once(tmp_path: Path, monkeypatch) -> None
     units = len(file.unit_rows)
     assert units > 15
     read = []
-    original = row_ranges._Stream.read
+    original = stream._Stream.read
 
     def counted(self, nbytes: int) -> bytes:
         data = original(self, nbytes)
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(row_ranges._Stream, "read", counted)
+    monkeypatch.setattr(stream._Stream, "read", counted)
     values = [v for u in range(units) for v in file.read([u], ["a"]).column(0).to_pylist()]
     assert values == list(range(20_000))
     assert sum(read) <= len(text) + units
@@ -598,13 +603,13 @@ def test_threads_each_decompress_once_at_most(tmp_path: Path, monkeypatch) -> No
     text = b"a\n" + b"".join(b"%d\n" % i for i in range(20_000))
     file = open_csv(write(tmp_path / "a.csv.gz", gzip.compress(text)), small(5000))
     opened = []
-    original = row_ranges._Stream.__init__
+    original = stream._Stream.__init__
 
     def counted(self, location) -> None:
         opened.append(threading.get_ident())
         original(self, location)
 
-    monkeypatch.setattr(row_ranges._Stream, "__init__", counted)
+    monkeypatch.setattr(stream._Stream, "__init__", counted)
     with ThreadPoolExecutor(3) as pool:
         tables = list(pool.map(lambda u: file.read([u], ["a"]), range(len(file.unit_rows))))
     assert pa.concat_tables(tables).column(0).to_pylist() == list(range(20_000))

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tabfeed.errors import BadFileError, SchemaError
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text import base
 from tabfeed.io.formats.text.jsonl import open_jsonl
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import check_data_file, rows_of, write
 
 PLAIN = ReadOptions()

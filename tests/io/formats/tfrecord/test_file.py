@@ -15,13 +15,13 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, SchemaError, SchemaMismatchError, SkippedFileWarning
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.tfrecord import frames as tfrecord_frames
 from tabfeed.io.formats.tfrecord import walk as tfrecord_walk
 from tabfeed.io.formats.tfrecord.crc32c import PAD
 from tabfeed.io.formats.tfrecord.crc32c import crc32c as crc32c_of
 from tabfeed.io.formats.tfrecord.file import TFRecordFile, open_tfrecord
 from tabfeed.io.formats.tfrecord.records import NotAnExampleError, parse_example, records_of
-from tabfeed.io.storage.file_ref import ReadOptions
 from tests.io.data_files import check_data_file, rows_of, write
 from tests.io.tfrecords import (
     crc32c,
@@ -155,7 +155,7 @@ def test_features_in_any_order(tmp_path: Path) -> None:
     table = file.read([0], names)
     for k in range(20):
         assert table.column(names[k]).to_pylist() == [i * 100 + k for i in range(300)]
-    walk = next(records_of(file.location, frames(records), 0)).walk
+    walk = next(records_of(file.ref, frames(records), 0)).walk
     assert not walk.odd.any()
 
 

@@ -21,7 +21,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError, TabfeedError
-from tabfeed.io.formats.parquet.file import chunk_range
+from tabfeed.io.formats.parquet.layout import chunk_range
 from tabfeed.io.formats.parquet.page_headers import headers
 from tabfeed.loader.gpu import build as gpu
 from tabfeed.loader.gpu import memory_plan

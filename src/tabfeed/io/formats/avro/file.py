@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import rebatch, to_small
+from tabfeed.io.align import cast_columns, rebatch
 from tabfeed.io.formats.avro.branches import (
     as_stored,
     count_bytes,
@@ -46,8 +46,8 @@ from tabfeed.io.formats.avro.container import (
     read_header,
 )
 from tabfeed.io.formats.avro.schema import AvroColumn, least_bytes, null_bytes, probe, translate
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.read_errors import bad_file, reading, refuse_duplicates, refuse_empty
+from tabfeed.io.formats.base import DataFile, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading, refuse_duplicates, refuse_empty
 
 __all__ = ["AvroFile", "open_avro"]
 
@@ -56,59 +56,59 @@ _LONGEST_HEADER = 2**24
 _BROKEN = (ValueError, IndexError, EOFError, zlib.error, lzma.LZMAError)
 
 
-def open_avro(location: FileRef, options: ReadOptions) -> AvroFile:
+def open_avro(ref: FileRef, options: ReadOptions) -> AvroFile:
     """Read the header of an Avro file."""
-    refuse_empty(location)
-    if location.compressed:
+    refuse_empty(ref)
+    if ref.compressed:
         raise bad_file(
-            location,
+            ref,
             "is an Avro file compressed as a whole, which cannot be read by parts",
             remedy="Decompress it; Avro files can be compressed inside instead",
         )
-    header = _read_header(location)
+    header = _read_header(ref)
     if header.codec not in CODECS:
         raise bad_file(
-            location,
+            ref,
             f"is compressed with {header.codec!r}; tabfeed reads {', '.join(CODECS)}",
             remedy="Write it with one of these",
         )
     try:
         columns = translate(header.schema)
     except SchemaError as e:
-        raise SchemaError(f"{location.name}: {e}") from e
+        raise SchemaError(f"{ref.name}: {e}") from e
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
-        raise bad_file(location, f"has a schema that is not an Avro schema: {e!r}") from e
-    refuse_duplicates(location, [c.name for c in columns])
+        raise bad_file(ref, f"has a schema that is not an Avro schema: {e!r}") from e
+    refuse_duplicates(ref, [c.name for c in columns])
     if not columns:
-        raise SchemaError(f"{location.name} holds records without fields")
-    return AvroFile(location, header, columns, options.block_size)
+        raise SchemaError(f"{ref.name} holds records without fields")
+    return AvroFile(ref, header, columns, options.block_size)
 
 
-def _read_header(location: FileRef) -> Header:
+def _read_header(ref: FileRef) -> Header:
     size = 2**16
     while True:
-        with reading(location), location.open() as file:
+        with reading(ref), ref.open() as file:
             data = bytes(file.read(size))
         try:
             return read_header(data)
         except IndexError as e:
-            if size >= min(location.size, _LONGEST_HEADER):
-                raise bad_file(location, "is an Avro file cut short within its header") from e
+            if size >= min(ref.size, _LONGEST_HEADER):
+                raise bad_file(ref, "is an Avro file cut short within its header") from e
             size *= 16
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise bad_file(location, f"is not an Avro file: {e}") from e
+            raise bad_file(ref, f"is not an Avro file: {e}") from e
 
 
-class AvroFile:
+class AvroFile(DataFile):
     """An Avro object container file; a `DataFile`."""
 
-    whole = "block"
+    ref: FileRef
+    indivisible = "block"
 
     def __init__(
-        self, location: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
+        self, ref: FileRef, header: Header, columns: Sequence[AvroColumn], block_size: int
     ) -> None:
-        self.location = location
-        self.schema = pa.schema([(c.name, c.type) for c in columns])
+        super().__init__(pa.schema([(c.name, c.type) for c in columns]), ref)
         self._header = header
         self._columns = {c.name: c for c in columns}
         self._block_size = block_size
@@ -127,14 +127,12 @@ class AvroFile:
     @cached_property
     def _units(self) -> list[list[Block]]:
         """Runs of blocks of about ``block_size`` bytes."""
-        local = isinstance(self.location.filesystem, pafs.LocalFileSystem)
+        local = isinstance(self.ref.filesystem, pafs.LocalFileSystem)
         window = 2**12 if local else 2**20
         units: list[list[Block]] = []
         try:
-            with reading(self.location), self.location.open() as file:
-                for block in find_blocks(
-                    file, self._header, self.location.size, window, self._least
-                ):
+            with reading(self.ref), self.ref.open() as file:
+                for block in find_blocks(file, self._header, self.ref.size, window, self._least):
                     if not units or block.end - units[-1][0].start > self._block_size:
                         units.append([])
                     units[-1].append(block)
@@ -184,7 +182,7 @@ class AvroFile:
     # -- reading ----------------------------------------------------------------------
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Whole runs of blocks; only the columns asked for are kept."""
+        """Whole runs of blocks; only `columns` are kept."""
         wanted = list(columns) or self.schema.names[:1]
         tables = [pa.schema([self.schema.field(c) for c in wanted]).empty_table()]
         tables += [self._read_blocks(self._units[u], wanted) for u in units]
@@ -206,7 +204,7 @@ class AvroFile:
         sync = self._header.sync
         parts = []
         left = most = max(MOST_PLAIN, 100 * sum(b.end - b.start for b in blocks))
-        with reading(self.location), self.location.open() as file:
+        with reading(self.ref), self.ref.open() as file:
             file.seek(blocks[0].start)
             raw = memoryview(file.read(blocks[-1].end + len(sync) - blocks[0].start))
         for block in blocks:
@@ -220,7 +218,7 @@ class AvroFile:
             left -= len(parts[-1])
             if left < 0 and self._header.codec != "null":
                 raise bad_file(
-                    self.location,
+                    self.ref,
                     f"unpacks to more than {most:,} bytes at byte {block.start:,}, over a hundred "
                     "times its size",
                     remedy="Write it with smaller blocks, if it is not meant to exhaust memory",
@@ -302,7 +300,7 @@ class AvroFile:
                     arrays[name] = pa.chunked_array([pa.nulls(rows)])
                 else:
                     arrays[name] = _named(pa.chunked_array([decoded[name]]), column)
-            table = to_small(pa.table(arrays), schema)
+            table = cast_columns(pa.table(arrays), schema)
             for array in table.columns:
                 if pa.types.is_decimal(array.type) or pa.types.is_dictionary(array.type):
                     array.validate(full=True)
@@ -311,7 +309,7 @@ class AvroFile:
         return table
 
     def _damaged(self, what: object) -> BadFileError:
-        return bad_file(self.location, f"is an Avro file cut short or damaged: {what}")
+        return bad_file(self.ref, f"is an Avro file cut short or damaged: {what}")
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -287,7 +287,7 @@ def least_bytes(wire: Any) -> int:
 
 
 def null_bytes(wire: Any) -> int:
-    """The memory a null of a union takes, about: that of all its members."""
+    """About how much memory a null of a union takes: as much as all its members."""
     kind = wire["type"] if isinstance(wire, dict) else wire
     if kind == "record":
         return sum(null_bytes(f["type"]) for f in wire["fields"])

@@ -8,10 +8,10 @@ fast layout are read without; see `tabfeed.io.formats.parquet.page_options`.
 
 from __future__ import annotations
 
-import base64
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +20,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.errors import BadFileError, SchemaError, TabfeedError, UnreadableFileError
-from tabfeed.io.align import conform, small_type
-from tabfeed.io.filters import Filter
+from tabfeed.io.align import cast_table, normalize_type
+from tabfeed.io.filters import Filter, facts_of_chunk, known_bounds
+from tabfeed.io.formats.base import (
+    HELD_BYTES,
+    STREAM_BYTES,
+    DataFile,
+    ReadOptions,
+    StoredColumn,
+    index_columns,
+)
 from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.formats.parquet.layout import (
     STREAM_BUFFER,
     Layout,
-    chunk_range,
-    count_leaves,
+    known_nulls,
     layout_of,
 )
 from tabfeed.io.formats.parquet.page_options import FAST
 from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
-from tabfeed.io.formats.stored_columns import check_text, index_columns
+from tabfeed.io.formats.parquet.stored_types import arrow_schema, check_texts
 from tabfeed.io.partition import bounds_within
-from tabfeed.io.prune import facts_of_chunk, known_bounds
-from tabfeed.io.storage.fetch import Fetch, begin
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.ranges import Range
-from tabfeed.io.storage.read_errors import (
+from tabfeed.io.storage.fetch import Fetch, Range, begin
+from tabfeed.io.storage.file_ref import (
+    FileRef,
     bad_file,
     claims_more_than,
     reading,
@@ -48,80 +53,66 @@ from tabfeed.io.storage.read_errors import (
 from tabfeed.trace import span
 
 __all__ = [
-    "HELD_BYTES",
-    "STREAM_BYTES",
     "ParquetFile",
-    "chunk_range",
-    "known_nulls",
     "open_parquet",
 ]
 
 _MAGIC = b"PAR1"
-HELD_BYTES = 64 * 2**20
-STREAM_BYTES = 4 * 2**20  # of rows that are decoded at a time where a row group is streamed
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}
 _OLD_ARROW = "Expected all lists to be of size"
 _LOOK_ROWS = 65_536
 _ABSURD_BYTES = 2**40
 _ROWS_A_BYTE = 2**28  # a page, whose header alone takes 8 bytes, has fewer than 2**31 values
-# Not the file's fault: these pass, so that skipping never drops good rows for want of memory.
+# Not the file's fault: skipping must never drop good rows for lack of memory.
 _NOT_DAMAGE = (MemoryError, pa.ArrowCancelled)
 _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
-def open_parquet(location: FileRef, options: ReadOptions) -> ParquetFile:
+def open_parquet(ref: FileRef, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
-    with reading(location), location.open(check=False) as f:
+    with reading(ref), ref.open(check=False) as f:
         try:
-            footer = read_footer(location, f)
-            schema = _arrow_schema(footer)
+            footer = read_footer(ref, f)
+            schema = arrow_schema(footer)
         except _NOT_DAMAGE:
             raise
         except EncryptedError as e:
-            raise _encrypted(location, e) from e
+            raise _encrypted(ref, e) from e
         except FooterError as e:
-            raise bad_file(location, f"has a damaged footer: {e}") from e
+            raise bad_file(ref, f"has a damaged footer: {e}") from e
         except _DAMAGE as e:
             if getattr(e, "errno", None):
                 raise
             f.seek(0)
-            raise _explain_bad_footer(location, f.read(4)) from e
-    refuse_names(location, schema.names)
-    file = ParquetFile(location, footer, schema)
+            raise _explain_bad_footer(ref, f.read(4)) from e
+    refuse_names(ref, schema.names)
+    file = ParquetFile(ref, footer, schema)
     rows = file.unit_rows
     if sum(rows) != footer.metadata.num_rows or min(rows, default=0) < 0:
-        raise bad_file(location, "has a damaged footer: its row groups do not add up")
-    if max(rows, default=0) > location.size * _ROWS_A_BYTE:
-        claim = f"a row group of {max(rows):,} rows in a file of {location.size:,} bytes"
-        raise bad_file(location, f"has a damaged footer: {claim}")
+        raise bad_file(ref, "has a damaged footer: its row groups do not add up")
+    if max(rows, default=0) > ref.size * _ROWS_A_BYTE:
+        claim = f"a row group of {max(rows):,} rows in a file of {ref.size:,} bytes"
+        raise bad_file(ref, f"has a damaged footer: {claim}")
     return file
 
 
-def _encrypted(location: FileRef, error: EncryptedError) -> BadFileError:
+def _encrypted(ref: FileRef, error: EncryptedError) -> BadFileError:
     return bad_file(
-        location,
+        ref,
         f"cannot be read: {error}",
         remedy="Write it again without encryption (pyarrow.parquet.read_table with its "
         "decryption_properties, then write_table)",
     )
 
 
-def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """How many nulls a column of a row group has; None if the footer does not say."""
-    facts = chunk.statistics
-    if facts is None or not facts.has_null_count or not 0 <= facts.null_count <= chunk.num_values:
-        return None
-    return int(facts.null_count)
-
-
-def _explain_bad_footer(location: FileRef, start: bytes) -> BadFileError:
+def _explain_bad_footer(ref: FileRef, start: bytes) -> BadFileError:
     """Tell a cut file and a foreign one apart."""
-    refuse_empty(location)
+    refuse_empty(ref)
     if start == _MAGIC:
-        what = f"is a Parquet file cut short or damaged at its end ({location.size:,} bytes)"
+        what = f"is a Parquet file cut short or damaged at its end ({ref.size:,} bytes)"
     else:
         what = f"is not a Parquet file: it starts with {bytes(start)!r}, not {_MAGIC!r}"
-    return bad_file(location, what)
+    return bad_file(ref, what)
 
 
 def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
@@ -135,89 +126,19 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
         return pa.concat_tables(parts)
 
 
-def _check_texts(rows: pa.Table | pa.RecordBatch) -> None:
-    """Refuse text that is not UTF-8, as damage like any other."""
-    for column in rows.columns:
-        check_text(column)
-
-
-class _Known(NamedTuple):
-    """The schema of the file opened last: most files of a dataset have the same."""
-
-    parquet: bytes
-    written: bytes
-    schema: pa.Schema
-
-
-_known: _Known | None = None
-
-
-def _arrow_schema(footer: Footer) -> pa.Schema:
-    """The columns and their types as they were before they were written."""
-    global _known
-    metadata, parquet = footer.metadata, footer.schema_bytes
-    written = (metadata.metadata or {}).get(b"ARROW:schema")
-    known = _known
-    if known and known.written == written and known.parquet == parquet:
-        return known.schema
-    schema = _restore_types(metadata.schema.to_arrow_schema(), metadata)
-    if written is not None and parquet:  # only together they say all there is to know
-        _known = _Known(parquet, written, schema)
-    return schema
-
-
-def _restore_types(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
-    """The types as they were before they were written.
-
-    Parquet itself keeps dictionaries of text only, has no seconds and one kind of date; the
-    writer's own schema, which lies beside, knows what they were.
-    """
-    encoded = (metadata.metadata or {}).get(b"ARROW:schema")
-    if encoded is None:
-        return schema.remove_metadata()
-    original = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    if schema.equals(original):
-        return schema.remove_metadata()
-    fields = []
-    for field in schema:
-        index = original.get_field_index(field.name)
-        known = original.field(index).type if index >= 0 else field.type
-        fields.append(field.with_type(known) if _becomes(field, known) else field)
-    return pa.schema(fields)
-
-
 def _is_absurd(error: Exception) -> bool:
-    """Whether memory was wanted for a count or a size that can only be damage."""
+    """Whether an allocation failed for a size that only damage explains."""
     return isinstance(error, MemoryError) and claims_more_than(error, _ABSURD_BYTES)
 
 
-def _becomes(field: pa.Field, dtype: pa.DataType) -> bool:
-    """Whether values can be given that type as they are read."""
-    if small_type(field.type) == small_type(dtype) or _holds_dictionary(dtype):
-        return False
-    if count_leaves(field.type) != count_leaves(dtype):
-        return False
-    try:
-        conform(pa.schema([field]).empty_table(), pa.schema([field.with_type(dtype)]))
-    except SchemaError:
-        return False
-    return True
-
-
-def _holds_dictionary(dtype: pa.DataType) -> bool:
-    """Whether a list or struct has a dictionary inside, which values cannot be cast into."""
-    inner = [dtype.field(i).type for i in range(dtype.num_fields)]
-    return any(pa.types.is_dictionary(t) or _holds_dictionary(t) for t in inner)
-
-
-class ParquetFile:
+class ParquetFile(DataFile):
     """One Parquet file whose footer has been read."""
 
+    ref: FileRef
     _verify = False  # also where the layout leaves that to `Dataset.validate`
 
-    def __init__(self, location: FileRef, footer: Footer, schema: pa.Schema) -> None:
-        self.location = location
-        self.schema = schema
+    def __init__(self, ref: FileRef, footer: Footer, schema: pa.Schema) -> None:
+        super().__init__(schema, ref, index_columns(schema.names, footer.metadata.metadata))
         self.metadata = footer.metadata  # its column chunks: by `_group`, which checks the footer
         self._footer = footer
 
@@ -226,11 +147,6 @@ class ParquetFile:
         """Rows of each row group."""
         groups = range(self.metadata.num_row_groups)
         return [int(self.metadata.row_group(i).num_rows) for i in groups]
-
-    @cached_property
-    def index_columns(self) -> tuple[str, ...]:
-        """The columns that are a pandas index."""
-        return index_columns(self.schema.names, self.metadata.metadata)
 
     def count(self, unit: int) -> int:
         """Rows of a row group."""
@@ -245,27 +161,28 @@ class ParquetFile:
     def check(self) -> None:
         """Refuse a footer that is unsound in any entry; see `tabfeed.io.formats.parquet.footer`."""
         try:
-            self._footer.check(self.location.size)
+            self._footer.check(self.ref.size)
         except FooterError as e:
             if isinstance(e, EncryptedError) and e.leaf is None:
-                raise _encrypted(self.location, e) from e
+                raise _encrypted(self.ref, e) from e
             column = None
             where = "" if e.row_group is None else f"row group {e.row_group}"
             if e.leaf is not None:
                 column = self.metadata.schema.column(e.leaf).path
                 where += f", column {column!r}"
-            message = f"{self.location.name}, {where}" if where else self.location.name
+            message = f"{self.ref.name}, {where}" if where else self.ref.name
             raise BadFileError(
                 f"{message} is damaged or cannot be read, by its footer: {e}. Write the file "
                 'again, or pass on_bad_file="skip" to go on without it',
-                file=self.location.name,
+                file=self.ref.name,
                 row_group=e.row_group,
                 column=column,
             ) from e
 
     def _group(self, unit: int) -> pq.RowGroupMetaData:
-        """A row group whose column chunks may be asked for."""
-        self.check()
+        """A row group of a checked footer, so its column chunks may be read."""
+        if not self._footer.checked:
+            self.check()
         return self.metadata.row_group(unit)
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
@@ -287,13 +204,13 @@ class ParquetFile:
             for c in columns
             if layout.widths[c] is None and not pa.types.is_dictionary(layout.types[c])
         ]
-        if not varying or self.location.remote is not None:
+        if not varying or self.ref.remote is not None:
             return None
         leaves = [
             (i, layout.value_bytes(c, group.column(i))) for c in varying for i in layout.leaves[c]
         ]
         try:
-            with self.location.open() as file:
+            with self.ref.open() as file:
                 sizes = sizes_in_group(file, self.metadata, unit, leaves)
         except OSError:  # reading the data says what is wrong
             return None
@@ -313,12 +230,12 @@ class ParquetFile:
         noted = self._footer.text_bytes.get((unit, leaf))
         if noted is not None:
             return noted + 4 * int(chunk.num_values)
-        if self.location.remote is not None:
+        if self.ref.remote is not None:
             return None
         known = self._entries.get((unit, leaf))
         if known is None:
             try:
-                with self.location.open() as file:
+                with self.ref.open() as file:
                     known = dictionary_bytes(file, chunk) or (0, 0)
             except OSError:
                 return None
@@ -331,23 +248,28 @@ class ParquetFile:
         """Entries of dictionaries, and their bytes, by row group and leaf."""
         return {}
 
-    def held(self, unit: int, columns: Sequence[str], *, whole: bool = False) -> list[int]:
-        """What each of these columns keeps in memory while a row group is read or streamed."""
-        group = self._group(unit)
-        whole = whole or self.location.remote is not None  # a remote one is fetched whole
-        return [self._layout.held(group, c, whole=whole) for c in columns]
+    def held(self, unit: int, columns: Sequence[str]) -> int:
+        """What these columns keep in memory while a row group is streamed."""
+        return sum(self._held(unit, columns, whole=False))
 
-    def column_groups(
-        self, unit: int, columns: Sequence[str], *, whole: bool = False
-    ) -> list[list[str]]:
-        """The columns in groups to be read one after the other.
+    def _held(self, unit: int, columns: Sequence[str], *, whole: bool) -> list[int]:
+        """What each column keeps in memory while a row group is read whole, or streamed."""
+        group = self._group(unit)
+        whole = whole or self.fetches_ahead  # what is fetched is there as a whole
+        return self._layout.held(group, columns, whole=whole)
+
+    def column_groups(self, unit: int, columns: Sequence[str]) -> list[list[str]]:
+        """The columns in groups that can be streamed one after the other.
 
         Arrow keeps the pages of every column of a call until the call ends: for a thousand columns
         that is more than the rows themselves. Reading a few at a time costs nothing.
         """
+        return self._column_groups(unit, columns, whole=False)
+
+    def _column_groups(self, unit: int, columns: Sequence[str], *, whole: bool) -> list[list[str]]:
         groups: list[list[str]] = [[]]
         total = 0
-        for name, held in zip(columns, self.held(unit, columns, whole=whole), strict=True):
+        for name, held in zip(columns, self._held(unit, columns, whole=whole), strict=True):
             if groups[-1] and total + held > HELD_BYTES:
                 groups.append([])
                 total = 0
@@ -377,30 +299,58 @@ class ParquetFile:
         leaves = [self._layout.leaves[c][0] for c in columns]
         return [(group.column(i), schema.column(i).max_definition_level > 0) for i in leaves]
 
+    def null_counts(self, unit: int, columns: Sequence[str]) -> list[int | None]:
+        """Nulls in flat columns of a row group, as far as the footer says."""
+        found = self.chunks_in(unit, columns)
+        return [known_nulls(chunk) if nullable else 0 for chunk, nullable in found]
+
+    def stored(self, column: str) -> StoredColumn:
+        """What the footer says of a column."""
+        chunks = list(self.chunks(column))
+        nulls = [known_nulls(c) for c in chunks]
+        return StoredColumn(
+            nulls=None if None in nulls else sum(n for n in nulls if n is not None),
+            nbytes=sum(c.total_compressed_size for c in chunks),
+            encodings=Counter(e for c in chunks for e in c.encodings),
+            codecs=frozenset(c.compression for c in chunks),
+        )
+
+    @property
+    def row_groups(self) -> ParquetFile:
+        """Itself."""
+        return self
+
     def _ranges(self, units: Sequence[int], columns: Sequence[str]) -> list[Range]:
         """Where the columns of these row groups lie, for a file that is fetched over a network."""
-        if self.location.remote is None:
+        if self.ref.remote is None:
             return []
-        leaves = [i for c in columns for i in self._layout.leaves[c]]
-        groups = [self._group(unit) for unit in units]
-        return [chunk_range(group.column(i)) for group in groups for i in leaves]
+        return self._layout.ranges([self._group(unit) for unit in units], columns)
 
     # -- reading --------------------------------------------------------------------
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether it lies on a server."""
+        return self.ref.remote is not None
 
     def begin(self, units: Sequence[int], columns: Sequence[str]) -> Fetch | None:
         """Begin to fetch what `read` of the same will need; None if the file is on this machine."""
         ranges = self._ranges(units, columns)
-        return begin(self.location, ranges) if ranges else None
+        return begin(self.ref, ranges) if ranges else None
 
-    def read(
-        self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str] = ()
+    def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Whole row groups, decoded on the calling thread with the GIL released."""
+        return self.read_encoded(units, columns, ())
+
+    def read_encoded(
+        self, units: Sequence[int], columns: Sequence[str], dictionary: Sequence[str]
     ) -> pa.Table:
-        """Whole row groups, decoded on the calling thread, which is free of the GIL meanwhile."""
+        """The same, text columns of `dictionary` dictionary-encoded."""
         wanted = list(columns)
         try:
             with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
                 table = self._decode(reader, list(units), wanted)
-            _check_texts(table)
+            check_texts(table)
         except _NOT_DAMAGE as e:
             if _is_absurd(e):
                 raise self._locate_damage(units, wanted, e) from e
@@ -424,7 +374,7 @@ class ParquetFile:
                 for group in self.groups_of(units, wanted, at_once):
                     table = _read_groups(reader, list(units), group)
                     self._check_rows(units, table.num_rows)
-                    _check_texts(table)
+                    check_texts(table)
                     yield self._finish(table, group)
         except _NOT_DAMAGE as e:
             if _is_absurd(e):
@@ -438,8 +388,8 @@ class ParquetFile:
     ) -> Iterator[tuple[str, pa.ChunkedArray]]:
         """Columns of one row group, as they are stored (see `stored_as_given`), a group at a time.
 
-        For who gathers one column after the other: each of them drives Python out of the
-        processor's cache, so that every line here costs several times what it usually does.
+        For loaders, which gather one column after the other: each column evicts Python's own data
+        from the processor's cache, so every line here costs several times what it usually does.
         """
         wanted, rows = [name for group in groups for name in group], self.unit_rows[unit]
         try:
@@ -449,7 +399,7 @@ class ParquetFile:
                         table = reader.read_row_group(unit, columns=group, use_threads=False)
                     if table.num_rows != rows:
                         self._check_rows([unit], table.num_rows)
-                    _check_texts(table)
+                    check_texts(table)
                     if len(group) == 1:
                         yield group[0], table.column(0)
                     else:  # the table has them in the order of the file
@@ -486,7 +436,7 @@ class ParquetFile:
 
     def _decode(self, reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
         largest = max(units, key=self.unit_rows.__getitem__, default=None)
-        groups = [] if largest is None else self.column_groups(largest, columns, whole=True)
+        groups = [] if largest is None else self._column_groups(largest, columns, whole=True)
         if len(groups) < 2:
             return _read_groups(reader, units, columns)
         found: dict[str, pa.ChunkedArray] = {}
@@ -496,7 +446,7 @@ class ParquetFile:
         return pa.table({c: found[c] for c in columns})
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """A row group as a stream; at no time is more of it decoded than the batch at hand."""
+        """A row group as a stream; only one batch of it is decoded at a time."""
         wanted = list(columns)
         count = 0
         try:
@@ -521,8 +471,8 @@ class ParquetFile:
         through one: so not where whole pages take no more memory, or at most `least` bytes.
         """
         group = self._group(unit)
-        whole = sum(self._layout.held(group, c, whole=True) for c in columns)
-        streamed = sum(self._layout.held(group, c, whole=False) for c in columns)
+        whole = sum(self._layout.held(group, columns, whole=True))
+        streamed = sum(self._layout.held(group, columns, whole=False))
         return 0 if whole <= max(least, streamed) else STREAM_BUFFER
 
     def _stream(
@@ -535,7 +485,7 @@ class ParquetFile:
                 rows, row_groups=[unit], columns=columns, use_threads=False
             )
             for batch in batches:
-                _check_texts(batch)
+                check_texts(batch)
                 yield batch
             return
         batches = reader.iter_batches(
@@ -544,9 +494,9 @@ class ParquetFile:
         row = 0
         while (batch := next(batches, None)) is not None:
             row += batch.num_rows
-            _check_texts(batch)
+            check_texts(batch)
             yield batch
-            if row < bounds[-1]:  # the decoder asks how many with each batch
+            if row < bounds[-1]:  # the decoder reads this limit before each batch
                 after = bounds[np.searchsorted(bounds, row, side="right")]
                 reader.reader.set_batch_size(int(after) - row)
 
@@ -573,9 +523,14 @@ class ParquetFile:
 
     def verifying(self) -> ParquetFile:
         """The same file, every page of it verified as it is read."""
-        other = ParquetFile(self.location, self._footer, self.schema)
+        other = ParquetFile(self.ref, self._footer, self.schema)
         other._verify = True
         return other
+
+    @property
+    def verifies_pages(self) -> bool:
+        """Whether reading verifies the checksums of pages, where there are any."""
+        return self._verify or not self._fast
 
     @cached_property
     def _fast(self) -> bool:
@@ -589,8 +544,8 @@ class ParquetFile:
         buffer_size: int = 0,
         ranges: Sequence[Range] = (),
     ) -> pq.ParquetFile:
-        file = self.location.open(ranges)
-        size, known = file.size(), self.location.size
+        file = self.ref.open(ranges)
+        size, known = file.size(), self.ref.size
         if size != known > 0:
             file.close()
             raise self._changed(f"it has {size:,} bytes now, not {known:,}")
@@ -600,7 +555,7 @@ class ParquetFile:
             read_dictionary=list(dictionary),
             buffer_size=buffer_size,
             pre_buffer=False,
-            page_checksum_verification=self._verify or not self._fast,
+            page_checksum_verification=self.verifies_pages,
         )
 
     def _finish(
@@ -610,20 +565,20 @@ class ParquetFile:
         fields = [
             table.schema.field(n) if n in dictionary else self.schema.field(n) for n in columns
         ]
-        return conform(table, pa.schema(fields), where=self.location.name)
+        return cast_table(table, pa.schema(fields), where=self.ref.name)
 
     # -- damage ---------------------------------------------------------------------
 
     def _changed(self, how: str) -> UnreadableFileError:
         return UnreadableFileError(
-            f"{self.location.name} has changed since the dataset was opened: {how}. Open the "
+            f"{self.ref.name} has changed since the dataset was opened: {how}. Open the "
             "dataset again"
         )
 
     def _check_rows(self, units: Sequence[int], rows: int) -> None:
         expected = sum(self.unit_rows[u] for u in units)
         if rows != expected:
-            self.location.check()
+            self.ref.check()
             error = ValueError(f"it holds {rows:,} rows where its footer says {expected:,}")
             raise self._damage(error, units[0] if len(units) == 1 else None, None)
 
@@ -634,7 +589,7 @@ class ParquetFile:
         if isinstance(error, TabfeedError):
             return error
         try:
-            self.location.check()  # what looks like damage may be another file
+            self.ref.check()  # what looks like damage may be another file
         except (UnreadableFileError, OSError) as e:
             error = e
         if isinstance(error, TabfeedError):
@@ -643,7 +598,7 @@ class ParquetFile:
             return self._changed(f"it cannot be read any more ({error})")
         if _OLD_ARROW in str(error):
             return SchemaError(
-                f"{self.location.name} has a fixed-size list that is null, which pyarrow "
+                f"{self.ref.name} has a fixed-size list that is null, which pyarrow "
                 f"{pa.__version__} cannot read; use pyarrow 26, or leave it out with columns="
             )
         for unit in units:
@@ -671,9 +626,9 @@ class ParquetFile:
         where = "" if unit is None else f", row group {unit}"
         where += "" if column is None else f", column {column!r}"
         return BadFileError(
-            f"{self.location.name}{where} is damaged: {error}. Write the file again, or pass "
+            f"{self.ref.name}{where} is damaged: {error}. Write the file again, or pass "
             'on_bad_file="skip" to go on without the row groups that cannot be read',
-            file=self.location.name,
+            file=self.ref.name,
             row_group=unit,
             column=column,
         )
@@ -688,14 +643,15 @@ class ParquetFile:
             leaves = self._layout.leaves.get(name, range(0))
             if len(leaves) != 1:
                 continue
-            stored = small_type(self._layout.types[name])
+            stored = normalize_type(self._layout.types[name])
             chunk = group.column(leaves[0])
             facts += facts_of_chunk(chunk, stored, schema.field(name), condition)
         return facts
 
     def __getstate__(self) -> dict[str, Any]:
         self.check()  # a footer that is unsound would end the process as it is pickled
-        return {"location": self.location, "_footer": self._footer, "schema": self.schema}
+        state = {"ref": self.ref, "schema": self.schema, "index_columns": self.index_columns}
+        return {**state, "_footer": self._footer}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -1,9 +1,10 @@
-"""Parquet footers: read once, kept for remote files, and checked before they are asked.
+"""Parquet footers: read once, kept for remote files, and checked before pyarrow looks at them.
 
 pyarrow asks a column chunk's entry through C++ code that ends the process where the entry is
 encrypted, or its statistics are not values of its type. So a footer is checked here, once and
-before the first such question: every entry, which takes some 15 us each, is walked over in its
-serialised form. That also finds sizes, counts and offsets that cannot be.
+before the first such question: every entry is walked over in its serialised form, which takes some
+15 us each. That also finds sizes, counts and offsets that cannot be. Values are stepped over rather
+than made into objects: a footer holds tens of thousands of them.
 
 A remote footer costs two round trips. Those of a dataset's files are fetched side by side when it
 is opened (`tabfeed.io.fileset`), and kept here up to 64 MiB, by the object's version: what has
@@ -15,26 +16,25 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.io.formats.parquet.page_headers import (
-    BINARY,
-    INT32,
-    INT64,
-    LIST,
-    STRUCT,
-    behind,
-    list_head,
-    number,
-    struct,
-)
 from tabfeed.io.storage.file_ref import FileRef
 
-__all__ = ["EncryptedError", "Footer", "FooterError", "read_footer"]
+__all__ = [
+    "LIST",
+    "STRUCT",
+    "EncryptedError",
+    "Footer",
+    "FooterError",
+    "behind",
+    "number",
+    "read_footer",
+]
 
 _MOST_BYTES = 64 * 2**20
 _TAIL = 2**16  # what most footers fit into
@@ -42,6 +42,10 @@ _MOST_DEPTH = 64  # pyarrow recurses into the schema: some 10,000 levels end the
 _FIXED = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _KINDS = [*_FIXED, "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"]  # by Parquet's numbers
 
+# Kinds of values in Thrift's compact form.
+INT16, INT32, INT64, DOUBLE, BINARY, LIST, SET, STRUCT = 4, 5, 6, 7, 8, 9, 10, 12
+_BYTE = 3
+_MOST_NESTED = 16
 # Fields by number and kind; what has a known number and another kind is passed over, as in Arrow.
 _SCHEMA, _GROUPS = 2 << 4 | LIST, 4 << 4 | LIST
 _ENCRYPTION, _SIGNING_KEY = 8 << 4 | STRUCT, 9 << 4 | BINARY
@@ -80,6 +84,8 @@ class Footer:
         Its beginning, up to the end of the schema; empty if that is not known.
     text_bytes
         Bytes of all text of a row group's leaf column, decoded, where the footer notes them.
+    checked
+        Whether nothing is left to check.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Footer:
         self.schema_bytes = schema_bytes
         self.text_bytes: dict[tuple[int, int], int] = {}
         self._data = data
+        self.checked = data is None
 
     def check(self, size: int) -> None:
         """Raise `FooterError` unless all entries are sound, in a file of `size` bytes."""
@@ -100,7 +107,7 @@ class Footer:
             raise
         except (IndexError, ValueError) as e:
             raise FooterError(f"an entry cannot be read: {e}") from e
-        self._data = None
+        self._data, self.checked = None, True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.metadata, self.text_bytes)
@@ -112,17 +119,130 @@ def _rebuild(metadata: pq.FileMetaData, text_bytes: dict[tuple[int, int], int]) 
     return footer
 
 
+# -- Thrift's compact form ------------------------------------------------------------------
+
+
+def number(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A whole number, and where it ends."""
+    raw, at = length(data, at)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def length(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A number that is never negative, and where it ends."""
+    raw = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return raw, at
+        shift += 7
+    raise ValueError("a number too long")
+
+
+def list_head(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """How many values a list has, of which kind, and where the first one begins."""
+    head = data[at]
+    at += 1
+    count = head >> 4
+    if count == 15:
+        count, at = length(data, at)
+    if count > len(data) - at:
+        raise ValueError(f"a list of {count} values")
+    return count, head & 15, at
+
+
+def behind(data: bytes | memoryview, at: int, kind: int, depth: int = 0) -> int:
+    """Where a value of a list or a field that is not a truth value ends."""
+    if kind == BINARY:
+        size, at = length(data, at)
+        return at + size
+    if INT16 <= kind <= INT64:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind == _BYTE:
+        return at + 1
+    if kind == DOUBLE:
+        return at + 8
+    if depth > _MOST_NESTED:
+        raise ValueError("too deep")
+    if kind == STRUCT:
+        while byte := data[at]:
+            at += 1
+            if byte < 16:
+                at = number(data, at)[1]
+            kind = byte & 15
+            if kind == BINARY and data[at] < 128:  # the least and the largest value, mostly
+                at += 1 + data[at]
+            elif kind > 2:  # up to there it is a truth value, and all is said
+                at = behind(data, at, kind, depth + 1)
+        return at + 1
+    if kind in (LIST, SET):
+        count, kind, at = list_head(data, at)
+        if kind < 3:  # truth values of a list take a byte each
+            return at + count
+        for _ in range(count):
+            at = behind(data, at, kind, depth + 1)
+        return at
+    raise ValueError(f"a field of kind {kind}")
+
+
+def struct(
+    data: bytes | memoryview,
+    at: int,
+    depth: int = 0,
+    lists: Mapping[int, Callable[[int], tuple[Any, int]]] | None = None,
+) -> tuple[dict[int, Any], int]:
+    """The fields of a struct by number and kind (``number << 4 | kind``), and where it ends.
+
+    Of whole numbers the value, of binaries the length, of structs their fields, of lists where
+    they begin; of those in `lists` what its function makes of the list that begins there, which
+    also returns where the list ends.
+    """
+    if depth > _MOST_NESTED:
+        raise ValueError("too deep")
+    found: dict[int, Any] = {}
+    field = 0
+    while byte := data[at]:
+        at += 1
+        kind = byte & 15
+        if byte > 15:
+            field += byte >> 4
+        else:
+            field, at = number(data, at)
+        if INT16 <= kind <= INT64:
+            raw = data[at]
+            at += 1
+            if raw > 127:
+                raw, at = length(data, at - 1)
+            found[field << 4 | kind] = (raw >> 1) ^ -(raw & 1)
+        elif kind == BINARY:
+            size, at = length(data, at)
+            found[field << 4 | kind] = size
+            at += size
+        elif kind == STRUCT:
+            found[field << 4 | kind], at = struct(data, at, depth + 1)
+        elif lists is not None and (read := lists.get(field << 4 | kind)) is not None:
+            found[field << 4 | kind], at = read(at)
+        elif kind > 2:  # up to there it is a truth value, and all is said
+            found[field << 4 | kind] = at
+            at = behind(data, at, kind)
+    return found, at + 1
+
+
 # -- reading --------------------------------------------------------------------------------
 
 _kept: OrderedDict[tuple[str, int, str], Footer] = OrderedDict()
 _lock = threading.Lock()
 
 
-def read_footer(location: FileRef, file: pa.NativeFile) -> Footer:
+def read_footer(ref: FileRef, file: pa.NativeFile) -> Footer:
     """The footer of a Parquet file, from memory if the same content was opened before."""
-    if location.remote is None or not location.tag:
+    if ref.remote is None or not ref.tag:
         return _read(file)
-    key = (location.name, location.size, location.tag)
+    key = (ref.name, ref.size, ref.tag)
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
@@ -157,7 +277,7 @@ _sound_start = b""  # of the footer opened last, up to its schema's end: most fi
 
 
 def _check_schema(data: bytes) -> bytes:
-    """A footer up to its schema's end; refuse one whose columns lie too deep in each other."""
+    """A footer up to its schema's end; refuse one whose columns are nested too deep."""
     global _sound_start
     known = _sound_start
     if known and data.startswith(known):
@@ -328,7 +448,7 @@ def _check_sizes(data: bytes, sizes: dict[int, Any], leaf: _Leaf) -> None:
 
 
 def _unlock() -> None:
-    """In a forked child, whoever held the lock in the parent."""
+    """Recreate the lock after a fork."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""How large a row group will be in memory, judged by its footer.
+"""How large a row group will be in memory, estimated from its footer.
 
 Numbers have a width. Text and lists do not: the footer says how many values there are, how
 long the smallest and the largest is, and how many bytes the pages hold once decompressed.
@@ -14,10 +14,10 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.io.storage.ranges import Range
+from tabfeed.io.storage.fetch import Range
 from tabfeed.schema.dtypes import is_list_type, leaf_type
 
-__all__ = ["STREAM_BUFFER", "Layout", "chunk_range", "count_leaves", "layout_of"]
+__all__ = ["STREAM_BUFFER", "Layout", "chunk_range", "count_leaves", "known_nulls", "layout_of"]
 
 TextBytes = Callable[[int], "int | None"]  # of a leaf; None if it is not known
 STREAM_BUFFER = 2**18
@@ -38,11 +38,17 @@ class Layout:
         Bytes a row of each column takes, a bit for null included; None where that varies.
     types
         The columns' types.
+    value_widths
+        Bytes of a value inside the lists of each column, or of the column itself; None of text.
+    lists
+        The columns that are lists.
     """
 
     leaves: dict[str, range]
     widths: dict[str, float | None]
     types: dict[str, pa.DataType]
+    value_widths: dict[str, int | None]
+    lists: frozenset[str]
 
     def nbytes(
         self,
@@ -60,21 +66,29 @@ class Layout:
 
     def value_bytes(self, name: str, chunk: pq.ColumnChunkMetaData) -> int | None:
         """Bytes of a value of one of a column's leaves, once decoded; None for text."""
-        width = _fixed_width(leaf_type(self.types[name]))
+        width = self.value_widths[name]
         return _PHYSICAL.get(chunk.physical_type) if width is None else width
 
-    def held(self, group: pq.RowGroupMetaData, name: str, *, whole: bool) -> int:
-        """What a column keeps in memory while it is read, besides its rows.
+    def held(self, group: pq.RowGroupMetaData, columns: Sequence[str], *, whole: bool) -> list[int]:
+        """What each column keeps in memory while it is read, besides its rows.
 
         Pages and a dictionary, decompressed; and before that the stored bytes, all of them where
         the column is read whole, a buffer of them where it is streamed.
         """
-        total = 0
-        for i in self.leaves[name]:
-            chunk = group.column(i)
-            total += min(int(chunk.total_uncompressed_size), _PAGES)
-            total += int(chunk.total_compressed_size) if whole else STREAM_BUFFER
-        return total
+        found = []
+        for name in columns:
+            total = 0
+            for i in self.leaves[name]:
+                chunk = group.column(i)
+                total += min(int(chunk.total_uncompressed_size), _PAGES)
+                total += int(chunk.total_compressed_size) if whole else STREAM_BUFFER
+            found.append(total)
+        return found
+
+    def ranges(self, groups: Sequence[pq.RowGroupMetaData], columns: Sequence[str]) -> list[Range]:
+        """Where the columns of these row groups lie in the file."""
+        leaves = [i for c in columns for i in self.leaves[c]]
+        return [chunk_range(group.column(i)) for group in groups for i in leaves]
 
     def _varying(self, group: pq.RowGroupMetaData, name: str, text: TextBytes | None) -> int:
         """Text and lists: from the number of values, and how long the ones in the footer are."""
@@ -83,7 +97,7 @@ class Layout:
         stored = sum(int(c.total_uncompressed_size) for c in chunks)
         if pa.types.is_dictionary(dtype):  # the file, too, holds indices and values
             return stored + rows * (_fixed_width(dtype.index_type) or 4)
-        offsets = (4 * rows if is_list_type(dtype) else 0) + rows // 8
+        offsets = (4 * rows if name in self.lists else 0) + rows // 8
         return sum(self._leaf(group, i, name, text) for i in self.leaves[name]) + offsets
 
     def _leaf(
@@ -127,7 +141,18 @@ def layout_of(schema: pa.Schema) -> Layout:
         leaves[field.name] = range(start, end)
         start = end
     widths = {f.name: _row_width(f) for f in schema}
-    return Layout(leaves, widths, {f.name: f.type for f in schema})
+    types = {f.name: f.type for f in schema}
+    value_widths = {name: _fixed_width(leaf_type(t)) for name, t in types.items()}
+    lists = frozenset(name for name, t in types.items() if is_list_type(t))
+    return Layout(leaves, widths, types, value_widths, lists)
+
+
+def known_nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
+    """How many nulls a column of a row group has; None if the footer does not say."""
+    facts = chunk.statistics
+    if facts is None or not facts.has_null_count or not 0 <= facts.null_count <= chunk.num_values:
+        return None
+    return int(facts.null_count)
 
 
 def count_leaves(dtype: pa.DataType) -> int:

@@ -1,9 +1,9 @@
 """Files of text whose rows are lines: CSV and JSON lines.
 
-A unit is a range of bytes that holds whole rows. In an uncompressed file the ranges are
-even and found without reading; nobody has counted their rows. In a compressed file, and
-in one whose quoted fields hold line ends, the ranges are found by one pass over the text,
-made when they are first needed, which counts the rows as well.
+A unit is a range of bytes that holds whole rows. In an uncompressed file the ranges are even and
+found without reading (`LineRanges`), so their rows are not counted. In a compressed file, and in
+one whose quoted fields hold line ends, one pass over the text finds the ranges when they are first
+needed, and counts their rows as well.
 
 The format (`TextFormat`) turns the text of whole rows into columns. Its types were fixed
 when the file was opened, so every unit comes out with the same ones.
@@ -12,7 +12,6 @@ when the file was opened, so every unit comes out with the same ones.
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,16 +21,15 @@ import pyarrow as pa
 
 from tabfeed.errors import BadFileError
 from tabfeed.io.align import rebatch
-from tabfeed.io.formats.streamed import StreamedFile
-from tabfeed.io.formats.text.row_ranges import (
+from tabfeed.io.formats.base import StreamedFile
+from tabfeed.io.formats.text.stream import (
     LONGEST_ROW,
-    LineRanges,
     Text,
     changed_length,
     no_line_end,
+    read_exactly,
 )
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
 __all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
 
@@ -53,7 +51,7 @@ class TextFormat(Protocol):
         ...
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """The columns of some rows, one column at least, in the order asked."""
+        """The columns of some rows, one column at least, in the order of `columns`."""
         ...
 
     def count(self, text: bytes) -> int:
@@ -88,30 +86,30 @@ class Head:
         return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
 
 
-def read_head(location: FileRef, cut: Callable[[bytes], int]) -> Head:
-    """The first rows of a file, enough to infer types from; refuses what is not text.
+def read_head(ref: FileRef, cut: Callable[[bytes], int]) -> Head:
+    """The first rows of a file, enough to infer types from; refuses other data.
 
     Parameters
     ----------
-    location
+    ref
         The file.
     cut
         Where the last whole row of a text ends.
     """
     size = INFER_BYTES
     while True:
-        with Text(location).at(0) as read:
+        with Text(ref).at(0) as read:
             data = read(size + 1)
         if b"\0" in data:
-            raise bad_file(location, _binary(data))
+            raise bad_file(ref, _binary(data))
         complete = len(data) <= size
         end = len(data) if complete else cut(data[:size])
         if end > data.find(b"\n") + 1 or (complete and end):  # two rows: one may be a header
             break
         if complete:
-            raise bad_file(location, "holds nothing (0 bytes of text)")
+            raise bad_file(ref, "holds nothing (0 bytes of text)")
         if size >= LONGEST_ROW:
-            raise no_line_end(location)
+            raise no_line_end(ref)
         size = min(size * 8, LONGEST_ROW)
     offset = len(_BOM) if data.startswith(_BOM) else 0
     return Head(data[offset:end], offset, complete)
@@ -162,6 +160,64 @@ def _line_ends_before(text: Text, offset: int) -> int:
     return count
 
 
+class LineRanges:
+    """Even ranges of uncompressed text; each cut moves to the next line end when it is needed.
+
+    Parameters
+    ----------
+    ref
+        The file.
+    start
+        Where its rows begin, after a byte order mark and a header line.
+    block_size
+        Bytes a range covers, about.
+    """
+
+    def __init__(self, ref: FileRef, start: int, block_size: int) -> None:
+        self.ref = ref
+        self.start = start
+        self.size = ref.size - start
+        self.count = max(1, round(self.size / block_size)) if self.size > 0 else 0
+        self._bounds: dict[int, int] = {0: start, self.count: ref.size}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """Where a range starts and ends; empty if one line fills several ranges."""
+        return self._bound(index), self._bound(index + 1)
+
+    def nbytes(self, index: int) -> int:
+        """Bytes of a range, about; nothing is read."""
+        return self._nominal(index + 1) - self._nominal(index)
+
+    def _nominal(self, index: int) -> int:
+        return self.start + self.size * index // self.count
+
+    def _bound(self, index: int) -> int:
+        if index not in self._bounds:
+            with reading(self.ref):
+                self._bounds[index] = self._next_line(self._nominal(index) - 1)
+        return self._bounds[index]
+
+    def _next_line(self, offset: int) -> int:
+        """Where the line after the one that holds `offset` starts."""
+        step, position = 2**16, offset
+        with self.ref.open() as file:
+            while position < self.ref.size:
+                if position - offset > LONGEST_ROW:
+                    raise no_line_end(self.ref)
+                file.seek(position)
+                data = read_exactly(file.read, step)
+                if (found := data.find(b"\n")) >= 0:
+                    return min(position + found + 1, self.ref.size)
+                if not data:
+                    break
+                position += len(data)
+                step = min(step * 4, 2**24)
+        return self.ref.size
+
+
 class _ScannedRanges:
     """Ranges found by a pass over the text, with their rows."""
 
@@ -188,7 +244,7 @@ class TextFile(StreamedFile):
 
     Parameters
     ----------
-    location
+    ref
         The file.
     form
         Its format.
@@ -202,23 +258,23 @@ class TextFile(StreamedFile):
 
     def __init__(
         self,
-        location: FileRef,
+        ref: FileRef,
         form: TextFormat,
         head: Head,
         *,
         block_size: int,
         scan: bool,
     ) -> None:
-        self.location = location
+        super().__init__(form.schema, ref)
         self._form = form
-        self._text = Text(location)
+        self._text = Text(ref)
         self._start = head.offset
         self._block_size = block_size
         self._ranges: LineRanges | _ScannedRanges | None = None
+        self._counts: list[int | None] = []
         if not scan:
-            self._ranges = LineRanges(location, head.offset, block_size)
-        self._counts: list[int | None] = [None] * len(self._ranges or ())
-        self._lock = threading.Lock()
+            self._ranges = LineRanges(ref, head.offset, block_size)
+            self._counts = [None] * self._ranges.count
         self._measure(head.text)
 
     def _measure(self, text: bytes) -> None:
@@ -229,11 +285,6 @@ class TextFile(StreamedFile):
             n: sample.column(n).nbytes / size for n in self.schema.names
         }
         self._row_bytes = size / max(1, sample.num_rows)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-        return self._form.schema
 
     @property
     def _units(self) -> LineRanges | _ScannedRanges:
@@ -247,7 +298,7 @@ class TextFile(StreamedFile):
 
     @property
     def unit_rows(self) -> Sequence[int | None]:
-        """Rows of each unit; None for those of an uncompressed file that nobody has counted."""
+        """Rows of each unit; None for uncounted ones of an uncompressed file."""
         units = self._units
         return units.rows if isinstance(units, _ScannedRanges) else self._counts
 
@@ -308,5 +359,5 @@ class TextFile(StreamedFile):
         with self._text.at(start) as read:
             text = read(end - start + last)  # a byte more at the end: nothing should be there
         if len(text) != end - start:
-            raise changed_length(self.location)
+            raise changed_length(self.ref)
         return text

@@ -15,14 +15,16 @@ them: whoever asks for float64 gets the nearest one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import Head, TextFile, at_line, read_head
 from tabfeed.io.formats.text.exact_numbers import (
     InexactError,
@@ -30,26 +32,18 @@ from tabfeed.io.formats.text.exact_numbers import (
     has_large,
     padded_columns,
 )
-from tabfeed.io.formats.text.row_ranges import (
-    Text,
-    as_buffer,
-    first_row_end,
-    inside_quotes,
-    last_line_end,
-    last_row_end,
-)
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.read_errors import bad_file, refuse_duplicates, refuse_empty
+from tabfeed.io.formats.text.stream import Text, last_line_end
+from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_duplicates, refuse_empty
 from tabfeed.schema.dtypes import format_type
 
-__all__ = ["CsvFormat", "open_csv"]
+__all__ = ["CsvFormat", "first_row_end", "inside_quotes", "last_row_end", "open_csv"]
 
 _PARSE_BLOCK = 2**20
 _LARGEST_BLOCK = 2**31 - 2
 _NUMBERS = (pa.int64(), pa.uint64(), pa.float64())
 
 
-def open_csv(location: FileRef, options: ReadOptions) -> TextFile:
+def open_csv(ref: FileRef, options: ReadOptions) -> TextFile:
     """Read the header line and the first rows of a CSV file, and fix its types.
 
     Without a header line and without `names`, columns are called f0, f1, ...; a header
@@ -57,29 +51,29 @@ def open_csv(location: FileRef, options: ReadOptions) -> TextFile:
     or not. Blank lines are passed over, except in files of one column, where a blank line
     is a null.
     """
-    refuse_empty(location)
-    sep = _separator(location, options)
-    form = CsvFormat(location, pa.schema([]), sep, options)
-    names, head = _take_names(location, options, read_head(location, form.last_row_end), sep)
+    refuse_empty(ref)
+    sep = _separator(ref, options)
+    form = CsvFormat(ref, pa.schema([]), sep, options)
+    names, head = _take_names(ref, options, read_head(ref, form.last_row_end), sep)
     form = replace(form, schema=pa.schema([(n, pa.string()) for n in names]))
 
     def fix_types(text: bytes) -> pa.Schema:
         return _fix_types(form, text)
 
-    types = at_line(Text(location), head.offset, head.text, form.last_row_end, fix_types)
+    types = at_line(Text(ref), head.offset, head.text, form.last_row_end, fix_types)
     form = replace(form, schema=types)
     return TextFile(
-        location,
+        ref,
         form,
         head,
         block_size=options.block_size,
-        scan=location.compressed or options.newlines_in_values,
+        scan=ref.compressed or options.newlines_in_values,
     )
 
 
-def _separator(location: FileRef, options: ReadOptions) -> str:
+def _separator(ref: FileRef, options: ReadOptions) -> str:
     if options.sep is None:
-        tab = re.search(r"\.(tsv|tab)(\.\w+)?$", location.path.lower())
+        tab = re.search(r"\.(tsv|tab)(\.\w+)?$", ref.path.lower())
         return "\t" if tab else ","
     if len(options.sep) != 1 or not options.sep.isascii():
         raise ArgumentError(f"sep is {options.sep!r}; it must be one ASCII character")
@@ -89,13 +83,11 @@ def _separator(location: FileRef, options: ReadOptions) -> str:
 # -- names ------------------------------------------------------------------------------
 
 
-def _take_names(
-    location: FileRef, options: ReadOptions, head: Head, sep: str
-) -> tuple[list[str], Head]:
+def _take_names(ref: FileRef, options: ReadOptions, head: Head, sep: str) -> tuple[list[str], Head]:
     """The columns' names, and the head without the header line."""
     text = head.text.lstrip(b"\r\n")
     end = first_row_end(text, sep) if options.newlines_in_values else _line_end(text)
-    fields = _split(location, text[:end], sep)
+    fields = _split(ref, text[:end], sep)
     if _has_header(options):
         head = head.skip(len(head.text) - len(text) + end)
         names = [n or f"Unnamed: {i}" for i, n in enumerate(fields)]
@@ -104,13 +96,13 @@ def _take_names(
     if options.names is not None:
         if fields and len(options.names) != len(fields):
             raise SchemaError(
-                f"names= has {len(options.names)} names, but {location.name} has {len(fields)} "
+                f"names= has {len(options.names)} names, but {ref.name} has {len(fields)} "
                 f"fields in its first line; give one name for each, or another sep= than {sep!r}"
             )
         names = list(options.names)
     if not names:
-        raise bad_file(location, "holds only blank lines")
-    refuse_duplicates(location, names)
+        raise bad_file(ref, "holds only blank lines")
+    refuse_duplicates(ref, names)
     return names, head
 
 
@@ -118,15 +110,15 @@ def _line_end(text: bytes) -> int:
     return text.find(b"\n") + 1 or len(text)
 
 
-def _split(location: FileRef, line: bytes, sep: str) -> list[str]:
-    """The fields of a line, by the same rules as those of the rows."""
+def _split(ref: FileRef, line: bytes, sep: str) -> list[str]:
+    """The fields of the header line, split by the rules of the rows."""
     line = line.rstrip(b"\r\n") + b"\n"
     if line == b"\n":
         return []
     names = [f"f{i}" for i in range(line.count(sep.encode()) + 1)]
     try:
         fields = pacsv.read_csv(
-            as_buffer(line),
+            pa.BufferReader(line),
             read_options=pacsv.ReadOptions(
                 autogenerate_column_names=True, block_size=len(line) + 1, use_threads=False
             ),
@@ -135,10 +127,10 @@ def _split(location: FileRef, line: bytes, sep: str) -> list[str]:
         )
     except pa.ArrowInvalid as e:
         what = f"has a first line that is not text in UTF-8, or cannot be split: {line[:40]!r}"
-        raise bad_file(location, what) from e
+        raise bad_file(ref, what) from e
     if fields.num_rows != 1:
         raise bad_file(
-            location,
+            ref,
             "ends its first line with a carriage return alone",
             remedy="Convert its line ends to \\n or \\r\\n",
         )
@@ -149,6 +141,76 @@ def _has_header(options: ReadOptions) -> bool:
     if options.header not in ("infer", None, 0):
         raise ArgumentError(f'header is {options.header!r}; it must be "infer", 0 or None')
     return options.names is None if options.header == "infer" else options.header == 0
+
+
+# -- quotes -----------------------------------------------------------------------------
+#
+# A quote opens a field only where a field starts: after a separator, a line end, or at the very
+# start; anywhere else it is a character like any other (5" disk). A doubled quote inside a quoted
+# field stands for one. These are the rules of Arrow's parser; text cut by other rules would give it
+# half a row.
+#
+# Text without quotes is cut by its last line end. Text with quotes is walked field by quoted field,
+# in Python: slow (about half a microsecond a quoted field), and needed only for files read with
+# newlines_in_values=True.
+
+
+@lru_cache(maxsize=16)
+def _quoted_field(sep: str) -> re.Pattern[bytes]:
+    """A quoted field from its opening to its closing quote, or to the end if none closes it."""
+    start = rb"(?:\A|(?<=[\r\n" + re.escape(sep.encode()) + rb"]))"
+    return re.compile(start + rb'"[^"]*(?:""[^"]*)*(?P<closed>")?')
+
+
+def _outside(text: bytes, sep: str) -> Iterator[tuple[int, int]]:
+    """The stretches of text between quoted fields."""
+    start = 0
+    for field in _quoted_field(sep).finditer(text):
+        yield start, field.start()
+        start = field.end()
+    yield start, len(text)
+
+
+def first_row_end(text: bytes, sep: str) -> int:
+    r"""Where the first row ends, its line end included; all of the text if none ends.
+
+    Examples
+    --------
+    >>> first_row_end(b'1,"a\nb"\n2,c\n', ",")
+    8
+    """
+    for start, end in _outside(text, sep):
+        if (found := text.find(b"\n", start, end)) >= 0:
+            return found + 1
+    return len(text)
+
+
+def last_row_end(text: bytes, sep: str) -> int:
+    r"""Where the last whole row ends; 0 if none does.
+
+    Examples
+    --------
+    >>> last_row_end(b'1,"a\nb"\n2,"c\n', ",")
+    8
+    """
+    if b'"' not in text:
+        return text.rfind(b"\n") + 1
+    last = 0
+    for start, end in _outside(text, sep):
+        last = text.rfind(b"\n", start, end) + 1 or last
+    return last
+
+
+def inside_quotes(text: bytes, sep: str) -> bool:
+    r"""Whether the text ends inside a quoted field.
+
+    Examples
+    --------
+    >>> inside_quotes(b'1,"a\n', ","), inside_quotes(b'5" disk,1\n', ",")
+    (True, False)
+    """
+    fields = _quoted_field(sep).finditer(text)
+    return any(field["closed"] is None for field in fields)  # only the last one can be open
 
 
 # -- types ------------------------------------------------------------------------------
@@ -191,13 +253,13 @@ def _exact_type(inferred: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
 class CsvFormat:
     """How lines of a CSV file become columns; a `TextFormat`."""
 
-    location: FileRef
+    ref: FileRef
     schema: pa.Schema
     sep: str
     options: ReadOptions
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """Parse rows; only the columns asked for are converted."""
+        """Parse rows; only `columns` are converted."""
         if not text:
             return pa.schema([self.schema.field(c) for c in columns]).empty_table()
         self._refuse_open_quote(text)
@@ -252,11 +314,11 @@ class CsvFormat:
         except pa.ArrowNotImplementedError as e:
             named = [n for n, t in types.items() if str(t) in str(e)]
             raise SchemaError(
-                f"{self.location.name}: column {', '.join(named)}: {e}; give a dtype that fields "
+                f"{self.ref.name}: column {', '.join(named)}: {e}; give a dtype that fields "
                 "of text can be read as"
             ) from e
         except UnicodeDecodeError as e:  # Arrow's message quotes the text it could not parse
-            raise bad_file(self.location, f"is not text in UTF-8: {e.object[:80]!r}") from e
+            raise bad_file(self.ref, f"is not text in UTF-8: {e.object[:80]!r}") from e
         return self._parse_long_rows(text, types, columns)
 
     def _parse_long_rows(
@@ -271,7 +333,7 @@ class CsvFormat:
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, block: int
     ) -> pa.Table:
         return pacsv.read_csv(
-            as_buffer(text),
+            pa.BufferReader(text),
             read_options=pacsv.ReadOptions(
                 column_names=self.schema.names, block_size=block, use_threads=False
             ),
@@ -292,7 +354,7 @@ class CsvFormat:
         """A quoted field cut in two would be read as two rows; even quotes rule it out cheaply."""
         if b'"' in text and text.count(b'"') % 2 and inside_quotes(text, self.sep):
             raise bad_file(
-                self.location,
+                self.ref,
                 "has a quoted field that holds a line end, or a quote that is never closed",
                 remedy="Pass newlines_in_values=True if fields may hold line ends",
             )
@@ -306,14 +368,14 @@ class CsvFormat:
             return self._explain_value(name, types[name], match["value"])
         if match := _RAGGED.search(message):
             return self._explain_line(match)
-        return bad_file(self.location, f"cannot be parsed: {message}", remedy=_QUOTED)
+        return bad_file(self.ref, f"cannot be parsed: {message}", remedy=_QUOTED)
 
     def _explain_value(self, name: str, dtype: pa.DataType, value: str) -> BadFileError:
-        whence = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
+        source = "as dtypes= asks" if name in self.options.dtypes else "as its first rows suggest"
         other = "binary" if "UTF8" in value else "string"
         return bad_file(
-            self.location,
-            f"has a value in column {name!r} that is not {format_type(dtype)}, {whence}: "
+            self.ref,
+            f"has a value in column {name!r} that is not {format_type(dtype)}, {source}: "
             f"{value[:200]}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{other}"}}, or what else holds all of its values',
@@ -322,7 +384,7 @@ class CsvFormat:
     def _explain_line(self, match: re.Match[str]) -> BadFileError:
         line = match["line"]
         return bad_file(
-            self.location,
+            self.ref,
             f"has a line of {match['got']} fields where {match['expected']} were expected: "
             f"{line[:200]!r}",
             remedy=_QUOTED if '"' in line else "Mend the line, or check sep= and names=",

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.io.formats.text.exact_numbers import is_exact
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = ["DEEPEST", "check_lines", "rounded_integer"]
 
@@ -35,7 +34,7 @@ _LONG_INTEGER = re.compile(rb"[:\[,]\s*-?[0-9]{16,}\s*[,}\]]")
 _EXACT = 2.0**53  # doubles hold every integer up to this
 
 
-def check_lines(location: FileRef, text: bytes) -> int:
+def check_lines(ref: FileRef, text: bytes) -> int:
     r"""The number of rows; raises where a line does not look like one object.
 
     Examples
@@ -44,7 +43,7 @@ def check_lines(location: FileRef, text: bytes) -> int:
     >>> check_lines(FileRef("a.jsonl", "", pafs.LocalFileSystem(), 0), b'{"a":1}\n\n{}')
     2
     """
-    return sum(_check_block(location, block) for block in _blocks(text))
+    return sum(_check_block(ref, block) for block in _blocks(text))
 
 
 def _blocks(text: bytes) -> Iterator[bytes]:
@@ -56,7 +55,7 @@ def _blocks(text: bytes) -> Iterator[bytes]:
         start = end or len(text)
 
 
-def _check_block(location: FileRef, block: bytes) -> int:
+def _check_block(ref: FileRef, block: bytes) -> int:
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == ord("\n"))
     if not block.endswith(b"\n"):
@@ -70,7 +69,7 @@ def _check_block(location: FileRef, block: bytes) -> int:
         wrong = next((x for x in lines if not _is_object(x.strip(_BLANK))), None)
         if wrong is not None:
             raise bad_file(
-                location,
+                ref,
                 f"is not JSON lines: each line must be an object, {{...}}, but one is "
                 f"{wrong[:80].decode('utf-8', 'replace')!r}",
             )
@@ -80,7 +79,7 @@ def _check_block(location: FileRef, block: bytes) -> int:
     if len(spans) and spans.min() < longest:  # only then may all of a span be one line's
         deep = opening[DEEPEST:] < ends[np.searchsorted(ends, opening[:-DEEPEST])]
         if deep.any():  # or a long list of objects, or brackets in a string
-            _check_depth(location, block)
+            _check_depth(ref, block)
     return rows
 
 
@@ -88,13 +87,13 @@ def _is_object(line: bytes) -> bool:
     return line.startswith(b"{") and line.endswith(b"}")
 
 
-def _check_depth(location: FileRef, block: bytes) -> None:
+def _check_depth(ref: FileRef, block: bytes) -> None:
     left = _STRING.sub(b"", block).translate(None, _NO_BRACKETS)
     for _ in range(DEEPEST):  # the innermost level goes each time
         left = left.replace(b"[]", b"").replace(b"{}", b"")
     if left:
         raise bad_file(
-            location,
+            ref,
             f"is not JSON lines that can be read: a line is nested more than {DEEPEST} levels "
             "deep, or its brackets do not match",
         )

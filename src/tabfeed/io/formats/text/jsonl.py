@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import small_type
+from tabfeed.io.align import normalize_type
+from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text.base import TextFile, at_line, read_head
 from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
-from tabfeed.io.formats.text.row_ranges import Text, as_buffer, last_line_end
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.read_errors import bad_file, refuse_empty, refuse_names
+from tabfeed.io.formats.text.stream import Text, last_line_end
+from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_empty, refuse_names
 from tabfeed.schema.dtypes import format_type
 
 __all__ = ["JsonFormat", "open_jsonl"]
@@ -39,41 +39,41 @@ _LARGEST_BLOCK = 2**31 - 2
 _NO_SUCH_MEMBER = "\ue000tabfeed"  # a private character: no file of data has it in a name
 
 
-def open_jsonl(location: FileRef, options: ReadOptions) -> TextFile:
+def open_jsonl(ref: FileRef, options: ReadOptions) -> TextFile:
     """Read the first rows of a file of JSON lines, and fix its types."""
-    refuse_empty(location)
-    head = read_head(location, last_line_end)
-    _check_text(location, head.text)
+    refuse_empty(ref)
+    head = read_head(ref, last_line_end)
+    _check_text(ref, head.text)
 
     def infer(text: bytes) -> pa.Schema:
-        return _infer(location, text, options)
+        return _infer(ref, text, options)
 
-    schema = at_line(Text(location), head.offset, head.text, last_line_end, infer)
+    schema = at_line(Text(ref), head.offset, head.text, last_line_end, infer)
     if not schema.names:
-        raise bad_file(location, "holds no object with a member")
-    form = JsonFormat(location, schema, options)
-    return TextFile(location, form, head, block_size=options.block_size, scan=location.compressed)
+        raise bad_file(ref, "holds no object with a member")
+    form = JsonFormat(ref, schema, options)
+    return TextFile(ref, form, head, block_size=options.block_size, scan=ref.compressed)
 
 
-def _check_text(location: FileRef, text: bytes) -> None:
+def _check_text(ref: FileRef, text: bytes) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise bad_file(location, f"is not text in UTF-8: {e}") from e
+        raise bad_file(ref, f"is not text in UTF-8: {e}") from e
     if text.lstrip().startswith(b"["):
         raise bad_file(
-            location,
+            ref,
             "holds a JSON array, not JSON lines: one object a line, no brackets around them",
             remedy="Write each element on a line of its own (jq -c '.[]' does)",
         )
 
 
-def _infer(location: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
-    given = {n: small_type(t) for n, t in options.dtypes.items()}
-    form = JsonFormat(location, pa.schema(list(given.items())), options)
+def _infer(ref: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
+    given = {n: normalize_type(t) for n, t in options.dtypes.items()}
+    form = JsonFormat(ref, pa.schema(list(given.items())), options)
     inferred = form.parse(text, form.schema, "infer").schema
     if inferred.names:
-        refuse_names(location, inferred.names)
+        refuse_names(ref, inferred.names)
     types = {f.name: given.get(f.name, _settled(f.type)) for f in inferred}
     types.update(
         {n: pa.uint64() for n in types if n not in given and _is_large(form, text, types, n)}
@@ -133,12 +133,12 @@ def _holds_struct(dtype: pa.DataType) -> bool:
 class JsonFormat:
     """How lines of JSON become columns; a `TextFormat`."""
 
-    location: FileRef
+    ref: FileRef
     schema: pa.Schema
     options: ReadOptions
 
     def decode(self, text: bytes, columns: Sequence[str]) -> pa.Table:
-        """Parse rows; members not asked for are skipped, unknown ones refused if all are."""
+        """Parse rows, skipping other members; reading all columns refuses unknown ones."""
         wanted = pa.schema([self.schema.field(c) for c in columns])
         if not text:
             return wanted.empty_table()
@@ -150,7 +150,7 @@ class JsonFormat:
         try:
             table.validate(full=True)  # Arrow's JSON reader lets any bytes pass for text
         except pa.ArrowInvalid as e:
-            raise bad_file(self.location, f"is not text in UTF-8: {e}") from e
+            raise bad_file(self.ref, f"is not text in UTF-8: {e}") from e
         self._refuse_rounding(table, text)
         return self._convert(table, wanted)
 
@@ -160,7 +160,7 @@ class JsonFormat:
         if (found := rounded_integer(table.select(inferred), text)) is not None:
             name, number = found
             raise bad_file(
-                self.location,
+                self.ref,
                 f"has an integer in column {name!r} that doubles, as its first rows suggest, "
                 f"would round: {number[:80]}",
                 column=name,
@@ -179,7 +179,7 @@ class JsonFormat:
 
     def parse(self, text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
         """Parse rows with these types."""
-        rows = check_lines(self.location, text)
+        rows = check_lines(self.ref, text)
         if not rows:
             return schema.empty_table()
         wire = pa.schema([(f.name, _parsed_type(f.type)) for f in schema])
@@ -191,13 +191,11 @@ class JsonFormat:
         except pa.ArrowInvalid as e:
             raise self._explain(e, text, wire) from e
         except pa.ArrowNotImplementedError as e:
-            raise SchemaError(
-                f"{self.location.name}: {e}; give a dtype that JSON can be read as"
-            ) from e
+            raise SchemaError(f"{self.ref.name}: {e}; give a dtype that JSON can be read as") from e
         except UnicodeDecodeError as e:  # Arrow's message quotes the text it could not parse
-            raise bad_file(self.location, f"is not text in UTF-8: {e.object[:80]!r}") from e
+            raise bad_file(self.ref, f"is not text in UTF-8: {e.object[:80]!r}") from e
         if table.num_rows != rows:
-            raise bad_file(self.location, "is not JSON lines: a line holds more than one object")
+            raise bad_file(self.ref, "is not JSON lines: a line holds more than one object")
         return table
 
     def _parse(self, text: bytes, options: pajson.ParseOptions) -> pa.Table:
@@ -210,7 +208,7 @@ class JsonFormat:
 
     def _parse_blocks(self, text: bytes, options: pajson.ParseOptions, block: int) -> pa.Table:
         reading = pajson.ReadOptions(use_threads=False, block_size=block)
-        return pajson.read_json(as_buffer(text), read_options=reading, parse_options=options)
+        return pajson.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
 
     def _convert(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
         columns = []
@@ -228,22 +226,20 @@ class JsonFormat:
         if match := _CHANGED.search(message):
             name = match["column"].split("/")[1] if "/" in match["column"] else ""
             if not name:
-                return bad_file(
-                    self.location, "is not JSON lines: each line must be an object, {...}"
-                )
+                return bad_file(self.ref, "is not JSON lines: each line must be an object, {...}")
             return self._explain_column(name, match["old"], f"a {match['new']} came")
         if match := _UNPARSED.search(message):
             name = self._column_with(text, schema)
             return self._explain_column(name, match["type"], f"{match['value']!r} came")
         if "unexpected field" in message:
             return self._explain_new(text)
-        return bad_file(self.location, f"is not JSON lines: {message}{_first_words(text)}")
+        return bad_file(self.ref, f"is not JSON lines: {message}{_first_words(text)}")
 
     def _explain_column(self, name: str, wanted: str, came: str) -> BadFileError:
-        whence = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
+        source = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
         return bad_file(
-            self.location,
-            f"has a value in column {name!r} that is not {wanted}, as {whence}: {came}",
+            self.ref,
+            f"has a value in column {name!r} that is not {wanted}, as {source}: {came}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": ...}} with a type that holds all of its values',
         )
@@ -267,13 +263,13 @@ class JsonFormat:
             new = [f for f in found if f.name not in self.schema.names]
         if not new:
             return bad_file(
-                self.location,
+                self.ref,
                 "has a member, or a nested member, that its first rows lack",
                 remedy="Pass the whole type of its column in dtypes=",
             )
         name, dtype = new[0].name, format_type(_settled(new[0].type))
         return bad_file(
-            self.location,
+            self.ref,
             f"has a member {name!r} that its first rows lack",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{dtype}"}} to read it, or columns= to leave it out',

@@ -25,13 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import conform
+from tabfeed.io.align import cast_table
 from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS, KINDS, Records, records_of
 from tabfeed.io.formats.tfrecord.values import WIRE_TYPES, Values, lists_of, scalars_of
 from tabfeed.io.formats.tfrecord.walk import Ints, Spans
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 from tabfeed.io.storage.paths import natural_key
-from tabfeed.io.storage.read_errors import bad_file
 from tabfeed.schema.dtypes import format_type, is_list_type, leaf_type
 
 __all__ = ["Column", "Columns", "infer_columns", "is_text"]
@@ -48,33 +47,33 @@ class Column:
 
     @property
     def wire_type(self) -> pa.DataType:
-        """What is read; `dtype` is made of it."""
+        """The type that is decoded; it is cast to `dtype`."""
         leaf = WIRE_TYPES[self.kind]
         return leaf if self.scalar else pa.list_(leaf)
 
 
 def infer_columns(
-    location: FileRef, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
+    ref: FileRef, blocks: Sequence[Records], given: Mapping[str, pa.DataType]
 ) -> list[Column]:
     """What the first records of a file show, and what the user says."""
-    seen = _Seen(location)
+    seen = _Seen(ref)
     for block in blocks:
         seen.add(block)
     names = sorted({*seen.kinds, *given}, key=natural_key)
     return [
-        _given_column(location, n, given[n], seen.kinds.get(n))
+        _given_column(ref, n, given[n], seen.kinds.get(n))
         if n in given
         else Column(n, seen.kinds[n], n not in seen.lists, seen.dtype(n))
         for n in names
     ]
 
 
-def _given_column(location: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
-    """A column of the type the user wants: made of what is in the file, or would be."""
+def _given_column(ref: FileRef, name: str, dtype: pa.DataType, kind: int | None) -> Column:
+    """A column of the type the user wants, cast from the type the feature has or would have."""
     leaf = leaf_type(dtype)
     if pa.types.is_nested(leaf):
         raise SchemaError(
-            f"dtypes= says {format_type(dtype)} for {name!r} of {location.name}; a feature of a "
+            f"dtypes= says {format_type(dtype)} for {name!r} of {ref.name}; a feature of a "
             "TFRecord file is a value or a list of values"
         )
     if kind is None:
@@ -87,8 +86,8 @@ def _given_column(location: FileRef, name: str, dtype: pa.DataType, kind: int | 
 class _Seen:
     """The features of some records: kinds, which are lists, which are not text."""
 
-    def __init__(self, location: FileRef) -> None:
-        self.location = location
+    def __init__(self, ref: FileRef) -> None:
+        self.ref = ref
         self.kinds: dict[str, int] = {}
         self.lists: set[str] = set()
         self.binary: set[str] = set()
@@ -113,7 +112,7 @@ class _Seen:
         known = self.kinds.setdefault(name, kind)
         if known != kind:
             raise bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {name!r} is {KINDS[kind]} in {block.where(row)}, and "
                 f"{KINDS[known]} before it",
                 column=name,
@@ -154,7 +153,7 @@ def is_text(array: pa.Array) -> bool:
 class Columns:
     """How records of a file become tables. Threads share it; it pickles."""
 
-    location: FileRef
+    ref: FileRef
     columns: tuple[Column, ...]
     given: frozenset[str]
 
@@ -169,7 +168,7 @@ class Columns:
 
     def tables(self, data: bytes, offset: int, names: Sequence[str]) -> Iterator[pa.Table]:
         """Tables of whole frames, which start at `offset` in the file."""
-        for records in records_of(self.location, data, offset):
+        for records in records_of(self.ref, data, offset):
             yield self.table(records, names)
 
     def table(self, records: Records, names: Sequence[str]) -> pa.Table:
@@ -181,7 +180,7 @@ class Columns:
         wire = pa.Table.from_arrays(arrays, [c.name for c in columns])
         schema = pa.schema([self.schema.field(n) for n in names])
         try:
-            return conform(wire, schema, where=self.location.name)
+            return cast_table(wire, schema, where=self.ref.name)
         except SchemaError as e:
             raise self._explain(records, columns, arrays, e) from e
 
@@ -225,24 +224,24 @@ class Columns:
 
     def _conflict(self, records: Records, column: Column, row: int) -> BadFileError:
         kind, values = records.parse(row)[column.name]
-        name, whence = column.name, self._whence(column)
+        name, source = column.name, self._source(column)
         if kind != column.kind:
             return bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {name!r} is {KINDS[kind]} in {records.where(row)}, and "
-                f"{KINDS[column.kind]} {whence}",
+                f"{KINDS[column.kind]} {source}",
                 column=name,
             )
         listed = format_type(pa.list_(column.dtype))
         return bad_file(
-            self.location,
+            self.ref,
             f"cannot be read: feature {name!r} has {len(values)} values in {records.where(row)}, "
-            f"and one {whence}",
+            f"and one {source}",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{listed}"}} to read it as lists',
         )
 
-    def _whence(self, column: Column) -> str:
+    def _source(self, column: Column) -> str:
         return "as dtypes= asks" if column.name in self.given else "in the first records"
 
     def _refuse_new(self, records: Records) -> None:
@@ -260,7 +259,7 @@ class Columns:
         dtype = pa.string() if kind == BYTES and is_text(pa.array(values)) else WIRE_TYPES[kind]
         listed = format_type(dtype if len(values) == 1 else pa.list_(dtype))
         return bad_file(
-            self.location,
+            self.ref,
             f"has a feature {name!r} in {records.where(row)} that its first records lack",
             column=name,
             remedy=f'Pass dtypes={{"{name}": "{listed}"}} to read it, or columns= to leave it out',
@@ -278,15 +277,15 @@ class Columns:
             if column.kind == BYTES:
                 wire = format_type(column.wire_type)
                 remedy = f'Pass dtypes={{"{column.name}": "{wire}"}} to read what is not text'
-            whence = self._whence(column).removeprefix("as ")
+            source = self._source(column).removeprefix("as ")
             return bad_file(
-                self.location,
+                self.ref,
                 f"cannot be read: feature {column.name!r} is not {format_type(column.dtype)}, as "
-                f"{whence}, in {records.where(row)}: {array[row]}",
+                f"{source}, in {records.where(row)}: {array[row]}",
                 column=column.name,
                 remedy=remedy,
             )
-        return bad_file(self.location, f"cannot be read: {error}")
+        return bad_file(self.ref, f"cannot be read: {error}")
 
 
 def _spread(
@@ -321,7 +320,7 @@ def _first_that_fails(array: pa.Array, dtype: pa.DataType) -> int | None:
 def _casts(array: pa.Array, dtype: pa.DataType) -> bool:
     table = pa.Table.from_arrays([array], [""])
     try:
-        conform(table, pa.schema([("", dtype)]))
+        cast_table(table, pa.schema([("", dtype)]))
     except SchemaError:
         return False
     return True

@@ -14,16 +14,15 @@ costs its unit under ``on_bad_file="skip"``, as a damaged row group does in Parq
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 
 import pyarrow as pa
 
-from tabfeed.io.align import rebatch, small_type
-from tabfeed.io.formats.streamed import StreamedFile
-from tabfeed.io.formats.text.row_ranges import Text, changed_length
+from tabfeed.io.align import normalize_type, rebatch
+from tabfeed.io.formats.base import ReadOptions, StreamedFile
+from tabfeed.io.formats.text.stream import Text, changed_length
 from tabfeed.io.formats.tfrecord.columns import Columns, infer_columns
 from tabfeed.io.formats.tfrecord.frames import (
     FOOTER,
@@ -38,8 +37,7 @@ from tabfeed.io.formats.tfrecord.frames import (
     unpacked,
 )
 from tabfeed.io.formats.tfrecord.records import Records, records_of
-from tabfeed.io.storage.file_ref import FileRef, ReadOptions
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = ["TFRecordFile", "open_tfrecord"]
 
@@ -47,23 +45,23 @@ INFER_BYTES = 2**20
 _SMALLEST_PIECE = 2**16
 
 
-def open_tfrecord(location: FileRef, options: ReadOptions) -> TFRecordFile:
+def open_tfrecord(ref: FileRef, options: ReadOptions) -> TFRecordFile:
     """Read the first records of a TFRecord file, and fix the types of its features.
 
     A file without records has no columns but those of `dtypes`.
     """
-    text = Text(unpacked(location))
+    text = Text(unpacked(ref))
     sample = next(_pieces(text, 0, None, INFER_BYTES), b"")
-    given = {n: small_type(t) for n, t in options.dtypes.items()}
-    blocks = list(records_of(text.location, sample, 0))
-    columns = tuple(infer_columns(text.location, blocks, given))
+    given = {n: normalize_type(t) for n, t in options.dtypes.items()}
+    blocks = list(records_of(text.ref, sample, 0))
+    columns = tuple(infer_columns(text.ref, blocks, given))
     if blocks and not columns:
         raise bad_file(
-            location,
+            ref,
             "holds Examples without features, and so no columns",
             remedy="Name a feature in dtypes= to read them as nulls",
         )
-    form = Columns(text.location, columns, frozenset(given))
+    form = Columns(text.ref, columns, frozenset(given))
     return TFRecordFile(text, form, blocks, options.block_size)
 
 
@@ -84,7 +82,7 @@ def _pieces(text: Text, start: int, end: int | None, size: int) -> Iterator[byte
             if not data:
                 break
     if held:
-        raise cut_short(text.location, start)
+        raise cut_short(text.ref, start)
 
 
 def _missing(text: Text, held: bytes, offset: int) -> int:
@@ -92,9 +90,9 @@ def _missing(text: Text, held: bytes, offset: int) -> int:
     if len(held) < HEADER:
         return HEADER - len(held)
     if not is_header(held):
-        raise bad_length(text.location, offset)
+        raise bad_length(text.ref, offset)
     length = int.from_bytes(held[:8], "little")
-    refuse_bomb(text.location, offset, length)
+    refuse_bomb(text.ref, offset, length)
     return length + HEADER + FOOTER - len(held)
 
 
@@ -104,13 +102,11 @@ class TFRecordFile(StreamedFile):
     def __init__(
         self, text: Text, form: Columns, sample: Sequence[Records], block_size: int
     ) -> None:
-        self.location = text.location
-        self.schema = form.schema
+        super().__init__(form.schema, text.ref)
         self._text = text
         self._form = form
         self._block_size = block_size
         self._found: list[Unit] | None = None
-        self._lock = threading.Lock()
         self._measure(sample)
 
     def _measure(self, sample: Sequence[Records]) -> None:
@@ -178,11 +174,11 @@ class TFRecordFile(StreamedFile):
 
     def _bytes_of(self, unit: Unit) -> bytes:
         if unit.rows == 1:
-            refuse_bomb(self.location, unit.start, unit.end - unit.start - HEADER - FOOTER)
+            refuse_bomb(self.ref, unit.start, unit.end - unit.start - HEADER - FOOTER)
         with self._text.at(unit.start) as read:
             data = read(unit.end - unit.start)
         if len(data) != unit.end - unit.start:
-            raise changed_length(self.location)
+            raise changed_length(self.ref)
         return data
 
     def _decode(self, data: bytes, offset: int, columns: Sequence[str]) -> pa.Table:

@@ -25,10 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.formats.text.row_ranges import Text
+from tabfeed.io.formats.text.stream import Text
 from tabfeed.io.formats.tfrecord.crc32c import crc32c_of_words, masked
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file, reading
+from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
 
 __all__ = [
     "FOOTER",
@@ -77,20 +76,20 @@ class _Deflated(FileRef):
         return pa.CompressedInputStream(self.open(), "gzip")  # which takes zlib's header as well
 
 
-def unpacked(location: FileRef) -> FileRef:
-    """The same file, its compression told from its first bytes."""
-    with reading(location), location.open() as file:
+def unpacked(ref: FileRef) -> FileRef:
+    """The same file, its compression detected from its first bytes."""
+    with reading(ref), ref.open() as file:
         start = bytes(file.read(HEADER))
     kind: type[FileRef] | None = None
     if is_header(start) or not start:
         kind = _Plain
     elif _is_deflated(start):
         kind = _Deflated
-    elif location.compressed:
-        return location
+    elif ref.compressed:
+        return ref
     if kind is None:
-        raise bad_file(location, f"is not a TFRecord file: it starts with {start!r}")
-    return kind(**{f.name: getattr(location, f.name) for f in fields(location)})
+        raise bad_file(ref, f"is not a TFRecord file: it starts with {start!r}")
+    return kind(**{f.name: getattr(ref, f.name) for f in fields(ref)})
 
 
 def is_header(start: bytes) -> bool:
@@ -129,12 +128,12 @@ def _first_bad_header(data: bytes, starts: Ints) -> tuple[bool, int]:
     return bool(len(wrong) and wrong[first]), first
 
 
-def whole_frames(location: FileRef, data: bytes, offset: int) -> Ints:
+def whole_frames(ref: FileRef, data: bytes, offset: int) -> Ints:
     """Where the frames of `data` start, and where the last ends; their headers are verified.
 
     Parameters
     ----------
-    location
+    ref
         The file, for the message.
     data
         Whole frames, without a gap.
@@ -144,43 +143,43 @@ def whole_frames(location: FileRef, data: bytes, offset: int) -> Ints:
     starts, end = frame_starts(data)
     bad, first = _first_bad_header(data, starts)
     if bad:
-        raise bad_length(location, offset + int(starts[first]))
+        raise bad_length(ref, offset + int(starts[first]))
     if end != len(data):
-        raise cut_short(location, offset + int(starts[-1] if len(starts) else 0))
+        raise cut_short(ref, offset + int(starts[-1] if len(starts) else 0))
     return np.append(starts, end)
 
 
-def bad_length(location: FileRef, offset: int) -> BadFileError:
+def bad_length(ref: FileRef, offset: int) -> BadFileError:
     """The error for a frame that does not start as one."""
     return bad_file(
-        location,
-        f"is damaged at {place(location, offset)}: the length of a record is expected there, and "
+        ref,
+        f"is damaged at {place(ref, offset)}: the length of a record is expected there, and "
         "its checksum does not match",
     )
 
 
-def cut_short(location: FileRef, offset: int) -> BadFileError:
+def cut_short(ref: FileRef, offset: int) -> BadFileError:
     """The error for a file that ends within a frame."""
     return bad_file(
-        location,
-        f"is cut short: the record at {place(location, offset)} is not all there",
+        ref,
+        f"is cut short: the record at {place(ref, offset)} is not all there",
     )
 
 
-def refuse_bomb(location: FileRef, offset: int, length: int) -> None:
+def refuse_bomb(ref: FileRef, offset: int, length: int) -> None:
     """Refuse a record of a compressed file that is far larger than the file."""
-    if location.compressed and length > max(_ALWAYS_READ, 100 * location.size):
+    if ref.compressed and length > max(_ALWAYS_READ, 100 * ref.size):
         raise bad_file(
-            location,
-            f"has a record of {length:,} bytes at {place(location, offset)}, over a hundred times "
+            ref,
+            f"has a record of {length:,} bytes at {place(ref, offset)}, over a hundred times "
             "the size of the file",
             remedy="Decompress the file, if it is not meant to exhaust memory",
         )
 
 
-def place(location: FileRef, offset: int) -> str:
-    """How to name an offset: those of a compressed file count what it holds."""
-    return f"byte {offset:,}" + (" (decompressed)" if location.compressed else "")
+def place(ref: FileRef, offset: int) -> str:
+    """An offset's name in errors; in a compressed file it counts decompressed bytes."""
+    return f"byte {offset:,}" + (" (decompressed)" if ref.compressed else "")
 
 
 # -- units ------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ def _frame_ends(text: Text) -> Iterator[Ints]:
     A frame counts when its last byte has been seen: the file may be cut short. `begun` is the
     one that has not been seen to its end.
     """
-    size = _PACKED_WINDOW if text.location.compressed else _WINDOW
+    size = _PACKED_WINDOW if text.ref.compressed else _WINDOW
     base = position = 0
     begun: int | None = None
     data = b""
@@ -250,7 +249,7 @@ def _frame_ends(text: Text) -> Iterator[Ints]:
         whole = marks[0 if begun is not None else 1 :]
         yield whole[whole <= reach]
         if bad:
-            raise bad_length(text.location, int(marks[-1]))
+            raise bad_length(text.ref, int(marks[-1]))
         position = base + following
         begun = base + int(starts[-1]) if position > reach else None
         if position > reach:  # the rest of the frame is passed over, but for its last bytes
@@ -258,4 +257,4 @@ def _frame_ends(text: Text) -> Iterator[Ints]:
         else:
             data, base = data[position - base :], position
     if begun is not None or data:
-        raise cut_short(text.location, base if begun is None else begun)
+        raise cut_short(text.ref, base if begun is None else begun)

@@ -1,4 +1,4 @@
-"""Blocks of records: cut out of a file, verified, and walked when somebody asks.
+"""Blocks of records: cut out of a file, verified, and walked when a column is needed.
 
 One ``tf.train.Example`` at a time, in plain Python: the reference, and the way out.
 
@@ -24,8 +24,7 @@ import numpy as np
 from tabfeed.io.formats.tfrecord.crc32c import PAD, crc32c, masked
 from tabfeed.io.formats.tfrecord.frames import FOOTER, HEADER, place, whole_frames
 from tabfeed.io.formats.tfrecord.walk import PAD_AFTER, Bytes, Ints, Walk
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.read_errors import bad_file
+from tabfeed.io.storage.file_ref import FileRef, bad_file
 
 __all__ = [
     "BYTES",
@@ -170,7 +169,7 @@ class Records:
     in the file.
     """
 
-    location: FileRef
+    ref: FileRef
     data: Bytes
     starts: Ints
     ends: Ints
@@ -199,17 +198,17 @@ class Records:
         try:
             return parse_example(self.data[self.starts[row] : self.ends[row]].tobytes())
         except NotAnExampleError as e:
-            raise bad_file(self.location, f"cannot be read: {self.where(row)} {e}") from e
+            raise bad_file(self.ref, f"cannot be read: {self.where(row)} {e}") from e
 
     def where(self, row: int) -> str:
-        """How to name a record."""
+        """A record's name in errors."""
         at = self.offset + int(self.starts[row]) - HEADER
-        return f"the record at {place(self.location, at)}"
+        return f"the record at {place(self.ref, at)}"
 
 
-def records_of(location: FileRef, data: bytes, offset: int) -> Iterator[Records]:
+def records_of(ref: FileRef, data: bytes, offset: int) -> Iterator[Records]:
     """Whole frames as blocks that the caches hold; `offset` is where they start in the file."""
-    bounds = whole_frames(location, data, offset)
+    bounds = whole_frames(ref, data, offset)
     first, count = 0, len(bounds) - 1
     while first < count:
         fit = int(np.searchsorted(bounds, bounds[first] + _BLOCK_BYTES, side="right")) - 1
@@ -220,7 +219,7 @@ def records_of(location: FileRef, data: bytes, offset: int) -> Iterator[Records]
         shift = PAD - low
         starts = bounds[first:last] + shift + HEADER
         ends = bounds[first + 1 : last + 1] + shift - FOOTER
-        records = Records(location, block, starts, ends, offset - shift)
+        records = Records(ref, block, starts, ends, offset - shift)
         _verify(records)
         yield records
         first = last
@@ -231,6 +230,6 @@ def _verify(records: Records) -> None:
     wrong = masked(crc32c(records.data, records.starts, records.ends)) != stored
     if wrong.any():
         raise bad_file(
-            records.location,
+            records.ref,
             f"is damaged: the checksum of {records.where(int(wrong.argmax()))} does not match",
         )

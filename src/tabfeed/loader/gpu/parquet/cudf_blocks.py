@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from tabfeed.budget import cpu_count
-from tabfeed.io.formats.parquet.file import ParquetFile, known_nulls
 from tabfeed.loader.gpu.buffers import DeviceBuffers, WidthGroup
 from tabfeed.loader.gpu.devices import on_device, why_not_driver
 from tabfeed.loader.gpu.parquet.cudf_pool import Grant, Reading
@@ -160,10 +159,7 @@ class CudfBlockReader:
             pieces = parts.partitions[partition].pieces
             files = [(parts.dataset.fileset.files[piece.file], piece.unit) for piece in pieces]
             self._nulls[partition] = any(
-                known_nulls(chunk)
-                for file, unit in files
-                if isinstance(file, ParquetFile)
-                for chunk, _ in file.chunks_in(unit, self._columns)
+                count for file, unit in files for count in file.null_counts(unit, self._columns)
             )
         return self._nulls[partition]
 
@@ -250,8 +246,8 @@ class CudfBlockReader:
             for piece in parts.partitions[number].pieces:
                 if piece.file != last:
                     file = parts.dataset.fileset.files[piece.file]
-                    if isinstance(file, ParquetFile):
-                        file.location.check()
+                    if file.ref is not None:
+                        file.ref.check()
                     paths.append(parts.dataset.files[piece.file])
                     groups.append([])
                     last = piece.file

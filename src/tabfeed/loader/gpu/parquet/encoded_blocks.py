@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.partition import Piece
+from tabfeed.io.storage.fetch import Range
 from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.ranges import Range
 from tabfeed.loader.gpu.buffers import width_groups_of
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.parquet.encoded_pages import (
@@ -242,13 +242,13 @@ class EncodedBlockReader:
         key, file = (piece.file, piece.unit), _file(self.parts, piece)
         known = self._known.get(key)
         if known is not None:
-            self._read_bytes(file.location, known.extent, staging_buffer, at)
+            self._read_bytes(file.ref, known.extent, staging_buffer, at)
             return known
         if key in self._unsupported:
             raise UnsupportedError("the row group was found unsupported before")
         try:
             extent = extent_of(file, piece.unit, self._wanted)
-            self._read_bytes(file.location, extent, staging_buffer, at)
+            self._read_bytes(file.ref, extent, staging_buffer, at)
             known = _Known(extent, self._find(staging_buffer, Search(at, extent, piece.rows or 0)))
         except UnsupportedError:
             self._unsupported.add(key)
@@ -269,17 +269,17 @@ class EncodedBlockReader:
         return len({(piece.file, piece.unit) for part in partitions for piece in part.pieces})
 
     def _read_bytes(
-        self, location: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int
+        self, ref: FileRef, extent: Extent, staging_buffer: StagingBuffer, at: int
     ) -> None:
         """Read the bytes of a row group."""
         memory = staging_buffer.memory[at : at + extent.encoded].data
         if len(memory) < extent.encoded:
             raise UnsupportedError("a row group is larger than expected")
-        file = os.open(location.path, os.O_RDONLY)
+        file = os.open(ref.path, os.O_RDONLY)
         try:
             facts = os.fstat(file)
-            location.check(facts)
-            if facts.st_size != location.size > 0:
+            ref.check(facts)
+            if facts.st_size != ref.size > 0:
                 raise UnsupportedError("a file has changed since it was opened")
             cuts = _cuts_of(
                 extent.runs, max(_LEAST_CUT, -(-extent.encoded // self.workers_per_block))
@@ -324,11 +324,11 @@ class EncodedBlockReader:
         return next((parts.dataset.files[p.file] for p in self._pieces(partitions)), "no file")
 
 
-def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
+def _file(parts: ReadsParts, piece: Piece) -> RowGroups:
     """The file of a row group."""
     assert isinstance(parts, PartReader)
-    file = parts.dataset.fileset.files[piece.file]
-    if not isinstance(file, ParquetFile) or not piece.whole:
+    file = parts.dataset.fileset.files[piece.file].row_groups
+    if file is None or not piece.whole:
         raise UnsupportedError("not a whole row group of a Parquet file")
     return file
 

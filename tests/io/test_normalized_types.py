@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tabfeed.io import align
-from tabfeed.io.align import rebatch, small_schema, small_type, to_small
+from tabfeed.io.align import cast_columns, normalize_schema, normalize_type, rebatch
 
 
 def test_a_schema_without_large_types_or_metadata() -> None:
@@ -17,7 +17,7 @@ def test_a_schema_without_large_types_or_metadata() -> None:
         ],
         metadata={"k": "v"},
     )
-    small = small_schema(schema)
+    small = normalize_schema(schema)
     assert small == pa.schema(
         [
             pa.field("a", pa.list_(pa.struct({"x": pa.string()})), nullable=False),
@@ -32,7 +32,7 @@ def test_text_too_long_for_one_chunk_comes_in_several(monkeypatch: pytest.Monkey
     monkeypatch.setattr(align, "_MOST_BYTES", 40)
     words = [f"word {i}" for i in range(20)]
     table = pa.table({"s": pa.array(words, pa.large_string())})
-    small = to_small(table, pa.schema({"s": pa.string()}))
+    small = cast_columns(table, pa.schema({"s": pa.string()}))
     assert small.column("s").type == pa.string()
     assert small.column("s").num_chunks > 4
     assert small.column("s").to_pylist() == words
@@ -78,7 +78,7 @@ _IN_DISORDER = pa.ListViewArray.from_arrays(
 )
 def test_list_views_become_lists_of_the_same_values(array: pa.Array) -> None:
     for part in (array, array.slice(1)):
-        small = to_small(pa.table({"x": part}), pa.schema({"x": small_type(array.type)}))
+        small = cast_columns(pa.table({"x": part}), pa.schema({"x": normalize_type(array.type)}))
         small.validate(full=True)
         assert small["x"].to_pylist() == part.to_pylist()
 
@@ -90,4 +90,4 @@ def test_slices_beyond_two_gigabytes_of_text(tmp_path: Path) -> None:
     offsets = pa.py_buffer(np.array([0, far, far + 2, far + 3], np.int64))
     text = pa.LargeStringArray.from_buffers(3, offsets, pa.memory_map(str(path)).read_buffer())
     schema = pa.schema({"s": pa.string()})
-    assert to_small(pa.table({"s": text.slice(1)}), schema)["s"].to_pylist() == ["\0\0", "\0"]
+    assert cast_columns(pa.table({"s": text.slice(1)}), schema)["s"].to_pylist() == ["\0\0", "\0"]
