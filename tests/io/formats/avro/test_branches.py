@@ -17,7 +17,7 @@ from tabfeed.errors import BadFileError
 from tabfeed.io.formats.avro import file as avro_file
 from tabfeed.io.formats.avro.container import _varint
 from tabfeed.io.formats.avro.file import AvroFile, open_avro
-from tabfeed.io.storage.file_ref import ReadOptions
+from tabfeed.io.formats.base import ReadOptions
 from tests.io.data_files import locate, rows_of, write
 from tests.io.formats.avro.test_file import (
     FIELDS,
