@@ -2,12 +2,12 @@
 
 ``["a", "b"] >> ops.FillMissing() >> ops.Normalize()`` makes a node of a graph; a
 `tabfeed.Workflow` fits and applies it. `Operator` and `StatOperator` are the bases of
-operators of your own.
+operators of your own; `LargeState` is what one of them learns that is larger than memory.
 """
 
 from __future__ import annotations
 
-from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.embedding import get_embedding_sizes
 from tabfeed.ops.graph.node import Node
@@ -62,6 +62,7 @@ __all__ = [
     "JoinExternal",
     "JoinGroupby",
     "LambdaOp",
+    "LargeState",
     "ListSlice",
     "LogOp",
     "Node",

@@ -14,6 +14,11 @@ operator that works on whole Arrow columns instead (dictionaries, lists, look-up
 A summary is plain: numbers, strings, lists, dicts and Arrow tables. That is what makes
 saving work without pickle, for users' operators too, and what makes an update possible:
 the summary of new data is merged into the kept one.
+
+A summary that may not fit into memory is a dict of `LargeState` parts instead, one for each column
+or group of columns, and `StatOperator.large_parts` names them. A fit then spills parts to disk when
+its memory limit is reached; a cluster joins different parts, and hash partitions of one part, on
+different workers. Categorify, FillMedian, JoinGroupby and TargetEncoding learn in this way.
 """
 
 from __future__ import annotations
@@ -22,20 +27,22 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 import pyarrow as pa
 
 from tabfeed.arguments import refuse_unknown
 from tabfeed.errors import NotFittedError, OperatorError
-from tabfeed.ops.state.memory import MemoryManager
+from tabfeed.ops.state.memory import MemoryManager, Spills
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
     from tabfeed.ops.graph.node import Node
 
-__all__ = ["Inputs", "Operator", "StatOperator", "leafwise", "require_numeric"]
+__all__ = ["Inputs", "LargeState", "Operator", "StatOperator", "leafwise", "require_numeric"]
+
+Self = TypeVar("Self")
 
 
 @dataclass(frozen=True)
@@ -194,6 +201,66 @@ class Operator(metaclass=_Arrow):
         return f"{type(self).__name__}({shown})"
 
 
+@runtime_checkable
+class LargeState(Spills, Protocol):
+    """A part of a summary that may be larger than memory: counts of values, say.
+
+    Four methods are all there is to it: `join` and `split`, and from what a fit's `MemoryManager`
+    needs, ``nbytes()`` and ``spill()``. For any parts, splitting, joining equal numbers and joining
+    the results gives the same as joining the parts; spilling changes nothing but where the data
+    lies. `tabfeed.testing.op.check_op` tests both.
+
+    Parts travel between processes by pickle, and files stay behind: ``__getstate__`` returns
+    what was spilled too.
+
+    Attributes
+    ----------
+    memory
+        The memory limit of the fit; ``memory.new_file()`` is a path to spill to. `partial` takes it
+        from ``inputs.memory``; a part that comes from another process is given that of its new one.
+
+    Examples
+    --------
+    >>> class Values:
+    ...     def __init__(self, parts, memory):
+    ...         self.parts, self.files, self.memory = parts, [], memory
+    ...     def join(self, other):
+    ...         self.parts += other.parts
+    ...         self.files += other.files
+    ...         return self
+    ...     def split(self, count):
+    ...         whole = self.whole()
+    ...         number = whole["v"].hash() % count
+    ...         return [Values([whole.filter(number == i)], self.memory) for i in range(count)]
+    ...     def nbytes(self):
+    ...         return sum(p.estimated_size() for p in self.parts)
+    ...     def spill(self):
+    ...         self.files.append(self.memory.new_file())
+    ...         pl.concat(self.parts).write_parquet(self.files[-1])
+    ...         self.parts = []
+    ...     def whole(self):
+    ...         return pl.concat([*self.parts, *map(pl.read_parquet, self.files)]).unique()
+    ...     def __getstate__(self):
+    ...         return {"parts": [self.whole()], "files": [], "memory": self.memory}
+    >>> isinstance(Values([], MemoryManager()), LargeState)
+    True
+    """
+
+    memory: MemoryManager
+
+    def join(self: Self, other: Self) -> Self:
+        """Both parts as one. Neither is used afterwards, so the result may be one of them."""
+        ...
+
+    def split(self: Self, count: int) -> Sequence[Self]:
+        """Return `count` smaller parts instead of this one, which is not used afterwards.
+
+        What is joined to one entry must have the same number in every split, on every machine: by a
+        hash of the value, for instance.
+        """
+        ...
+
+
 class StatOperator(Operator):
     """A step that learns from the data before it can transform.
 
@@ -227,8 +294,22 @@ class StatOperator(Operator):
         raise NotImplementedError(f"{type(self).__name__} does not say how it learns")
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Join two summaries; the order of merging must not matter, the order of data may."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how summaries are joined")
+        """Join two summaries; the order of merging must not matter, the order of data may.
+
+        Summaries of `LargeState` parts are joined part by part.
+        """
+        if not isinstance(a, dict) or not all(isinstance(p, LargeState) for p in a.values()):
+            raise NotImplementedError(
+                f"{type(self).__name__} does not say how summaries are joined"
+            )
+        return {name: part.join(b[name]) for name, part in a.items()}
+
+    def large_parts(self, inputs: Inputs) -> Sequence[str]:
+        """The keys of a summary whose values are `LargeState`; by default the summary is small.
+
+        Either all values are, or none is. The keys must be known without data.
+        """
+        return ()
 
     def finish(self, summary: Any, inputs: Inputs) -> None:
         """Set what was learned from the summary of all data."""

@@ -225,9 +225,9 @@ class Categorify(StatOperator):
                 counter.add(values, counts)
         return counter
 
-    def merge(self, a: dict[str, Counter], b: dict[str, Counter]) -> dict[str, Counter]:
-        """Join the counts of each group."""
-        return {name: a[name].join(b[name]) for name in a}
+    def large_parts(self, inputs: Inputs) -> list[str]:
+        """The counts of each group."""
+        return [self._name(g) for g in self._groups(inputs) if self._known(g) is None]
 
     def finish(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Rank the values."""

@@ -77,9 +77,9 @@ class KeyedOperator(StatOperator):
             found[self.group_name(group)] = stats
         return found
 
-    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-        """Statistics of both."""
-        return {name: a[name].join(b[name]) for name in a}
+    def large_parts(self, inputs: Inputs) -> list[str]:
+        """The statistics of each group."""
+        return [self.group_name(g) for g in inputs.groups]
 
     def learn(self, summary: Mapping[str, Any], inputs: Inputs) -> None:
         """Keep the groups as tables."""

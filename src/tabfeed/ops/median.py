@@ -7,7 +7,7 @@ walking the sorted keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,9 +67,9 @@ class FillMedian(StatOperator):
                 found[column.name].add(keys, counts)
         return found
 
-    def merge(self, a: dict[str, Counter], b: dict[str, Counter]) -> dict[str, Counter]:
-        """Join the counts."""
-        return {n: a[n].join(b[n]) for n in a}
+    def large_parts(self, inputs: Inputs) -> Sequence[str]:
+        """The counts of each column."""
+        return inputs.names
 
     def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Find the middle of each column."""

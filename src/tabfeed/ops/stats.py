@@ -60,6 +60,7 @@ class DataStats(StatOperator):
         if not pa.types.is_null(values.type):
             for distinct, counts in count_values(values, counter.dtypes[0]):
                 counter.add(distinct, counts)
+        inputs.memory.hold(counter)
         numbers = _numbers(values)
         column = ColumnSchema(name, pa.float64())
         series = pl.Series(name, numbers.to_numpy(zero_copy_only=False).astype(np.float64))

@@ -31,7 +31,7 @@ from tabfeed.schema.selector import ColumnSelector
 from tabfeed.user_functions import add_note
 from tabfeed.workflow.compiled import CompiledGraph, Inner
 from tabfeed.workflow.halo import Halo, need_halo
-from tabfeed.workflow.merge_groups import Slots
+from tabfeed.workflow.merge_groups import MergeGroups
 
 __all__ = [
     "first_shuffle", "fit_graph", "shuffled", "small_partitions", "unchanged_on_failure",
@@ -110,7 +110,7 @@ class _Partial:
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
-        self._slots = Slots([(n, plan.inputs[n]) for n in phase.nodes])
+        self.groups = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
         try:
@@ -136,12 +136,12 @@ class _Partial:
             inner=None if self.neighbours is None else inner,
         )  # fmt: skip
         values = dict(zip(program.targets, made, strict=True))
-        found = [self._summarise(node, values, offset) for node in self.nodes]
+        found = [self._summarise(i, node, values, offset) for i, node in enumerate(self.nodes)]
         if self.bar is not None:
             self.bar.advance(table.num_rows)
         return [table.num_rows, found]
 
-    def _summarise(self, node: Node, values: dict[Node, Any], offset: int) -> Any:
+    def _summarise(self, number: int, node: Node, values: dict[Node, Any], offset: int) -> Any:
         assert isinstance(node.op, StatOperator)
         inputs = replace(self.plan.inputs[node], offset=offset, memory=self.memory)
         taken = self.plan.sources(node, inputs.schema.column_names, fitting=True)
@@ -154,7 +154,9 @@ class _Partial:
                 columns.update({n: part.column(n) for n in names})
             value = pa.table(columns)
         with _Named(node):
-            return node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
+            found = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
+            self.groups.hold(number, found, self.memory)
+        return found
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
         """Rows and summaries of both."""
@@ -165,6 +167,7 @@ class _Partial:
             assert isinstance(node.op, StatOperator)
             with _Named(node):
                 merged.append(node.op.merge(x, y))
+                self.memory.settle()
         return [a[0] + b[0], merged]
 
     # -- on a cluster -------------------------------------------------------------
@@ -180,24 +183,24 @@ class _Partial:
 
     @property
     def slots(self) -> list[str]:
-        """Names of what can be merged at the same time."""
-        return self._slots.names
+        """Names of the merge groups."""
+        return self.groups.names
 
     def split(self, result: list[Any]) -> list[Any]:
-        """Rows and summaries, by slots."""
-        return self._slots.split(result)
+        """Rows and summaries, by merge groups."""
+        return self.groups.split(result)
 
     def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
-        """Two parts of a slot."""
-        return self._slots.merge(slot, a, b)
+        """Two values of a merge group as one."""
+        return self.groups.merge(slot, a, b)
 
     def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
-        """A part of a slot in shares."""
-        return self._slots.cut(slot, part, shares)
+        """A value of a merge group in hash partitions."""
+        return self.groups.cut(slot, part, shares)
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
         """Rows and summaries again, within this process's memory."""
-        return self._slots.assemble(parts, self.memory)
+        return self.groups.assemble(parts, self.memory)
 
     def __getstate__(self) -> dict[str, Any]:
         """Elsewhere there is no bar, and another amount of memory."""

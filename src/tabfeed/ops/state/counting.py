@@ -94,7 +94,6 @@ class Counter:
         self._grouped = 0
         self._runs: list[Path] = []
         self._collapsed: Path | None = None
-        memory.hold(self)
 
     @property
     def columns(self) -> list[str]:
@@ -139,26 +138,18 @@ class Counter:
         self._runs += other._runs
         for part in other._parts:
             self.add_frame(part)
-        self.memory.settle()
         return self
 
-    def held_by(self, memory: MemoryManager) -> Counter:
-        """The same counts, against another limit from now on: those that came from elsewhere."""
-        self.memory = memory
-        memory.hold(self)
-        memory.settle()
-        return self
-
-    def shares(self, count: int) -> list[Counter]:
-        """The counts dealt by hash of the value: equal values meet in equal shares."""
+    def split(self, count: int) -> list[Counter]:
+        """The counts by hash of the value: a value has the same number in every split."""
         frame = self.frame()
         values = self._as_values(frame) if self.packed else frame
         table = values.select(self.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
         out = []
-        for part in deal_rows(frame, hash_columns(table, self.columns), count):
-            share = Counter(self.dtypes, self.memory)
-            share.packed, share._parts = self.packed, [part]
-            out.append(share)
+        for rows in split_rows(frame, hash_columns(table, self.columns), count):
+            part = Counter(self.dtypes, self.memory)
+            part.packed, part._parts = self.packed, [rows]
+            out.append(part)
         return out
 
     def unpack(self) -> None:
@@ -258,6 +249,7 @@ class Counter:
         if not kept.num_rows:
             return self
         new = self.with_types(_wider(kept.schema.types[:-1], self))
+        new.memory.hold(new)
         for piece in kept.pieces():
             columns = [
                 normalise(_one(c), t) for c, t in zip(piece.columns, new.dtypes, strict=False)
@@ -307,14 +299,12 @@ class Counter:
         self.packed, self._parts = state["packed"], [state["frame"]]
 
 
-def deal_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
-    """The rows of each share, in the order they had."""
-    shares = hashes % np.uint64(count)
-    order = np.argsort(shares, kind="stable")
-    ends = np.cumsum(np.bincount(shares.astype(np.int64), minlength=count)).tolist()
-    dealt = frame[order]
-    starts = [0, *ends[:-1]]
-    return [dealt.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
+def split_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
+    """The rows of each hash partition, in the order they had."""
+    numbers = hashes % np.uint64(count)
+    ordered = frame[np.argsort(numbers, kind="stable")]
+    ends = np.cumsum(np.bincount(numbers.astype(np.int64), minlength=count)).tolist()
+    return [ordered.slice(a, b - a) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _merge_sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:

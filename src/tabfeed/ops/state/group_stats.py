@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
-from tabfeed.ops.state.counting import deal_rows
+from tabfeed.ops.state.counting import split_rows
 from tabfeed.ops.state.exact import (
     Places,
     Words,
@@ -73,7 +73,6 @@ class GroupStats:
         self._parts: list[pl.DataFrame] = []
         self._grouped = 0
         self._runs: list[Path] = []
-        memory.hold(self)
 
     def add(self, keys: Sequence[pl.Series], values: Sequence[pl.Series]) -> None:
         """Add the rows of a partition."""
@@ -139,23 +138,15 @@ class GroupStats:
         self._runs += other._runs
         for part in other._parts:
             self._append(part)
-        self.memory.settle()
         return self
 
-    def held_by(self, memory: MemoryManager) -> GroupStats:
-        """The same groups, against another limit from now on: those that came from elsewhere."""
-        self.memory = memory
-        memory.hold(self)
-        memory.settle()
-        return self
-
-    def shares(self, count: int) -> list[GroupStats]:
-        """The groups dealt by hash of their keys: equal keys meet in equal shares."""
+    def split(self, count: int) -> list[GroupStats]:
+        """The groups by hash of their keys: a key has the same number in every split."""
         table = self.stored().read()
         parts = [table.slice(0, 0)] * count
         if table.num_rows:
             frame = pl.DataFrame(pl.from_arrow(table))
-            parts = deal_rows(frame, hash_columns(table, self.keys), count)
+            parts = split_rows(frame, hash_columns(table, self.keys), count)
         stats = [self._like(self.memory) for _ in parts]
         for new, part in zip(stats, parts, strict=True):
             if len(part):
@@ -213,6 +204,7 @@ class GroupStats:
     def refilled(self, stored: SpilledTable, memory: MemoryManager) -> GroupStats:
         """Statistics like these, of groups that were kept."""
         stats = self._like(memory)
+        memory.hold(stats)
         for piece in stored.pieces():
             if piece.num_rows:
                 stats._append(pl.DataFrame(pl.from_arrow(piece)))
@@ -227,7 +219,6 @@ class GroupStats:
         stored = state.pop("stored")
         new = GroupStats(**state, memory=MemoryManager()).refilled(stored, MemoryManager())
         vars(self).update(vars(new))
-        self.memory.hold(self)
 
 
 def clean_key(series: pl.Series) -> pl.Series:
