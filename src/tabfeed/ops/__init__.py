@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.embedding import get_embedding_sizes
 from tabfeed.ops.graph.node import Node
 from tabfeed.ops.graph.registry import register
 from tabfeed.ops.groupby import Groupby
@@ -34,6 +33,7 @@ from tabfeed.ops.similarity import ColumnSimilarity
 from tabfeed.ops.stats import DataStats
 from tabfeed.ops.target import TargetEncoding
 from tabfeed.ops.text import Tokenize
+from tabfeed.ops.types import get_embedding_sizes
 from tabfeed.schema.selector import ColumnSelector
 
 UDF = LambdaOp

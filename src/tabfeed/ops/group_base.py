@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -15,11 +13,9 @@ from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.graph.node import to_polars
 from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.keys import base_type, normalise
 from tabfeed.ops.state.memory import SpilledTable, require_room
-from tabfeed.ops.state.vocabulary import Finder, _CombinationFinder
 
-__all__ = ["GroupLookup", "KeyedOperator"]
+__all__ = ["KeyedOperator"]
 
 T = TypeVar("T")
 _MAKING = threading.Lock()
@@ -111,48 +107,6 @@ class KeyedOperator(StatOperator):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_ready": {}}
-
-
-class GroupLookup:
-    """Finds the row of a table that belongs to a combination of keys."""
-
-    def __init__(self, keys: list[pa.Array]) -> None:
-        self._types = [k.type for k in keys]
-        self._null = -1
-        if len(keys) == 1 and not pa.types.is_null(keys[0].type):
-            nulls = np.flatnonzero(keys[0].is_null().to_numpy(zero_copy_only=False))
-            self._null = int(nulls[0]) if len(nulls) else -1
-            self._rows = np.flatnonzero(keys[0].is_valid().to_numpy(zero_copy_only=False))
-            self._finder = Finder.of([keys[0].drop_null()])
-        else:
-            self._finder = _CombinationFinder(keys)
-
-    def find(self, columns: list[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
-        """Row of each combination, -1 where it is unknown."""
-        keys = [_key(c, t) for c, t in zip(columns, self._types, strict=True)]
-        if isinstance(self._finder, _CombinationFinder):
-            return self._finder.find(keys)
-        found = self._finder.find([keys[0].drop_null()])
-        if self._null >= 0:
-            found = np.where(found >= 0, np.take(self._rows, found, mode="clip"), -1)
-        if not keys[0].null_count:
-            return found
-        out = np.full(len(keys[0]), self._null, np.int64)
-        out[keys[0].is_valid().to_numpy(zero_copy_only=False)] = found
-        return out
-
-
-def _key(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_null(dtype):  # nothing but nulls was seen: only nulls are known
-        return (
-            pa.nulls(len(array))
-            if array.null_count == len(array)
-            else array.cast(base_type(array.type))
-        )
-    return normalise(array, dtype)
 
 
 def _value(series: pl.Series) -> pl.Series:

@@ -16,10 +16,11 @@ from tabfeed.io.formats.memory import arrow_from_frame
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.graph.node import to_polars
 from tabfeed.ops.graph.plan import kind_of
-from tabfeed.ops.group_base import GroupLookup, KeyedOperator
+from tabfeed.ops.group_base import KeyedOperator
 from tabfeed.ops.rows import as_list
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
 from tabfeed.ops.state.group_stats import ROWS, SUMS, key_names
+from tabfeed.ops.state.lookup import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
 

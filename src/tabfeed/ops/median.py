@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
 from tabfeed.ops.numeric import _each, _is_missing, _marks, _with_marks, missing_to_null
-from tabfeed.ops.state.counting import COUNT, KEY, Counter, count_values
+from tabfeed.ops.state.counting import KEY, Counter, count_values
+from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import unpack
 from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.ops.types import like

@@ -15,9 +15,15 @@ import pyarrow.compute as pc
 
 from tabfeed.errors import ArgumentError
 from tabfeed.io.to_polars import refuse_type
+from tabfeed.schema import Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type, is_list_type
 
-__all__ = ["float_type", "like", "map_leaves", "polars_type", "rebuild"]
+__all__ = [
+    "embedding_size", "float_type", "get_embedding_sizes", "like", "list_lengths", "map_leaves",
+    "polars_type", "rebuild",
+]  # fmt: skip
+
+Sizes = dict[str, tuple[int, int]]
 
 
 def map_leaves(
@@ -97,3 +103,47 @@ def float_type(dtype: Any, default: pa.DataType) -> pa.DataType:
     if not pa.types.is_floating(arrow):
         raise ArgumentError(f"the output is a fraction; {dtype!r} is not a floating type")
     return arrow
+
+
+def embedding_size(cardinality: int) -> tuple[int, int]:
+    """Rows and columns of the table for `cardinality` ids.
+
+    Examples
+    --------
+    >>> [embedding_size(n)[1] for n in (100, 1_000, 10_000, 100_000)]
+    [21, 77, 278, 512]
+    """
+    return cardinality, min(max(16, round(1.6 * cardinality**0.56)), 512)
+
+
+def get_embedding_sizes(source: Any) -> Sizes | tuple[Sizes, Sizes]:
+    """``{column: (cardinality, dimension)}`` of the categorical columns, sorted by name.
+
+    Where there are columns of ragged lists, a pair: the single-valued columns and the list
+    columns.
+
+    Parameters
+    ----------
+    source
+        A fitted `Workflow`, a node of one, or a `Schema`.
+
+    Examples
+    --------
+    >>> from tabfeed import ColumnSchema
+    >>> get_embedding_sizes(Schema([
+    ...     ColumnSchema("C2", "int64", tags="categorical", embedding_size=(10, 16)),
+    ...     ColumnSchema("C10", "int64", tags="categorical", embedding_size=(1000, 77))]))
+    {'C10': (1000, 77), 'C2': (10, 16)}
+    """
+    schema = source if isinstance(source, Schema) else getattr(source, "output_schema", None)
+    if schema is None:
+        raise ArgumentError(f"give a workflow, a node or a schema, not {source!r}")
+    single: Sizes = {}
+    multi: Sizes = {}
+    for column in sorted(schema, key=lambda c: c.name):
+        if column.embedding_size is None or Tags.CATEGORICAL not in column.tags:
+            continue
+        (multi if column.is_list and column.is_ragged else single)[column.name] = (
+            column.embedding_size
+        )
+    return (single, multi) if multi else single

@@ -26,17 +26,14 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import OperatorError
 from tabfeed.hashing import hash_columns
+from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
 from tabfeed.ops.state.keys import Keys, flatten, normalise, pack, unpack
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
-__all__ = [
-    "COUNT", "KEY", "Counter", "Counts", "count_values", "group_on_disk",
-    "parquet_files", "quoted",
-]  # fmt: skip
+__all__ = ["KEY", "Counter", "Counts", "count_values"]
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
-COUNT = "__count__"
 
 
 def count_values(
@@ -252,7 +249,8 @@ class Counter:
         new.memory.hold(new)
         for piece in kept.pieces():
             columns = [
-                normalise(_one(c), t) for c, t in zip(piece.columns, new.dtypes, strict=False)
+                normalise(c.combine_chunks(), t)
+                for c, t in zip(piece.columns, new.dtypes, strict=False)
             ]
             new.add_table(pa.table([*columns, piece.column("count")], names=piece.column_names))
             new.memory.settle()
@@ -268,7 +266,8 @@ class Counter:
             return pq.ParquetFile(self._collapsed, pre_buffer=False)  # which would keep all it read
         self.spill()
         names = ", ".join(f'"{c}"' for c in self.columns)
-        out = group_on_disk(self, parquet_files(self._runs), names if ordered else "")
+        rows = parquet_files(self._runs)
+        out = group_on_disk(self.memory, self.columns, rows, names if ordered else "")
         self.drop_runs()
         self._runs, self._collapsed = [out], out
         return pq.ParquetFile(out, pre_buffer=False)
@@ -327,97 +326,5 @@ def _wider(kept: list[pa.DataType], counter: Counter) -> list[pa.DataType]:
     return [pa.float64() if a != b and {a, b} <= numbers else a for a, b in pairs]
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
 def _arrow(series: pl.Series, dtype: pa.DataType) -> pa.Array:
     return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(dtype)
-
-
-def quoted(path: Path) -> str:
-    """A path as SQL text."""
-    return "'" + str(path).replace("'", "''") + "'"
-
-
-def parquet_files(paths: list[Path]) -> str:
-    """The rows of Parquet files, in SQL."""
-    return f"read_parquet([{', '.join(quoted(p) for p in paths)}])"
-
-
-def group_on_disk(counter: Counter, rows: str, order: str, *, first: str | None = None) -> Path:
-    """Counts of equal values added up and sorted with DuckDB, into one Parquet file.
-
-    DuckDB sorts in little memory, but its groups must fit. Where they do not, the values are
-    grouped share by share, by their hashes, which reads all of them for each share.
-
-    Parameters
-    ----------
-    counter
-        Whose columns the rows have, beside their counts.
-    rows
-        The rows, in SQL.
-    order
-        What to sort by, in SQL; nothing if it is empty.
-    first
-        A column of which the order wants the least value of each group.
-    """
-    import duckdb
-
-    pa.default_memory_pool().release_unused()
-    memory, out = counter.memory, counter.memory.new_file()
-    names = ", ".join(f'"{c}"' for c in counter.columns)
-    least = f", min({first}) AS {first}" if first else ""
-    sums = f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT}{least} FROM {rows}"
-    tail = f"ORDER BY {order}" if order else ""
-    shares = 1
-
-    def copy(query: str, path: Path) -> None:
-        with database(memory) as connection:
-            if shares > 1:
-                connection.execute("SET threads = 1")  # each takes memory of its own
-            connection.execute(
-                f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
-            )
-
-    for shares in _SHARES:
-        parts = [memory.new_file() for _ in range(shares)] if shares > 1 else []
-        source = f"({sums} GROUP BY {names})"
-        try:
-            for i, part in enumerate(parts):
-                copy(f"{sums} WHERE hash({names}) % {shares} = {i} GROUP BY {names}", part)
-            source = parquet_files(parts) if parts else source
-            copy(f"SELECT {names}, {COUNT} FROM {source} {tail}", out)
-            return out
-        except duckdb.OutOfMemoryException as e:
-            error = e
-        finally:
-            for part in parts:
-                part.unlink(missing_ok=True)
-    limit = memory.limit or 0
-    raise OperatorError(
-        f"values that were counted cannot be sorted within memory_limit ({limit:,} bytes): DuckDB "
-        f"found no room in the {database_memory(memory) // 2**20} MiB it may take of it; give "
-        f"memory_limit {2 * max(limit, _LEAST_DATABASE):,} bytes or more"
-    ) from error
-
-
-_SHARES = (1, 8, 64)  # in how many parts values are grouped, one after the other
-_LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
-
-
-def database_memory(memory: MemoryManager) -> int:
-    """Bytes that DuckDB may take of a limit."""
-    return max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
-
-
-def database(memory: MemoryManager) -> Any:
-    """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
-    import duckdb
-
-    config: dict[str, Any] = {"preserve_insertion_order": "false"}
-    if memory.limit is not None:
-        config["memory_limit"] = f"{database_memory(memory) // 2**20}MiB"
-    connection = duckdb.connect(config=config)
-    connection.execute(f"SET temp_directory = {quoted(memory.new_file('.duckdb'))}")
-    return connection
