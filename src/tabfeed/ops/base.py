@@ -29,18 +29,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-import polars as pl
-import pyarrow as pa
-
 from tabfeed.arguments import refuse_unknown
-from tabfeed.errors import NotFittedError, OperatorError
+from tabfeed.errors import NotFittedError
 from tabfeed.ops.state.memory import MemoryManager, Spills
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
     from tabfeed.ops.graph.node import Node
 
-__all__ = ["Inputs", "LargeState", "Operator", "StatOperator", "leafwise", "require_numeric"]
+__all__ = ["Inputs", "LargeState", "Operator", "StatOperator"]
 
 Self = TypeVar("Self")
 
@@ -98,6 +95,7 @@ class Operator(metaclass=_Arrow):
 
     Examples
     --------
+    >>> import polars as pl
     >>> class Double(Operator):
     ...     def transform(self, frame, inputs):
     ...         return frame.select(pl.col(n) * 2 for n in inputs.names)
@@ -221,6 +219,7 @@ class LargeState(Spills, Protocol):
 
     Examples
     --------
+    >>> import polars as pl
     >>> class Values:
     ...     def __init__(self, parts, memory):
     ...         self.parts, self.files, self.memory = parts, [], memory
@@ -269,6 +268,7 @@ class StatOperator(Operator):
 
     Examples
     --------
+    >>> import polars as pl
     >>> class Centre(StatOperator):
     ...     def transform(self, frame, inputs):
     ...         return frame.select(pl.col(n) - self.mean_[n] for n in inputs.names)
@@ -364,28 +364,6 @@ class StatOperator(Operator):
 
         fit(self, frame)
         return self
-
-
-def leafwise(column: ColumnSchema, fn: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
-    """Apply an expression to a column's values; to those inside its lists, if it has lists."""
-    if column.is_list:
-        return pl.col(column.name).list.eval(fn(pl.element())).alias(column.name)
-    return fn(pl.col(column.name)).alias(column.name)
-
-
-def require_numeric(op: Operator, inputs: Inputs) -> None:
-    """Refuse columns that hold anything but numbers and booleans."""
-    for column in inputs.columns:
-        leaf = column.leaf_dtype
-        if leaf is None or pa.types.is_boolean(leaf) or pa.types.is_null(leaf):
-            continue
-        if not (
-            pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf)
-        ):
-            raise OperatorError(
-                f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
-                "Convert it first, for instance with LambdaOp, or leave it out"
-            )
 
 
 def _with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:

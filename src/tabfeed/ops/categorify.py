@@ -20,13 +20,13 @@ import pyarrow as pa
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
 from tabfeed.execute import LocalExecutor
 from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.columns import embedding_size, like
 from tabfeed.ops.state.counting import Counter, count_values
 from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import base_type, plain_array
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.ops.state.ranking import Cut, Ranked, rank
 from tabfeed.ops.state.vocabulary import OOV, IdLayout, Vocabulary, read_vocabulary
-from tabfeed.ops.types import embedding_size, like
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type, is_list_type
 

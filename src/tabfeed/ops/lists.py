@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.types import list_lengths
+from tabfeed.ops.columns import list_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.dtypes import is_list_type
 

@@ -15,13 +15,12 @@ import pyarrow.compute as pc
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
+from tabfeed.ops.columns import as_list, float_type
 from tabfeed.ops.graph.node import to_polars
-from tabfeed.ops.group_base import KeyedOperator
-from tabfeed.ops.rows import as_list
+from tabfeed.ops.join import KeyedOperator
 from tabfeed.ops.state.group_stats import key_names
 from tabfeed.ops.state.lookup import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
-from tabfeed.ops.types import float_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["TargetEncoding"]

@@ -24,11 +24,11 @@ from tabfeed.io.shuffle.distributed import is_remote
 from tabfeed.notebook import box
 from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
+from tabfeed.ops.graph.metadata import Subgraph
 from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import open_frame
 from tabfeed.ops.graph.subgraph import Loop
-from tabfeed.ops.metadata import Subgraph
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted

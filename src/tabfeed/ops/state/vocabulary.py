@@ -33,12 +33,12 @@ from tabfeed.errors import (
     SourceNotFoundError,
 )  # fmt: skip
 from tabfeed.hashing import combine, hash_array
+from tabfeed.ops.columns import map_leaves
 from tabfeed.ops.state.counting import Counter
 from tabfeed.ops.state.keys import base_type, normalise, plain_array, unpack
 from tabfeed.ops.state.lookup import Finder, KeyTable, Positions
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
 from tabfeed.ops.state.ranking import Cut, Ranked, grow
-from tabfeed.ops.types import map_leaves
 
 __all__ = ["OOV", "IdLayout", "Vocabulary", "read_vocabulary"]
 

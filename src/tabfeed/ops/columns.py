@@ -1,7 +1,4 @@
-"""Between Arrow types and Polars types, and questions operators ask of a type.
-
-Lists: apply something to the values inside and keep the rows as they are.
-"""
+"""What operators share: types of columns, values inside lists, arguments, embedding sizes."""
 
 from __future__ import annotations
 
@@ -13,17 +10,71 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.errors import ArgumentError
+from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.io.to_polars import refuse_type
-from tabfeed.schema import Schema, Tags
+from tabfeed.ops.base import Inputs, Operator
+from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type, is_list_type
 
 __all__ = [
-    "embedding_size", "float_type", "get_embedding_sizes", "like", "list_lengths", "map_leaves",
-    "polars_type", "rebuild",
+    "as_list", "continuous_floats", "embedding_size", "float_type", "get_embedding_sizes",
+    "is_missing", "leafwise", "like", "list_lengths", "map_leaves", "map_value", "missing_to_null",
+    "polars_type", "rebuild", "require_numeric",
 ]  # fmt: skip
 
 Sizes = dict[str, tuple[int, int]]
+
+
+def as_list(what: Any) -> list[Any]:
+    """Nothing, one thing or several, as a list."""
+    if what is None:
+        return []
+    return list(what) if isinstance(what, list | tuple) else [what]
+
+
+def leafwise(column: ColumnSchema, fn: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
+    """Apply an expression to a column's values; to those inside its lists, if it has lists."""
+    if column.is_list:
+        return pl.col(column.name).list.eval(fn(pl.element())).alias(column.name)
+    return fn(pl.col(column.name)).alias(column.name)
+
+
+def require_numeric(op: Operator, inputs: Inputs) -> None:
+    """Refuse columns that hold anything but numbers and booleans."""
+    for column in inputs.columns:
+        leaf = column.leaf_dtype
+        if leaf is None or pa.types.is_boolean(leaf) or pa.types.is_null(leaf):
+            continue
+        if not (
+            pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf)
+        ):
+            raise OperatorError(
+                f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
+                "Convert it first, for instance with LambdaOp, or leave it out"
+            )
+
+
+def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+    """NaN as null, where there can be NaN."""
+    floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
+    return value.fill_nan(None) if floating else value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a Python value is None or NaN."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def map_value(value: Any, fn: Any) -> Any:
+    """``fn`` of a Python value, or of each value of a list."""
+    return [fn(v) for v in value] if isinstance(value, list) else fn(value)
+
+
+def continuous_floats(inputs: Inputs, dtype: pa.DataType) -> Schema:
+    """The schema of the input columns as floats of a type, tagged continuous."""
+    return Schema(
+        c.with_dtype(like(c.dtype, dtype)).with_tags(Tags.CONTINUOUS) for c in inputs.columns
+    )
 
 
 def map_leaves(

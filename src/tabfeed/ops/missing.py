@@ -1,8 +1,8 @@
-"""The exact median, of more values than memory holds.
+"""Nulls and NaN replaced: by a value (FillMissing) or by the column's median (FillMedian).
 
-Each partition contributes its values as order-preserving 64-bit keys, sorted and counted.
-Past the memory limit they go to disk like any other counts. The middle is then found by
-walking the sorted keys.
+The median is exact, of more values than memory holds. Each partition contributes its values as
+order-preserving 64-bit keys, sorted and counted. Past the memory limit they go to disk like any
+other counts. The middle is then found by walking the sorted keys.
 """
 
 from __future__ import annotations
@@ -15,16 +15,112 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.ops.base import Inputs, StatOperator, leafwise, require_numeric
-from tabfeed.ops.numeric import _each, _is_missing, _marks, _with_marks, missing_to_null
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.columns import (
+    is_missing,
+    leafwise,
+    like,
+    map_value,
+    missing_to_null,
+    polars_type,
+    require_numeric,
+)  # fmt: skip
 from tabfeed.ops.state.counting import KEY, Counter, count_values
 from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import unpack
 from tabfeed.ops.state.memory import SpilledTable
-from tabfeed.ops.types import like
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["FillMedian"]
+__all__ = ["FillMedian", "FillMissing"]
+
+
+class FillMissing(Operator):
+    """Replace nulls and NaN by a value.
+
+    Parameters
+    ----------
+    fill_val
+        The value.
+    add_binary_cols
+        Also make a boolean column ``<name>_filled`` that says where.
+
+    Examples
+    --------
+    >>> FillMissing(0, add_binary_cols=True)({"x": [1, None]})
+    {'x': array([1, 0]), 'x_filled': array([False,  True])}
+    """
+
+    def __init__(self, fill_val: Any = 0, add_binary_cols: bool = False) -> None:
+        self.fill_val, self.add_binary_cols = fill_val, add_binary_cols
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns without nulls."""
+        filled = [self._filled(c) for c in inputs.columns]
+        return _with_marks(filled, inputs, self.add_binary_cols)
+
+    def _filled(self, column: ColumnSchema) -> ColumnSchema:
+        dtype = None if column.dtype is None else like(column.dtype, self._leaf(column))
+        fields = {**vars(column), "dtype": dtype, "nullable": column.nullable and column.is_list}
+        return ColumnSchema(**fields)
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        """The column's own type, or float64 where an integer column gets a fraction."""
+        leaf = column.leaf_dtype
+        try:
+            value = pa.scalar(self.fill_val)
+        except OverflowError as e:
+            if not (pa.types.is_uint64(leaf) and 0 <= self.fill_val < 2**64):
+                raise OperatorError(
+                    f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+                ) from e
+            return leaf
+        if pa.types.is_null(leaf):
+            return value.type
+        number = isinstance(self.fill_val, int | float)
+        if pa.types.is_boolean(leaf) and self.fill_val not in (0, 1):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is boolean; {self.fill_val!r} is not"
+            )
+        if pa.types.is_decimal(leaf) and number:
+            value = pa.scalar(str(self.fill_val))
+        if number and (pa.types.is_string(leaf) or pa.types.is_large_string(leaf)):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is text; {self.fill_val!r} is a number"
+            )
+        fraction = isinstance(self.fill_val, float) and not self.fill_val.is_integer()
+        if pa.types.is_integer(leaf) and fraction:
+            return pa.float64()
+        try:
+            return leaf if pa.types.is_boolean(leaf) else value.cast(leaf).type
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise OperatorError(
+                f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+            ) from e
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        kind = polars_type(self._leaf(column))
+        return missing_to_null(value, column).cast(kind).fill_null(pl.lit(self.fill_val).cast(kind))
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out = {}
+        for column in inputs.columns:
+            value = row[column.name]
+            out[column.name] = (
+                value if column.is_list and value is None else map_value(value, self._fill_one)
+            )
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
+        return out
+
+    def _fill_one(self, value: Any) -> Any:
+        return self.fill_val if is_missing(value) else value
 
 
 class FillMedian(StatOperator):
@@ -123,11 +219,27 @@ class FillMedian(StatOperator):
             name, value = column.name, row[column.name]
             single = _filled(column).leaf_dtype == pa.float32()
             median = float(np.float32(self.medians_[name])) if single else self.medians_[name]
-            fill = lambda v, m=median: m if _is_missing(v) else float(v)  # noqa: E731
-            out[name] = value if column.is_list and value is None else _each(value, fill)
+            fill = lambda v, m=median: m if is_missing(v) else float(v)  # noqa: E731
+            out[name] = value if column.is_list and value is None else map_value(value, fill)
         if self.add_binary_cols:
-            out.update({f"{n}_filled": _is_missing(row[n]) for n in inputs.names})
+            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
         return out
+
+
+def _marks(inputs: Inputs, wanted: bool) -> list[pl.Expr]:
+    if not wanted:
+        return []
+    return [
+        (
+            pl.col(c.name).is_null() if c.is_list else missing_to_null(pl.col(c.name), c).is_null()
+        ).alias(f"{c.name}_filled")
+        for c in inputs.columns
+    ]
+
+
+def _with_marks(columns: list[ColumnSchema], inputs: Inputs, wanted: bool) -> Schema:
+    marks = [ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names]
+    return Schema(columns + (marks if wanted else []))
 
 
 def _filled(column: ColumnSchema) -> ColumnSchema:
