@@ -374,7 +374,8 @@ def _with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def checked(self: Operator, *args: Any, **kwargs: Any) -> None:
-        refuse_unknown(kwargs, known, type(self).__name__)
+        if not kwargs.keys() <= known.keys():
+            refuse_unknown(kwargs, known, type(self).__name__)
         init(self, *args, **kwargs)
 
     return checked

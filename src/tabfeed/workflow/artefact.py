@@ -37,7 +37,7 @@ import polars as pl
 from tabfeed.errors import ArtefactError, MissingExtraError, TabfeedError, WriteError
 from tabfeed.io.storage.temporary import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.graph.node import Node, iter_nodes
+from tabfeed.ops.graph.node import Node, list_nodes
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.schema import Schema
 from tabfeed.workflow.artefact_schema import (
@@ -70,7 +70,7 @@ def save(workflow: Workflow, path: Path, *, updatable: bool = True) -> None:
     """Write a fitted workflow, all of it or nothing."""
     with _saving(path), _whole_folder(path) as folder:
         writer, skip = Writer(folder), not updatable
-        nodes = list(iter_nodes(workflow.output_node))
+        nodes = list_nodes(workflow.output_node)
         number = {node: i for i, node in enumerate(nodes)}
         written = [_node_to_json(n, number, writer, skip) for n in nodes]
         body = {
@@ -256,8 +256,8 @@ def _escaped(name: str) -> str:
 # -- loading ------------------------------------------------------------------------
 
 
-def load(path: Path, trust: Trust) -> tuple[Node, Schema]:
-    """The graph of a saved workflow, fitted as it was, and the schema of its data."""
+def load(path: Path, trust: Trust) -> Plan:
+    """The graph of a saved workflow, fitted as it was, resolved against the schema of its data."""
     _complete(path)
     if not (path / STRUCTURE).is_file():
         raise ArtefactError(f"{path} is not a saved workflow: it has no {STRUCTURE}")
@@ -274,11 +274,11 @@ def load(path: Path, trust: Trust) -> tuple[Node, Schema]:
     body = _read_json(file)
     _check_format(body, path)
     check_body(body, f"{file}")
-    calls = (c for n in body["nodes"] for v in (n["params"], n["state"]) for c in find_calls(v))
+    calls = find_calls([[node["params"], node["state"]] for node in body["nodes"]])
     trust.require([n["operator"] for n in body["nodes"]], calls, f"{file}")
     with blaming(f"{file}: input_schema"):
         source = Schema.from_json(json.dumps(body["input_schema"]))
-    return _load_graph(body, source, path, listed, trust), source
+    return _load_graph(body, source, path, listed, trust)
 
 
 @contextmanager
@@ -359,7 +359,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 def _load_graph(
     body: dict[str, Any], source: Schema, path: Path, listed: set[str], trust: Trust
-) -> Node:
+) -> Plan:
     def find(name: Any, where: str) -> Path:
         if not isinstance(name, str):
             raise wrong(where, "the name of a file", name)
@@ -386,20 +386,19 @@ def _load_graph(
             return
         at = f"{at}.state"
         with blaming(at):
-            found = {k: reader(v, f"{at}.{k}") for k, v in state.items()}
+            found = reader.mapping(state, at)
             if is_own(type(node.op)):
                 check_state(node.op, found, inputs.names, inputs.groups, at)
             node.op.restore(found, inputs)
 
     output = nodes[body["output"]]
     with blaming(f"{path / STRUCTURE}: nodes"):
-        Plan(output, source, on_inputs=restore)
-    return output
+        return Plan(output, source, on_inputs=restore)
 
 
 def _load_operator(entry: dict[str, Any], reader: Reader, at: str) -> Operator:
     kind = reader.trust.operator(entry["operator"], f"{at}.operator")
-    params = {k: reader(v, f"{at}.params.{k}") for k, v in entry["params"].items()}
+    params = reader.mapping(entry["params"], f"{at}.params")
     if is_own(kind):
         check_params(kind, params, f"{at}.params")
     if "out_path" in params and any(is_own(k) for k in kind.__mro__):

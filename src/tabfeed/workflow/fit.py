@@ -22,7 +22,7 @@ from tabfeed.io import Dataset
 from tabfeed.io.shuffle.distributed import require_files, task_memory
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.ops.base import StatOperator
-from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
+from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Phase, Plan
 from tabfeed.ops.graph.run import as_lazy, as_table
 from tabfeed.ops.state.memory import MemoryManager
@@ -56,8 +56,10 @@ def fit_graph(
         before = Node(Concat(), node.parents)
         fit_graph(before, dataset, executor, memory, update=update)
         output, dataset = shuffled(output, node, dataset, memory, executor)
-    for number in range(len(Plan(output, dataset.schema).phases)):
-        plan = Plan(output, dataset.schema)  # schemas are sharper after each phase
+    plan = Plan(output, dataset.schema)
+    for number in range(len(plan.phases)):
+        if number:
+            plan = Plan(output, dataset.schema)  # schemas are sharper after each phase
         _fit_phase(plan, plan.phases[number], dataset, executor, memory, update=update)
 
 
@@ -242,7 +244,7 @@ class _Named:
 def unchanged_on_failure(output: Node, memory: MemoryManager) -> Iterator[None]:
     """A fit that fails, or is interrupted, leaves no files, and operators as they were."""
     learners = [
-        (n.op, dict(vars(n.op))) for n in iter_nodes(output) if isinstance(n.op, StatOperator)
+        (n.op, dict(vars(n.op))) for n in list_nodes(output) if isinstance(n.op, StatOperator)
     ]
     try:
         yield
@@ -270,7 +272,7 @@ def first_shuffle(output: Node, dataset: Dataset) -> Node | None:
     """The first node whose groups must be made whole; none if the data is one partition anyway."""
     if dataset.npartitions <= 1:
         return None
-    waiting = (n for n in iter_nodes(output) if n.op.shuffle_keys is not None)
+    waiting = (n for n in list_nodes(output) if n.op.shuffle_keys is not None)
     return next((n for n in waiting if not isinstance(n.parents[0].op, _Regrouped)), None)
 
 
@@ -295,7 +297,7 @@ def shuffled(
     keys = node.op.shuffle_keys or []
     regrouped = before.shuffle_by_keys(keys, memory_limit=memory.limit, executor=executor)
     new: dict[Node, Node] = {node: Node(node.op, [Node(_Regrouped(ColumnSelector("*")))])}
-    for found in iter_nodes(output):
+    for found in list_nodes(output):
         if found in new or not set(found.sources) & set(new):
             continue
         parents = [new.get(p, p) for p in found.parents]
