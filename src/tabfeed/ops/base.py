@@ -49,8 +49,8 @@ class Inputs:
     Parameters
     ----------
     schema
-        Every column in the frame: the selected ones first, then what the operator asked for
-        beside them (a target, a key).
+        Every column in the frame: the selected ones first, then its dependencies
+        (a target, a key).
     names
         The selected columns.
     groups
@@ -141,7 +141,7 @@ class Operator(metaclass=_Arrow):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many rows before and behind a row its result depends on."""
+        """How many rows before and after a row its result depends on."""
         return 0, 0
 
     @property
@@ -206,7 +206,7 @@ class LargeState(Spills, Protocol):
     Four methods are all there is to it: `join` and `split`, and from what a fit's `MemoryManager`
     needs, ``nbytes()`` and ``spill()``. For any parts, splitting, joining equal numbers and joining
     the results gives the same as joining the parts; spilling changes nothing but where the data
-    lies. `tabfeed.testing.op.check_op` tests both.
+    is. `tabfeed.testing.op.check_op` tests both.
 
     Parts travel between processes by pickle, and files stay behind: ``__getstate__`` returns
     what was spilled too.

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class ListSlice(Operator):
-    """Cut each list like a Python slice, and pad it to a fixed length if asked.
+    """Cut each list like a Python slice, and optionally pad it to a fixed length.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class Clip(Operator):
         )
 
     def _require_room(self, column: ColumnSchema) -> None:
-        """Refuse a limit beyond which every value of the column lies: the type lacks it."""
+        """Refuse a limit outside the range of the column's type."""
         leaf = column.with_dtype(self._dtype(column)).leaf_dtype
         low, high = _within(self.min_value, leaf), _within(self.max_value, leaf)
         for limit, lacking in (

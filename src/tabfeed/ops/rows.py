@@ -78,7 +78,7 @@ class LambdaOp(Operator):
 
     @property
     def dependencies(self) -> list[Any]:
-        """The further columns asked for."""
+        """The further columns that the function needs."""
         return as_list(self.dependency)
 
     def output_schema(self, inputs: Inputs) -> Schema:
@@ -138,7 +138,7 @@ class LambdaOp(Operator):
 def _takes_two(f: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # built-in functions and ufuncs do not tell
+    except (TypeError, ValueError):  # built-in functions and ufuncs have no signature
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is p.empty for p in parameters) >= 2

@@ -9,9 +9,8 @@ every value is checked (`tabfeed.workflow.artefact_schema`), and whatever is wro
 `tabfeed.errors.ArtefactError` that names the place.
 
 A folder is written under another name and renamed when it is whole, so a killed save
-leaves at most a hidden folder that the next save removes. Killed in the instant between the old
-folder's leaving and the new one's coming, there is none of that name; whoever asks next, to load
-or to save, gives the new one its name.
+leaves at most a hidden folder that the next save removes. A save that is killed between renaming
+the old folder and the new one leaves none of that name; the next load or save renames the new one.
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ def _whole_folder(path: Path) -> Iterator[Path]:
             lock.release()
     except BaseException:
         for folder in reversed(made):
-            with contextlib.suppress(OSError):  # somebody else uses it by now
+            with contextlib.suppress(OSError):  # another process uses it by now
                 folder.rmdir()
         raise
 
@@ -219,7 +218,7 @@ def _exchange(path: Path, new: Path) -> None:
     if path.exists():
         path.rename(old)
     try:
-        with contextlib.suppress(FileNotFoundError):  # somebody else has given it its name
+        with contextlib.suppress(FileNotFoundError):  # another process has renamed it
             new.rename(path)
     except OSError:
         if old.exists():

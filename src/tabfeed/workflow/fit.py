@@ -104,11 +104,11 @@ class _Partial:
         self.roomy = memory.limit is None or memory.limit >= _ROOMY
         # Where a file has no dictionary, the reader makes one, and that takes much memory.
         self.dictionary = self.program.dictionary if self.roomy else []
-        self.neighbours: Halo | None = None
-        if need_halo(self.program, dataset):
-            self.neighbours = Halo(dataset, self.program.columns, self.program.reach)
+        self.halo: Halo | None = None
+        if self.program.reach != (0, 0) and need_halo(self.program, dataset):
+            self.halo = Halo(dataset, self.program.columns, self.program.reach)
         numbered = any(n.op.uses_row_numbers for n in phase.nodes) or self.program.numbered
-        numbered = numbered or self.neighbours is not None
+        numbered = numbered or self.halo is not None
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
@@ -131,11 +131,11 @@ class _Partial:
         table = self.dataset.read(index, program.columns, dictionary=self.dictionary)
         offset = 0 if self.starts is None else self.starts[index]
         inner, whole = Inner(0, table.num_rows), table
-        if self.neighbours is not None:
-            whole, inner = self.neighbours.around(table, offset)
+        if self.halo is not None:
+            whole, inner = self.halo.around(table, offset)
         made = program.run(
             whole, offset=offset - inner.start, memory=self.memory,
-            inner=None if self.neighbours is None else inner,
+            inner=None if self.halo is None else inner,
         )  # fmt: skip
         values = dict(zip(program.targets, made, strict=True))
         found = [self._summarise(i, node, values, offset) for i, node in enumerate(self.nodes)]
@@ -146,19 +146,20 @@ class _Partial:
     def _summarise(self, number: int, node: Node, values: dict[Node, Any], offset: int) -> Any:
         assert isinstance(node.op, StatOperator)
         inputs = replace(self.plan.inputs[node], offset=offset, memory=self.memory)
-        taken = self.plan.sources(node, inputs.schema.column_names, fitting=True)
+        columns = inputs.schema.column_names
+        taken = self.plan.sources(node, columns, fitting=True)
         if len(taken) == 1:
-            value = values[taken[0][0]].select(list(inputs.schema.column_names))
+            value = values[taken[0][0]].select(columns)
         else:
-            columns = {}
+            found = {}
             for source, names in taken:
                 part = as_table(values[source])
-                columns.update({n: part.column(n) for n in names})
-            value = pa.table(columns)
+                found.update({n: part.column(n) for n in names})
+            value = pa.table(found)
         with _Named(node):
-            found = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
-            self.groups.hold(number, found, self.memory)
-        return found
+            summary = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
+            self.groups.hold(number, summary, self.memory)
+        return summary
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
         """Rows and summaries of both."""
@@ -179,7 +180,7 @@ class _Partial:
         return f"fit/part_{index}"
 
     def finished(self, index: int) -> None:
-        """A partition was summarised elsewhere."""
+        """A partition was summarised in another process."""
         if self.bar is not None:
             self.bar.advance(self.dataset.partitions[index].rows or 0)
 
@@ -196,16 +197,16 @@ class _Partial:
         """Two values of a merge group as one."""
         return self.groups.merge(slot, a, b)
 
-    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
+    def cut(self, slot: int, part: Any, count: int) -> list[Any]:
         """A value of a merge group in hash partitions."""
-        return self.groups.cut(slot, part, shares)
+        return self.groups.cut(slot, part, count)
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
         """Rows and summaries again, within this process's memory."""
         return self.groups.assemble(parts, self.memory)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Elsewhere there is no bar, and another amount of memory."""
+        """In another process there is no progress bar, and another memory limit."""
         memory = self.memory if self.task_memory is None else MemoryManager(self.task_memory)
         return {**vars(self), "bar": None, "memory": memory}
 

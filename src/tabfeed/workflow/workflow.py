@@ -56,8 +56,8 @@ class Workflow:
         A ``distributed.Client``: fitting, and writing what `transform` makes of a dataset, is done
         by the workers of its cluster.
     executor
-        Who does the work, in place of a client. Without either, whoever is set when the work
-        starts (`tabfeed.Distributed`, `tabfeed.set_client`); else the threads of this machine.
+        Who does the work, in place of a client. Without either, the executor that is set when the
+        work starts (`tabfeed.Distributed`, `tabfeed.set_client`); else threads of this machine.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class Workflow:
         before = self._cardinalities()
         source = self.input_schema
         data = _as_dataset(dataset)
-        self.program.plan.check_data(data.schema, source.column_names)
+        self.program.plan.check_types({n: data.schema[n].dtype for n in source.column_names})
         self._fit(data, memory_limit, None, update=True)
         self._use(Plan(self.output_node, source))
         return {n: after - before[n] for n, after in self._cardinalities().items()}
@@ -234,7 +234,7 @@ class Workflow:
         return back(self.program(table))
 
     def _meet(self, schema: Schema) -> None:
-        """A graph that learns nothing needs no fit: any data tells it its columns."""
+        """A graph that learns nothing needs no fit: it takes its columns from any data."""
         if self._program is None:
             try:
                 plan = Plan(self.output_node, schema)  # may show that an operator needs no fit
@@ -245,7 +245,7 @@ class Workflow:
             self._use(plan)
 
     def _is_row(self, data: Mapping[str, Any]) -> bool:
-        """Whether a dict holds single values: told by the columns that cannot be arrays of rows."""
+        """Whether a dict holds single values: then some column cannot be an array of rows."""
         if any(not _is_sequence(v) for v in data.values()):
             return True
         if self._source is None or any(
@@ -263,11 +263,11 @@ class Workflow:
             output, data = shuffled(output, node, data, memory, self.executor)
         if output is self.output_node:
             program = self.program
-            program.plan.check_data(data.schema.select(program.columns), program.columns)
+            program.plan.check_types({n: data.schema[n].dtype for n in program.columns})
         else:
             program = CompiledGraph(Plan(output, data.schema))
         fn: Any = partial(program, training=True) if training else program
-        around = need_halo(program, data)
+        around = program.reach != (0, 0) and need_halo(program, data)
         if around:
             fn = WithHalo(program, data, training=training)
         return data._on(_unless_local(self.executor)).map(
@@ -393,10 +393,10 @@ class Workflow:
     def _summary(self) -> list[str]:
         steps = (n.op for n in list_nodes(self.output_node))
         labels = dict.fromkeys(o.label for o in steps if not isinstance(o, Selection | Concat))
-        told = [f"of {', '.join(labels)}"] if labels else []
+        parts = [f"of {', '.join(labels)}"] if labels else []
         if self._program is None:
-            return [*told, "not fitted"]
-        return [*told, "fitted", f"{counted(len(self.output_schema), 'column')} out"]
+            return [*parts, "not fitted"]
+        return [*parts, "fitted", f"{counted(len(self.output_schema), 'column')} out"]
 
     # -- saving -------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class Node:
         put(self, "parents", tuple(parents))
         put(self, "op", op.placed(self.parents))
         if dependencies is None:
-            dependencies = [_ask(d, self.parents) for d in op.dependencies]
+            dependencies = [_dependency(d, self.parents) for d in op.dependencies]
         put(self, "dependencies", tuple(dependencies))
         put(self, "sources", self.parents + self.dependencies)
         put(self, "rows", _row_set(self))
@@ -248,11 +248,10 @@ class Subset(Structural):
 
 
 class Dependencies(Subset):
-    """Columns that an operator asks for by name, and that operators in front of it made.
+    """Columns that an operator needs by name, and that operators before it made.
 
-    Its parents are those of the operator, and then the node that changed the rows, if one did: the
-    data as it came does not line up any more, so a name means a column of theirs, the first that
-    has it.
+    Its parents are those of the operator, then the node that last changed the rows, if one did. The
+    data as read no longer lines up with them, so a name means the first parent's column of it.
     """
 
 
@@ -347,7 +346,7 @@ def _inside(node: Node, left: int = _MOST_SHOWN) -> str:
     return f"{text}]" if before else text
 
 
-def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
+def _dependency(what: Any, parents: tuple[Node, ...]) -> Node:
     """The columns an operator needs beside its own; by name, from the rows it works on."""
     node = Node.of(what)
     if isinstance(what, Node) or not isinstance(node.op, Selection):
@@ -357,9 +356,9 @@ def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
     if changed is None:
         plain = not (node.op.is_open or node.op.selector.subgroups)
         made = _made(names, parents) if plain else []
-        asked = [Node(Dependencies(ColumnSelector(made)), parents)] if made else []
+        earlier = [Node(Dependencies(ColumnSelector(made)), parents)] if made else []
         rest = [n for n in names if n not in made]
-        return concat([*asked, Node.of(rest)]) if asked and rest else (asked or [node])[0]
+        return concat([*earlier, Node.of(rest)]) if earlier and rest else (earlier or [node])[0]
     known = [_names(p) for p in (*parents, changed)]
     if all(k is not None for k in known) and not set(names) <= {n for k in known for n in k or ()}:
         return node  # a column of the data as it came: it will be refused

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,7 +61,7 @@ class Plan:
     source
         Schema of the data.
     on_inputs
-        Called with each node and its inputs, before its output is asked for.
+        Called with each node and its inputs, before its output schema is computed.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Plan:
         except TabfeedError as e:
             selection = isinstance(node.op, Selection)
             users = [n for n in self.nodes if node in n.sources] if selection else []
-            e.args = (f"{e}; it is asked for in {next(iter(users), node)!r}", *e.args[1:])
+            e.args = (f"{e}; it is selected in {next(iter(users), node)!r}", *e.args[1:])
             raise
         except Exception as e:
             if is_users(e):
@@ -284,11 +284,18 @@ class Plan:
                             wanted |= {raw} if origin is None else set()
         return [c for c in columns if c in wanted and _is_text(self.source[c].dtype)]
 
-    def check_data(self, schema: Schema, columns: Iterable[str]) -> None:
+    @cached_property
+    def source_types(self) -> dict[str, pa.DataType | None]:
+        """Types of the data's columns."""
+        return {c.name: c.dtype for c in self.source}
+
+    def check_types(self, types: Mapping[str, pa.DataType | None]) -> None:
         """Refuse data whose columns are of another kind than those planned for."""
-        for name in columns:
-            planned, given = self.source[name].dtype, schema[name].dtype
-            if planned is None or given is None or _alike(kind_of(planned), kind_of(given)):
+        for name, given in types.items():
+            planned = self.source_types[name]
+            if planned is None or given is None or planned == given:
+                continue
+            if _alike(kind_of(planned), kind_of(given)):
                 continue
             raise SchemaError(
                 f"column {name!r} is {given} here and was {planned} when the workflow was fitted; "

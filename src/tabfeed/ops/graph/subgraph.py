@@ -2,7 +2,7 @@
 
 The part stands in the graph as it is written, so its operators are fitted like all others, on
 what comes in first. Behind its end stands a `Loop`, which applies the part to its own result
-for as long as the condition asks for more. An `Entrance` marks where the part begins, which is
+until the condition holds. An `Entrance` marks where the part begins, which is
 what lets a saved graph be loaded again without keeping the part twice.
 """
 

@@ -80,7 +80,7 @@ class Counter:
     dtypes
         Base type of each column of a value.
     memory
-        The limit it shares with others.
+        The memory limit of the fit.
     """
 
     def __init__(self, dtypes: list[pa.DataType], memory: MemoryManager) -> None:
@@ -99,7 +99,7 @@ class Counter:
 
     @property
     def spilled(self) -> bool:
-        """Whether some of it lies on disk."""
+        """Whether some of it is on disk."""
         return bool(self._runs)
 
     @property

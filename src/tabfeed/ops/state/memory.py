@@ -33,7 +33,7 @@ _LEAST_KEPT, _MOST_KEPT = 1 << 20, 64 << 20
 
 
 class Spills(Protocol):
-    """What a `MemoryManager` asks of the things whose memory it limits."""
+    """What a `MemoryManager` can limit the memory of."""
 
     def nbytes(self) -> int:
         """Bytes held in memory; 0 once spilled."""
@@ -95,7 +95,7 @@ class MemoryManager:
         return nbytes <= max(room, _LEAST_KEPT)
 
     def new_file(self, suffix: str = ".parquet") -> Path:
-        """A path nobody else uses, in the spill folder."""
+        """A new path in the spill folder."""
         with self._lock:
             if self._spilled is None:
                 self._spilled = TemporaryFolder(self._parent)
@@ -123,7 +123,7 @@ class SpilledTable:
     Parameters
     ----------
     source
-        The table, or the Parquet file it lies in.
+        The table, or its Parquet file.
     owner
         What must live as long as the file: the `MemoryManager` whose folder it is in.
 
@@ -142,7 +142,7 @@ class SpilledTable:
 
     @classmethod
     def untrusted(cls, path: Path) -> SpilledTable:
-        """A file that came from elsewhere: what is read of it is checked, down to its text."""
+        """A file that may come from anywhere: all that is read is checked, down to its text."""
         stored = cls(path)
         stored._check = True
         return stored
@@ -198,7 +198,7 @@ class SpilledTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes in memory; an estimate while it lies on disk."""
+        """Bytes it takes in memory; an estimate while it is on disk."""
         if self._table is not None:
             return int(self._table.nbytes)
         metadata = self._open().metadata

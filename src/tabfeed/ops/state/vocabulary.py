@@ -122,7 +122,7 @@ class Vocabulary:
     dtype
         Type of the ids.
     memory
-        The limit of the fit that made it, which owns the file the values may lie in.
+        The limit of the fit that made it, which owns the file that the values may be in.
     knows_rest
         Whether the values left out are known, which an update needs.
 
@@ -170,7 +170,7 @@ class Vocabulary:
 
     @property
     def path(self) -> Path | None:
-        """The file it lies in, while it was not needed in memory."""
+        """Its file, until it is needed in memory."""
         return None if "table" in vars(self) else self._ranked.path
 
     @cached_property
