@@ -173,6 +173,9 @@ class Operator(metaclass=_Arrow):
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take back what `state` gave."""
 
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse a saved state that is not what `state` gives; `at` is its place in the file."""
+
     def attach(self, parent: Node | None) -> Any:
         """A node of this operator behind `parent`; None if it cannot stand without one."""
         from tabfeed.ops.graph.node import Node

@@ -17,10 +17,28 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
+from tabfeed.errors import (
+    ArgumentError,
+    ArtefactError,
+    ColumnNotFoundError,
+    OperatorError,
+    SchemaError,
+)  # fmt: skip
 from tabfeed.execute import LocalExecutor
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.columns import embedding_size, like
+from tabfeed.ops.state.checks import (
+    a_text,
+    an_integer,
+    by_name,
+    check_counts,
+    check_vocabulary,
+    list_of,
+    or_null,
+    record,
+    shown,
+    wrong,
+)  # fmt: skip
 from tabfeed.ops.state.counting import Counter, count_values
 from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import base_type, plain_array
@@ -409,6 +427,31 @@ class Categorify(StatOperator):
         ]
         self._set(ranked, extents=state["extents"], knows_rest=rest is not None)
         self.summary_ = True
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no vocabularies of the columns, or do not belong together."""
+        combined = self.encode_type == "combo"
+        wanted = {self._name(g): len(g) if combined else 1 for g in self._groups(inputs)}
+        record(
+            groups=list_of(list_of(a_text)),
+            vocabularies=by_name(check_vocabulary, wanted),
+            extents=by_name(list_of(list_of(an_integer(0, 2**53), 2))),
+            rest=or_null(by_name(or_null(check_counts))),
+        )(state, at)
+        found = state["vocabularies"]
+        for i, group in enumerate(state["groups"]):
+            if self.name_sep.join(group) not in found:
+                raise ArtefactError(f"{at}.groups[{i}]: there is no vocabulary of {shown(group)}")
+        for name, values in wanted.items():
+            if len(found[name].schema) != values + 1:
+                raise wrong(f"{at}.vocabularies.{name}", f"values of {values} columns", found[name])
+        for name, runs in state["extents"].items():
+            size = found[name].num_rows if name in found else 0
+            positions, ids = [0, *(position for position, _ in runs), size], [i for _, i in runs]
+            if positions != sorted(positions) or ids != sorted(ids):
+                raise ArtefactError(
+                    f"{at}.extents.{name}: positions and ids must ascend, within {size}"
+                )
 
     @property
     def cardinalities_(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.columns import as_list
 from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.state.checks import check_groups, list_of, one_of
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
 from tabfeed.ops.state.group_stats import ROWS, SUMS, GroupStats, key_names
 from tabfeed.ops.state.lookup import GroupLookup
@@ -44,6 +45,10 @@ class KeyedOperator(StatOperator):
     def group_name(self, group: tuple[str, ...]) -> str:
         """The name of a group."""
         return self.name_sep.join(group)
+
+    def key_counts(self, inputs: Inputs) -> dict[str, int]:
+        """How many keys each group has, by its name."""
+        return {self.group_name(g): len(g) for g in inputs.groups}
 
     def check_keys(self, inputs: Inputs) -> None:
         """Refuse lists as keys and anything but numbers as values."""
@@ -221,6 +226,12 @@ class JoinGroupby(KeyedOperator):
         self.values_, self.kinds_ = list(state["values"]), list(state["kinds"])
         self.summary_ = state["summary"]
         self.learn(state["summary"], inputs)
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no groups, value columns and kinds."""
+        check_groups(state, at, self.key_counts(inputs), "values", extra=0)
+        kinds = list_of(one_of(*_KINDS), len(state["values"]))
+        kinds(state.get("kinds"), f"{at}.kinds")
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """Look each row's group up."""

@@ -26,6 +26,7 @@ from tabfeed.ops.columns import (
     polars_type,
     require_numeric,
 )  # fmt: skip
+from tabfeed.ops.state.checks import a_number, by_name, check_counts, or_null, record
 from tabfeed.ops.state.counting import KEY, Counter, count_values
 from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import unpack
@@ -188,6 +189,11 @@ class FillMedian(StatOperator):
         """Take them back."""
         self.medians_, self.counts_ = state["medians"], state["counts"]
         self.summary_ = True
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no medians and counts."""
+        medians, counts = by_name(a_number, inputs.names), or_null(by_name(check_counts))
+        record(medians=medians, counts=counts)(state, at)
 
     def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Merge the counts."""

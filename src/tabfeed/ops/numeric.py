@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from tabfeed.ops.columns import (
     polars_type,
     require_numeric,
 )  # fmt: skip
+from tabfeed.ops.state.checks import by_name, check_range, record
 from tabfeed.schema import ColumnSchema, Schema
 
 __all__ = ["Clip", "LogOp", "ReduceDtypeSize"]
@@ -225,6 +227,10 @@ class ReduceDtypeSize(StatOperator):
     def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Keep the ranges."""
         self.ranges_ = summary
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no ranges."""
+        record(summary=by_name(check_range))(state, at)
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Cast; a value outside the range seen is an error."""

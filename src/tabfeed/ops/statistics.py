@@ -29,6 +29,14 @@ from tabfeed.ops.columns import (
     polars_type,
     require_numeric,
 )  # fmt: skip
+from tabfeed.ops.state.checks import (
+    anything,
+    by_name,
+    check_counts,
+    check_moments,
+    or_null,
+    record,
+)  # fmt: skip
 from tabfeed.ops.state.counting import Counter, count_values
 from tabfeed.ops.state.exact import Exact, sum_and_squares
 from tabfeed.ops.state.keys import base_type, flatten
@@ -139,6 +147,10 @@ class _Scale(StatOperator):
 
     def _scaling(self, name: str) -> tuple[float, float]:
         raise NotImplementedError
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no moments."""
+        record(summary=by_name(check_moments, inputs.names))(state, at)
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Scale each value."""
@@ -322,6 +334,11 @@ class DataStats(StatOperator):
         """Take them back."""
         self.summary_, self.output_ = state["summary"], state["output"]
         self.counts_ = state["counts"]
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no findings and counts."""
+        counts = or_null(by_name(check_counts))
+        record(summary=by_name(anything), counts=counts, output=by_name(anything))(state, at)
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """The columns as they are."""

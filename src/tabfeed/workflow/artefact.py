@@ -38,14 +38,13 @@ from tabfeed.io.storage.temporary import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.graph.node import Node, list_nodes
 from tabfeed.ops.graph.plan import Plan
+from tabfeed.ops.state.checks import wrong
 from tabfeed.schema import Schema
 from tabfeed.workflow.artefact_schema import (
     check_body,
     check_checksums,
     check_params,
-    check_state,
     require_shallow,
-    wrong,
 )
 from tabfeed.workflow.trust import Trust, find_calls, is_own, operator_name
 from tabfeed.workflow.values import Reader, Writer
@@ -387,7 +386,7 @@ def _load_graph(
         with blaming(at):
             found = reader.mapping(state, at)
             if is_own(type(node.op)):
-                check_state(node.op, found, inputs.names, inputs.groups, at)
+                node.op.check_state(found, inputs, at)
             node.op.restore(found, inputs)
 
     output = nodes[body["output"]]
