@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import (
@@ -39,9 +38,8 @@ from tabfeed.ops.state.checks import (
     shown,
     wrong,
 )  # fmt: skip
-from tabfeed.ops.state.counting import Counter, count_values
-from tabfeed.ops.state.disk_sort import COUNT
-from tabfeed.ops.state.keys import base_type, plain_array
+from tabfeed.ops.state.counting import Counter, count_combinations, count_values
+from tabfeed.ops.state.keys import base_type
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.ops.state.ranking import Cut, Ranked, rank
 from tabfeed.ops.state.vocabulary import OOV, IdLayout, Vocabulary, read_vocabulary
@@ -230,7 +228,7 @@ class Categorify(StatOperator):
 
     def _count(self, frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
         if self.encode_type == "combo" and len(group) > 1:
-            return _count_combinations(frame, group, inputs)
+            return count_combinations([frame.column(n) for n in group], inputs.memory)
         dtypes = {base_type(frame.column(n).type) for n in group} - {pa.null()}
         if len(dtypes) > 1:
             raise SchemaError(
@@ -461,18 +459,6 @@ class Categorify(StatOperator):
             for group in self.groups_
             for name, _ in self._outputs(group)
         }
-
-
-def _count_combinations(frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
-    dtypes = [base_type(frame.column(n).type) for n in group]
-    counter = Counter(dtypes, inputs.memory)
-    plain = [plain_array(frame.column(n), t) for n, t in zip(group, dtypes, strict=True)]
-    columns = {c: pl.Series(p) for c, p in zip(counter.columns, plain, strict=True)}
-    counts = (
-        pl.DataFrame(columns).group_by(counter.columns).agg(pl.len().cast(pl.Int64).alias(COUNT))
-    )
-    counter.add_frame(counts.filter(~pl.all_horizontal(pl.col(counter.columns).is_null())))
-    return counter
 
 
 def _given(option: Any) -> Sequence[int]:

@@ -13,6 +13,7 @@ are always counted as values, nulls included.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,18 @@ import pyarrow.parquet as pq
 from tabfeed.errors import OperatorError
 from tabfeed.hashing import hash_columns
 from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
-from tabfeed.ops.state.keys import Keys, flatten, normalise, pack, unpack
+from tabfeed.ops.state.keys import (
+    Keys,
+    base_type,
+    flatten,
+    normalise,
+    pack,
+    plain_array,
+    unpack,
+)  # fmt: skip
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
-__all__ = ["KEY", "Counter", "Counts", "count_values"]
+__all__ = ["KEY", "Counter", "Counts", "count_combinations", "count_values", "split_rows"]
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
@@ -296,6 +305,17 @@ class Counter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["dtypes"], MemoryManager())  # type: ignore[misc]
         self.packed, self._parts = state["packed"], [state["frame"]]
+
+
+def count_combinations(columns: Sequence[pa.ChunkedArray], memory: MemoryManager) -> Counter:
+    """Counts of the values of several columns together; all null is left out."""
+    dtypes = [base_type(column.type) for column in columns]
+    counter = Counter(dtypes, memory)
+    plain = [plain_array(column, t) for column, t in zip(columns, dtypes, strict=True)]
+    frame = pl.DataFrame({c: pl.Series(p) for c, p in zip(counter.columns, plain, strict=True)})
+    counts = frame.group_by(counter.columns).agg(pl.len().cast(pl.Int64).alias(COUNT))
+    counter.add_frame(counts.filter(~pl.all_horizontal(pl.col(counter.columns).is_null())))
+    return counter
 
 
 def split_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
