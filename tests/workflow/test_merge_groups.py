@@ -1,4 +1,4 @@
-"""What a pass learned, cut into slots and put together again."""
+"""What a pass learned, cut into merge groups and put together again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tabfeed.ops.base import Inputs
 from tabfeed.ops.state.counting import Counter
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
-from tabfeed.workflow.merge_groups import Slots
+from tabfeed.workflow.merge_groups import MergeGroups
 
 
-def test_slots_that_come_in_any_order_make_the_same_pass() -> None:
+def test_groups_that_come_in_any_order_make_the_same_result() -> None:
     names = ("a", "b", "c")
     table = pa.table({n: [n, n, "x"] for n in names})
     memory = MemoryManager()
     groups = tuple((n,) for n in names)
     inputs = Inputs(Schema.from_arrow(table.schema), names, groups, memory=memory)
     node = list(names) >> ops.Categorify()
-    slots = Slots([(node, inputs)])
-    assert slots.names[2:] == [f"fit/Categorify/{n}" for n in names]
-    parts = list(enumerate(slots.split([3, [node.op.partial(table, inputs)]])))
-    for order in (parts, parts[::-1], [parts[3], parts[0], parts[4], parts[1], parts[2]]):
-        rows, (counts,) = slots.assemble(order, memory)
+    found = MergeGroups([(node, inputs)])
+    assert found.names[1:] == [f"fit/Categorify/{n}" for n in names]
+    parts = list(enumerate(found.split([3, [node.op.partial(table, inputs)]])))
+    for order in (parts, parts[::-1], [parts[3], parts[0], parts[1], parts[2]]):
+        rows, (counts,) = found.assemble(order, memory)
         assert rows == 3
         assert tuple(counts) == names
         assert all(isinstance(c, Counter) and c.distinct() == 2 for c in counts.values())

@@ -66,8 +66,8 @@ def test_values_past_max_size_count_on_and_wait_for_room() -> None:
     assert workflow.update({"c": ["c"] * 9}) == {"c": 0}
     assert _ids(workflow, ["a", "b", "c"]) == [3, 4, 2]
     (op,) = [n.op for n in [workflow.output_node]]
-    assert isinstance(op, ops.Categorify) and op.rest_ is not None
-    assert op.rest_["c"].read().to_pydict() == {"v0": ["c"], "count": [10]}
+    assert isinstance(op, ops.Categorify) and (rest := op.vocabularies_["c"].rest) is not None
+    assert rest.read().to_pydict() == {"v0": ["c"], "count": [10]}
 
 
 def test_new_values_come_by_count_then_by_value() -> None:
@@ -103,9 +103,9 @@ def test_columns_without_new_values_get_no_ids_behind_a_shared_table() -> None:
     op = node.op
     assert isinstance(op, ops.Categorify)
     workflow.update({"a": ["x"], "b": ["p"]})
-    assert op.extents_ == {}
+    assert op.state()["extents"] == {}
     workflow.update({"a": ["y"], "b": ["q"]})
-    assert op.extents_ == {"b": [[1, 9]]}  # its second value has id 9
+    assert op.state()["extents"] == {"b": [[1, 9]]}  # its second value has id 9
 
 
 def test_a_shared_table_that_grew_is_saved_and_decoded(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tabfeed.errors import (
 )
 from tabfeed.io.storage.paths import path_of
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.graph.node import iter_nodes
+from tabfeed.ops.graph.node import list_nodes
 from tabfeed.workflow import Workflow
 
 __all__ = ["WordVectors", "load_word_vectors"]
@@ -142,7 +142,7 @@ def _words(vocabulary: Any, column: str | None) -> list[str | None]:
 
 def _find(workflow: Workflow, column: str | None) -> tuple[Categorify, str]:
     """The operator that made a column's ids."""
-    nodes = iter_nodes(workflow.output_node)
+    nodes = list_nodes(workflow.output_node)
     made = {
         name: node.op
         for node in nodes

@@ -2,22 +2,16 @@
 
 ``["a", "b"] >> ops.FillMissing() >> ops.Normalize()`` makes a node of a graph; a
 `tabfeed.Workflow` fits and applies it. `Operator` and `StatOperator` are the bases of
-operators of your own.
+operators of your own; `LargeState` is what one of them learns that is larger than memory.
 """
 
 from __future__ import annotations
 
-from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.embedding import get_embedding_sizes
-from tabfeed.ops.graph.node import Node
-from tabfeed.ops.graph.registry import register
-from tabfeed.ops.groupby import Groupby
-from tabfeed.ops.hashing import Bucketize, DropLowCardinality, HashBucket, HashedCross
-from tabfeed.ops.join import JoinExternal, JoinGroupby
-from tabfeed.ops.lists import ListSlice, ValueCount
-from tabfeed.ops.median import FillMedian
-from tabfeed.ops.metadata import (
+from tabfeed.ops.columns import get_embedding_sizes
+from tabfeed.ops.external import ColumnSimilarity, JoinExternal
+from tabfeed.ops.graph.metadata import (
     AddMetadata,
     AddProperties,
     AddTags,
@@ -27,11 +21,16 @@ from tabfeed.ops.metadata import (
     TagAsUserFeatures,
     TagAsUserID,
 )
-from tabfeed.ops.normalize import Normalize, NormalizeMinMax
-from tabfeed.ops.numeric import Clip, FillMissing, LogOp, ReduceDtypeSize
+from tabfeed.ops.graph.node import Node
+from tabfeed.ops.graph.registry import register
+from tabfeed.ops.groupby import Groupby
+from tabfeed.ops.hashing import Bucketize, DropLowCardinality, HashBucket, HashedCross
+from tabfeed.ops.join import JoinGroupby
+from tabfeed.ops.lists import ListSlice, ValueCount
+from tabfeed.ops.missing import FillMedian, FillMissing
+from tabfeed.ops.numeric import Clip, LogOp, ReduceDtypeSize
 from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
-from tabfeed.ops.similarity import ColumnSimilarity
-from tabfeed.ops.stats import DataStats
+from tabfeed.ops.statistics import DataStats, Normalize, NormalizeMinMax
 from tabfeed.ops.target import TargetEncoding
 from tabfeed.ops.text import Tokenize
 from tabfeed.schema.selector import ColumnSelector
@@ -62,6 +61,7 @@ __all__ = [
     "JoinExternal",
     "JoinGroupby",
     "LambdaOp",
+    "LargeState",
     "ListSlice",
     "LogOp",
     "Node",

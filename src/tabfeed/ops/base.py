@@ -14,6 +14,11 @@ operator that works on whole Arrow columns instead (dictionaries, lists, look-up
 A summary is plain: numbers, strings, lists, dicts and Arrow tables. That is what makes
 saving work without pickle, for users' operators too, and what makes an update possible:
 the summary of new data is merged into the kept one.
+
+A summary that may not fit into memory is a dict of `LargeState` parts instead, one for each column
+or group of columns, and `StatOperator.large_parts` names them. A fit then spills parts to disk when
+its memory limit is reached; a cluster joins different parts, and hash partitions of one part, on
+different workers. Categorify, FillMedian, JoinGroupby and TargetEncoding learn in this way.
 """
 
 from __future__ import annotations
@@ -22,20 +27,19 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import polars as pl
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from tabfeed.arguments import refuse_unknown
-from tabfeed.errors import NotFittedError, OperatorError
-from tabfeed.ops.state.memory import MemoryManager
+from tabfeed.errors import NotFittedError
+from tabfeed.ops.state.memory import MemoryManager, Spills
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
     from tabfeed.ops.graph.node import Node
 
-__all__ = ["Inputs", "Operator", "StatOperator", "leafwise", "require_numeric"]
+__all__ = ["Inputs", "LargeState", "Operator", "StatOperator"]
+
+Self = TypeVar("Self")
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Inputs:
     Parameters
     ----------
     schema
-        Every column in the frame: the selected ones first, then what the operator asked for
-        beside them (a target, a key).
+        Every column in the frame: the selected ones first, then its dependencies
+        (a target, a key).
     names
         The selected columns.
     groups
@@ -91,6 +95,7 @@ class Operator(metaclass=_Arrow):
 
     Examples
     --------
+    >>> import polars as pl
     >>> class Double(Operator):
     ...     def transform(self, frame, inputs):
     ...         return frame.select(pl.col(n) * 2 for n in inputs.names)
@@ -136,7 +141,7 @@ class Operator(metaclass=_Arrow):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many rows before and behind a row its result depends on."""
+        """How many rows before and after a row its result depends on."""
         return 0, 0
 
     @property
@@ -168,6 +173,9 @@ class Operator(metaclass=_Arrow):
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take back what `state` gave."""
 
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse a saved state that is not what `state` gives; `at` is its place in the file."""
+
     def attach(self, parent: Node | None) -> Any:
         """A node of this operator behind `parent`; None if it cannot stand without one."""
         from tabfeed.ops.graph.node import Node
@@ -194,6 +202,67 @@ class Operator(metaclass=_Arrow):
         return f"{type(self).__name__}({shown})"
 
 
+@runtime_checkable
+class LargeState(Spills, Protocol):
+    """A part of a summary that may be larger than memory: counts of values, say.
+
+    Four methods are all there is to it: `join` and `split`, and from what a fit's `MemoryManager`
+    needs, ``nbytes()`` and ``spill()``. For any parts, splitting, joining equal numbers and joining
+    the results gives the same as joining the parts; spilling changes nothing but where the data
+    is. `tabfeed.testing.op.check_op` tests both.
+
+    Parts travel between processes by pickle, and files stay behind: ``__getstate__`` returns
+    what was spilled too.
+
+    Attributes
+    ----------
+    memory
+        The memory limit of the fit; ``memory.new_file()`` is a path to spill to. `partial` takes it
+        from ``inputs.memory``; a part that comes from another process is given that of its new one.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> class Values:
+    ...     def __init__(self, parts, memory):
+    ...         self.parts, self.files, self.memory = parts, [], memory
+    ...     def join(self, other):
+    ...         self.parts += other.parts
+    ...         self.files += other.files
+    ...         return self
+    ...     def split(self, count):
+    ...         whole = self.whole()
+    ...         number = whole["v"].hash() % count
+    ...         return [Values([whole.filter(number == i)], self.memory) for i in range(count)]
+    ...     def nbytes(self):
+    ...         return sum(p.estimated_size() for p in self.parts)
+    ...     def spill(self):
+    ...         self.files.append(self.memory.new_file())
+    ...         pl.concat(self.parts).write_parquet(self.files[-1])
+    ...         self.parts = []
+    ...     def whole(self):
+    ...         return pl.concat([*self.parts, *map(pl.read_parquet, self.files)]).unique()
+    ...     def __getstate__(self):
+    ...         return {"parts": [self.whole()], "files": [], "memory": self.memory}
+    >>> isinstance(Values([], MemoryManager()), LargeState)
+    True
+    """
+
+    memory: MemoryManager
+
+    def join(self: Self, other: Self) -> Self:
+        """Both parts as one. Neither is used afterwards, so the result may be one of them."""
+        ...
+
+    def split(self: Self, count: int) -> Sequence[Self]:
+        """Return `count` smaller parts instead of this one, which is not used afterwards.
+
+        What is joined to one entry must have the same number in every split, on every machine: by a
+        hash of the value, for instance.
+        """
+        ...
+
+
 class StatOperator(Operator):
     """A step that learns from the data before it can transform.
 
@@ -202,6 +271,7 @@ class StatOperator(Operator):
 
     Examples
     --------
+    >>> import polars as pl
     >>> class Centre(StatOperator):
     ...     def transform(self, frame, inputs):
     ...         return frame.select(pl.col(n) - self.mean_[n] for n in inputs.names)
@@ -227,8 +297,22 @@ class StatOperator(Operator):
         raise NotImplementedError(f"{type(self).__name__} does not say how it learns")
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Join two summaries; the order of merging must not matter, the order of data may."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how summaries are joined")
+        """Join two summaries; the order of merging must not matter, the order of data may.
+
+        Summaries of `LargeState` parts are joined part by part.
+        """
+        if not isinstance(a, dict) or not all(isinstance(p, LargeState) for p in a.values()):
+            raise NotImplementedError(
+                f"{type(self).__name__} does not say how summaries are joined"
+            )
+        return {name: part.join(b[name]) for name, part in a.items()}
+
+    def large_parts(self, inputs: Inputs) -> Sequence[str]:
+        """The keys of a summary whose values are `LargeState`; by default the summary is small.
+
+        Either all values are, or none is. The keys must be known without data.
+        """
+        return ()
 
     def finish(self, summary: Any, inputs: Inputs) -> None:
         """Set what was learned from the summary of all data."""
@@ -285,28 +369,6 @@ class StatOperator(Operator):
         return self
 
 
-def leafwise(column: ColumnSchema, fn: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
-    """Apply an expression to a column's values; to those inside its lists, if it has lists."""
-    if column.is_list:
-        return pl.col(column.name).list.eval(fn(pl.element())).alias(column.name)
-    return fn(pl.col(column.name)).alias(column.name)
-
-
-def require_numeric(op: Operator, inputs: Inputs) -> None:
-    """Refuse columns that hold anything but numbers and booleans."""
-    for column in inputs.columns:
-        leaf = column.leaf_dtype
-        if leaf is None or pa.types.is_boolean(leaf) or pa.types.is_null(leaf):
-            continue
-        if not (
-            pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf)
-        ):
-            raise OperatorError(
-                f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
-                "Convert it first, for instance with LambdaOp, or leave it out"
-            )
-
-
 def _with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:
     """A constructor that refuses arguments it does not have by naming the nearest ones."""
     known = inspect.signature(init).parameters
@@ -315,7 +377,8 @@ def _with_known_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def checked(self: Operator, *args: Any, **kwargs: Any) -> None:
-        refuse_unknown(kwargs, known, type(self).__name__)
+        if not kwargs.keys() <= known.keys():
+            refuse_unknown(kwargs, known, type(self).__name__)
         init(self, *args, **kwargs)
 
     return checked

@@ -9,25 +9,40 @@ the data alone, so every engine, thread count and partitioning gives the same id
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError, SchemaError
+from tabfeed.errors import (
+    ArgumentError,
+    ArtefactError,
+    ColumnNotFoundError,
+    OperatorError,
+    SchemaError,
+)  # fmt: skip
 from tabfeed.execute import LocalExecutor
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.embedding import embedding_size
-from tabfeed.ops.state.counting import COUNT, Counter, count_values
-from tabfeed.ops.state.encoder import OOV, Encoder, Layout, plain_array, read_vocab, write_vocab
+from tabfeed.ops.columns import embedding_size, like
+from tabfeed.ops.state.checks import (
+    a_text,
+    an_integer,
+    by_name,
+    check_counts,
+    check_vocabulary,
+    list_of,
+    or_null,
+    record,
+    shown,
+    wrong,
+)  # fmt: skip
+from tabfeed.ops.state.counting import Counter, count_combinations, count_values
 from tabfeed.ops.state.keys import base_type
-from tabfeed.ops.state.memory import SpilledTable
-from tabfeed.ops.state.ranking import Cut, Ranked, grow, rank
-from tabfeed.ops.state.vocabulary import Vocabulary
-from tabfeed.ops.types import like
+from tabfeed.ops.state.memory import MemoryManager
+from tabfeed.ops.state.ranking import Cut, Ranked, rank
+from tabfeed.ops.state.vocabulary import OOV, IdLayout, Vocabulary, read_vocabulary
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type, is_list_type
 
@@ -101,7 +116,7 @@ class Categorify(StatOperator):
         self.max_size, self.single_table = max_size, single_table
         self.cardinality_memory_limit, self.tree_width = cardinality_memory_limit, tree_width
         self.split_out, self.split_every = split_out, split_every
-        self.vocabs = None if vocabs is None else {n: read_vocab(v) for n, v in vocabs.items()}
+        self.vocabs = None if vocabs is None else {n: read_vocabulary(v) for n, v in vocabs.items()}
         self._check()
 
     def _check(self) -> None:
@@ -149,7 +164,7 @@ class Categorify(StatOperator):
         )
         if not self.is_fitted or self._name(group) not in self.vocabularies_:
             return out
-        cardinality = self._layouts[name].cardinality
+        cardinality = self.vocabularies_[self._name(group)].layout.cardinality
         domain = Domain(0, cardinality - 1, self._name(group))
         fields = {**vars(out), "domain": domain, "embedding_size": embedding_size(cardinality)}
         return ColumnSchema(**fields)
@@ -213,7 +228,7 @@ class Categorify(StatOperator):
 
     def _count(self, frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
         if self.encode_type == "combo" and len(group) > 1:
-            return _count_combinations(frame, group, inputs)
+            return count_combinations([frame.column(n) for n in group], inputs.memory)
         dtypes = {base_type(frame.column(n).type) for n in group} - {pa.null()}
         if len(dtypes) > 1:
             raise SchemaError(
@@ -225,31 +240,33 @@ class Categorify(StatOperator):
                 counter.add(values, counts)
         return counter
 
-    def merge(self, a: dict[str, Counter], b: dict[str, Counter]) -> dict[str, Counter]:
-        """Join the counts of each group."""
-        return {name: a[name].join(b[name]) for name in a}
+    def large_parts(self, inputs: Inputs) -> list[str]:
+        """The counts of each group."""
+        return [self._name(g) for g in self._groups(inputs) if self._known(g) is None]
 
     def finish(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Rank the values."""
-        groups = self._groups(inputs)
-        found = list(LocalExecutor().map(groups, lambda g: self._rank(g, summary, inputs)))
-        self.groups_ = groups
-        self.rest_: dict[str, SpilledTable | None] | None = {}
-        self.vocabularies_ = {
-            self._name(g): self._vocabulary(g, r, inputs)
-            for g, r in zip(groups, found, strict=True)
-        }
-        self.extents_: dict[str, list[list[int]]] = {}
-        self._check_sizes()
+        self.groups_ = self._groups(inputs)
+        make = partial(self._rank, summary)
+        if len(self.groups_) > 1:
+            ranked = list(LocalExecutor().map(self.groups_, make))
+        else:
+            ranked = [make(group) for group in self.groups_]
+        self._set(ranked, inputs.memory)
         if self.out_path is not None:
-            self._write_files(Path(self.out_path) / "categories")
+            folder = Path(self.out_path) / "categories"
+            folder.mkdir(parents=True, exist_ok=True)
+            for group in self.groups_:
+                name, vocabulary = self._name(group), self.vocabularies_[self._name(group)]
+                names = [name] if len(vocabulary.dtypes) == 1 else list(group)
+                vocabulary.write(folder / f"unique.{name}.parquet", [*names, f"{name}_size"])
 
     def learn(self, summary: Any, inputs: Inputs) -> None:
         """Finish; the vocabulary holds the counts, so the counters can go."""
         self.finish(summary, inputs)
         self.summary_ = True
 
-    def _rank(self, group: tuple[str, ...], summary: Any, inputs: Inputs) -> Ranked:
+    def _rank(self, summary: Mapping[str, Counter], group: tuple[str, ...]) -> Ranked:
         known = self._known(group)
         if known is not None:
             counts = pa.array(np.zeros(len(known), np.int64))
@@ -261,35 +278,35 @@ class Categorify(StatOperator):
         least = self._option(self.freq_threshold, group, 0)
         return Cut(least, most - OOV - self._buckets(group) if most else None)
 
-    def _vocabulary(self, group: tuple[str, ...], ranked: Ranked, inputs: Inputs) -> Vocabulary:
-        """The ranked values; those left out are kept for an update."""
-        self.rest_ = {**(self.rest_ or {}), self._name(group): ranked.rest}
-        return Vocabulary.from_ranked(replace(ranked, rest=None), inputs.memory)
+    def _set(
+        self,
+        ranked: Sequence[Ranked],
+        memory: MemoryManager | None = None,
+        *,
+        extents: Mapping[str, Any] | None = None,
+        knows_rest: bool = True,
+    ) -> None:
+        """Give the values of each group their ids, one group behind the other in a shared table."""
+        self.vocabularies_: dict[str, Vocabulary] = {}
+        offset = 0
+        for group, found in zip(self.groups_, ranked, strict=True):
+            name = self._name(group)
+            more = tuple((at, start) for at, start in (extents or {}).get(name, ()))
+            layout = IdLayout(self._buckets(group), found.rows, offset, more)
+            self.vocabularies_[name] = Vocabulary(
+                found, layout, self._dtype, memory=memory, knows_rest=knows_rest
+            )
+            offset = layout.end if self.single_table else 0
+        self._check_sizes()
 
     def _check_sizes(self) -> None:
         most = 2 ** (self._dtype.bit_width - (not pa.types.is_unsigned_integer(self._dtype))) - 1
-        self._layouts = self._lay_out()
-        for name, layout in self._layouts.items():
-            if layout.cardinality - 1 > most:
+        for name, cardinality in self.cardinalities_.items():
+            if cardinality - 1 > most:
                 raise OperatorError(
-                    f"Categorify: column {name!r} needs ids up to {layout.cardinality - 1}, which "
+                    f"Categorify: column {name!r} needs ids up to {cardinality - 1}, which "
                     f"{self._dtype} does not hold; give a wider dtype, or max_size"
                 )
-
-    def _lay_out(self) -> dict[str, Layout]:
-        layouts: dict[str, Layout] = {}
-        offset = 0
-        for group in self.groups_:
-            name = self._name(group)
-            extents = tuple((place, at) for place, at in self.extents_.get(name, ()))
-            size = self.vocabularies_[name].size
-            layout = Layout(self._buckets(group), size, offset, extents)
-            layouts.update({name: layout for name, _ in self._outputs(group)})
-            offset = layout.end if self.single_table else 0
-        return layouts
-
-    def _encoder(self, name: str, group: tuple[str, ...]) -> Encoder:
-        return Encoder(self.vocabularies_[self._name(group)], self._layouts[name], self._dtype)
 
     def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
         """Append what is new; ids that exist stay.
@@ -297,37 +314,17 @@ class Categorify(StatOperator):
         Values once too rare count on from what was seen of them. Behind columns that share a table
         there is no room: their new values get ids behind all of it.
         """
-        end = max((layout.cardinality for layout in self._layouts.values()), default=0)
+        end = max(self.cardinalities_.values(), default=0)
         for group in self._groups(inputs):
             name = self._name(group)
             if name not in summary:
                 continue
             old = self.vocabularies_[name]
-            ranked = grow(old, self._rest(group), summary[name], self._cut(group))
-            grown = self._vocabulary(group, ranked, inputs)
+            start = end if self.single_table else None
+            grown = old.grown(summary[name], self._cut(group), name, start)
             self.vocabularies_ = {**self.vocabularies_, name: grown}
-            if self.single_table and grown.size > old.size:
-                extents = [*self.extents_.get(name, []), [old.size, end]]
-                self.extents_ = {**self.extents_, name: extents}
-                end += grown.size - old.size
+            end += grown.size - old.size
         self._check_sizes()
-
-    def _rest(self, group: tuple[str, ...]) -> SpilledTable | None:
-        """What was left out of a vocabulary before."""
-        if self.rest_ is None and self._cut(group) != Cut():
-            raise OperatorError(
-                f"Categorify: the counts of the values left out of {self._name(group)!r} were not "
-                "saved, and an update needs them; save with updatable=True, or fit again"
-            )
-        return (self.rest_ or {}).get(self._name(group))
-
-    def _write_files(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for group in self.groups_:
-            name, vocabulary = self._name(group), self.vocabularies_[self._name(group)]
-            names = [name] if len(vocabulary.dtypes) == 1 else list(group)
-            stored = SpilledTable(vocabulary.path or vocabulary.table)
-            write_vocab(folder / f"unique.{name}.parquet", stored, [*names, f"{name}_size"])
 
     # -- transforming -------------------------------------------------------------
 
@@ -336,15 +333,15 @@ class Categorify(StatOperator):
         self.require_fitted()
         out: dict[str, Any] = {}
         for group in self._groups(inputs):
-            self.vocabularies_[self._name(group)].require_room(inputs.memory, self._name(group))
+            shared = self._name(group)
+            vocabulary = self.vocabularies_[shared]
+            vocabulary.require_room(inputs.memory, shared)
             if self.encode_type == "combo" and len(group) > 1:
-                name = self._name(group)
-                columns = [frame.column(n) for n in group]
-                out[name] = self._encoder(name, group).encode_combination(columns)
+                out[shared] = vocabulary.encode_combination([frame.column(n) for n in group])
                 continue
             for name in group:
                 try:
-                    out[name] = self._encoder(name, group).encode(frame.column(name))
+                    out[name] = vocabulary.encode(frame.column(name))
                 except SchemaError as e:
                     raise SchemaError(f"column {name!r}: {e}") from e
         return pa.table(out)
@@ -355,14 +352,15 @@ class Categorify(StatOperator):
             raise NotImplementedError
         out: dict[str, Any] = {}
         for group in inputs.groups:  # fewer than were fitted, where inputs were removed
+            encode_one = self.vocabularies_[self._name(group)].encode_one
             for name in group:
-                encoder, value = self._encoder(name, group), row[name]
+                value = row[name]
                 if isinstance(value, list):
-                    out[name] = [encoder.encode_one(v) for v in value]
+                    out[name] = [encode_one(v) for v in value]
                 elif value is None and inputs.schema[name].is_list:
                     out[name] = None
                 else:
-                    out[name] = encoder.encode_one(value)
+                    out[name] = encode_one(value)
         return out
 
     # -- the way back -------------------------------------------------------------
@@ -378,15 +376,16 @@ class Categorify(StatOperator):
             Which column's ids; may be left out when there is one column.
         """
         self.require_fitted()
+        made = {name: group for group in self.groups_ for name, _ in self._outputs(group)}
         if column is None:
-            if len(self._layouts) != 1:
-                raise ArgumentError(f"say which column to decode: one of {list(self._layouts)}")
-            column = next(iter(self._layouts))
-        if column not in self._layouts:
-            raise ColumnNotFoundError(column, self._layouts, where="Categorify's output")
-        group = next(g for g in self.groups_ if column in [n for n, _ in self._outputs(g)])
+            if len(made) != 1:
+                raise ArgumentError(f"say which column to decode: one of {list(made)}")
+            column = next(iter(made))
+        if column not in made:
+            raise ColumnNotFoundError(column, made, where="Categorify's output")
+        group = made[column]
         array = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids)
-        return self._encoder(column, group).decode(array, list(group))
+        return self.vocabularies_[self._name(group)].decode(array, list(group))
 
     # -- saving -------------------------------------------------------------------
 
@@ -405,37 +404,61 @@ class Categorify(StatOperator):
         return cls(vocabs=vocabs, **options)
 
     def state(self) -> dict[str, Any]:
-        """The vocabularies."""
-        tables = {n: v.path or v.table for n, v in self.vocabularies_.items()}
+        """The vocabularies, the ids appended since, and the counts of values left out."""
+        found = self.vocabularies_
         return {
-            "groups": [list(g) for g in self.groups_], "vocabularies": tables,
-            "extents": self.extents_, "rest": self.rest_,
-        }  # fmt: skip
+            "groups": [list(g) for g in self.groups_],
+            "vocabularies": {n: v.path or v.table for n, v in found.items()},
+            "extents": {
+                n: [list(e) for e in v.layout.extents] for n, v in found.items() if v.layout.extents
+            },
+            "rest": {n: v.rest for n, v in found.items() if v.knows_rest} or None,
+        }
 
     def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
         """Take the vocabularies back."""
         self.groups_ = [tuple(g) for g in state["groups"]]
-        self.vocabularies_ = {n: Vocabulary(t) for n, t in state["vocabularies"].items()}
-        self.extents_, self.rest_ = state["extents"], state["rest"]
+        tables, rest = state["vocabularies"], state["rest"]
+        ranked = [
+            Ranked(table.num_rows, table=table, rest=(rest or {}).get(name))
+            for name, table in ((n, tables[n]) for n in map(self._name, self.groups_))
+        ]
+        self._set(ranked, extents=state["extents"], knows_rest=rest is not None)
         self.summary_ = True
-        self._check_sizes()
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no vocabularies of the columns, or do not belong together."""
+        combined = self.encode_type == "combo"
+        wanted = {self._name(g): len(g) if combined else 1 for g in self._groups(inputs)}
+        record(
+            groups=list_of(list_of(a_text)),
+            vocabularies=by_name(check_vocabulary, wanted),
+            extents=by_name(list_of(list_of(an_integer(0, 2**53), 2))),
+            rest=or_null(by_name(or_null(check_counts))),
+        )(state, at)
+        found = state["vocabularies"]
+        for i, group in enumerate(state["groups"]):
+            if self.name_sep.join(group) not in found:
+                raise ArtefactError(f"{at}.groups[{i}]: there is no vocabulary of {shown(group)}")
+        for name, values in wanted.items():
+            if len(found[name].schema) != values + 1:
+                raise wrong(f"{at}.vocabularies.{name}", f"values of {values} columns", found[name])
+        for name, runs in state["extents"].items():
+            size = found[name].num_rows if name in found else 0
+            positions, ids = [0, *(position for position, _ in runs), size], [i for _, i in runs]
+            if positions != sorted(positions) or ids != sorted(ids):
+                raise ArtefactError(
+                    f"{at}.extents.{name}: positions and ids must ascend, within {size}"
+                )
 
     @property
     def cardinalities_(self) -> dict[str, int]:
         """Largest id plus one of each output column."""
-        return {name: layout.cardinality for name, layout in self._layouts.items()}
-
-
-def _count_combinations(frame: pa.Table, group: tuple[str, ...], inputs: Inputs) -> Counter:
-    dtypes = [base_type(frame.column(n).type) for n in group]
-    counter = Counter(dtypes, inputs.memory)
-    plain = [plain_array(frame.column(n), t) for n, t in zip(group, dtypes, strict=True)]
-    columns = {c: pl.Series(p) for c, p in zip(counter.columns, plain, strict=True)}
-    counts = (
-        pl.DataFrame(columns).group_by(counter.columns).agg(pl.len().cast(pl.Int64).alias(COUNT))
-    )
-    counter.add_frame(counts.filter(~pl.all_horizontal(pl.col(counter.columns).is_null())))
-    return counter
+        return {
+            name: self.vocabularies_[self._name(group)].layout.cardinality
+            for group in self.groups_
+            for name, _ in self._outputs(group)
+        }
 
 
 def _given(option: Any) -> Sequence[int]:

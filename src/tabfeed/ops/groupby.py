@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.rows import as_list
-from tabfeed.ops.types import polars_type
+from tabfeed.ops.columns import as_list, polars_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["Groupby"]

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.hashing import combine, hash_array
-from tabfeed.ops.base import Inputs, Operator, require_numeric
-from tabfeed.ops.embedding import embedding_size
+from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.columns import embedding_size, like, map_leaves, require_numeric
 from tabfeed.ops.graph.node import Structural
-from tabfeed.ops.types import like, map_leaves
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.user_functions import call
 

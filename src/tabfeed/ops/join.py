@@ -1,31 +1,129 @@
-"""Joins: statistics of a group beside each row, and columns of an outside table."""
+"""Operators that learn statistics of groups: their common base, and JoinGroupby."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
-from tabfeed.io.formats.memory import arrow_from_frame
-from tabfeed.ops.base import Inputs, Operator
+from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.ops.base import Inputs, StatOperator
+from tabfeed.ops.columns import as_list
 from tabfeed.ops.graph.node import to_polars
-from tabfeed.ops.graph.plan import kind_of
-from tabfeed.ops.group_base import GroupLookup, KeyedOperator
-from tabfeed.ops.rows import as_list
+from tabfeed.ops.state.checks import check_groups, list_of, one_of
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
-from tabfeed.ops.state.group_stats import ROWS, SUMS, key_names
-from tabfeed.ops.state.memory import SpilledTable
+from tabfeed.ops.state.group_stats import ROWS, SUMS, GroupStats, key_names
+from tabfeed.ops.state.lookup import GroupLookup
+from tabfeed.ops.state.memory import SpilledTable, require_room
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
-__all__ = ["JoinExternal", "JoinGroupby"]
+__all__ = ["JoinGroupby", "KeyedOperator"]
 
 STATS = ("count", "sum", "mean", "std", "var", "min", "max")
+T = TypeVar("T")
+_MAKING = threading.Lock()
+
+
+class KeyedOperator(StatOperator):
+    """Learns a table of groups for each group of columns."""
+
+    eager = True
+    dependencies_only_for_fit = True
+    name_sep: str
+
+    def value_columns(self, inputs: Inputs) -> list[str]:
+        """The columns whose statistics are learned."""
+        named = {d for d in self.dependencies if isinstance(d, str)}  # they may be keys too
+        keys = set(inputs.names) - named
+        return [n for n in inputs.schema.column_names if n not in keys]
+
+    def group_name(self, group: tuple[str, ...]) -> str:
+        """The name of a group."""
+        return self.name_sep.join(group)
+
+    def key_counts(self, inputs: Inputs) -> dict[str, int]:
+        """How many keys each group has, by its name."""
+        return {self.group_name(g): len(g) for g in inputs.groups}
+
+    def check_keys(self, inputs: Inputs) -> None:
+        """Refuse lists as keys and anything but numbers as values."""
+        for name in inputs.names:
+            if inputs.schema[name].is_list:
+                raise OperatorError(f"{self.label} cannot group by lists; column {name!r} is one")
+        for name in self.value_columns(inputs):
+            dtype = inputs.schema[name].dtype
+            if dtype is None or pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
+                continue
+            if not (
+                pa.types.is_integer(dtype)
+                or pa.types.is_floating(dtype)
+                or pa.types.is_decimal(dtype)
+            ):
+                raise OperatorError(
+                    f"{self.label}: column {name!r} is {dtype}; it must be a number"
+                )
+
+    def extra_keys(self, frame: pa.Table, inputs: Inputs) -> list[pl.Series]:
+        """Further keys, behind those of each group."""
+        return []
+
+    def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Any]:
+        """Statistics of each group."""
+        whole = to_polars(frame)
+        values = [_value(whole[n]) for n in self.value_columns(inputs)]
+        extra = self.extra_keys(frame, inputs)
+        found: dict[str, Any] = {}
+        for group in inputs.groups:
+            keys = len(group) + len(extra)
+            stats = GroupStats(keys, len(values), inputs.memory, apart=len(extra))
+            stats.add([*(whole[n] for n in group), *extra], values)
+            found[self.group_name(group)] = stats
+        return found
+
+    def large_parts(self, inputs: Inputs) -> list[str]:
+        """The statistics of each group."""
+        return [self.group_name(g) for g in inputs.groups]
+
+    def learn(self, summary: Mapping[str, Any], inputs: Inputs) -> None:
+        """Keep the groups as tables."""
+        tables = {n: s.stored() if isinstance(s, GroupStats) else s for n, s in summary.items()}
+        self._ready: dict[Any, Any] = {}
+        super().learn(tables, inputs)
+
+    def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Merge new groups into the kept tables."""
+        old = {}
+        for name, new in summary.items():
+            old[name] = new.refilled(self.summary_[name], inputs.memory)
+        self.learn(self.merge(old, summary), inputs)
+
+    def ready(
+        self, name: str, make: Callable[[SpilledTable], T], inputs: Inputs, kind: str = ""
+    ) -> T:
+        """What look-ups in the table of a group need, made of it at first use and held since."""
+        if (name, kind) not in self._ready:
+            with _MAKING:
+                if (name, kind) not in self._ready:
+                    stored = self.summary_[name]
+                    what = f"{self.label}: the table of {name!r} ({stored.num_rows:,} rows)"
+                    if stored.on_disk:
+                        require_room(stored.nbytes, inputs.memory, what)
+                    self._ready[name, kind] = make(stored)
+        made: T = self._ready[name, kind]
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ready": {}}
+
+
+def _value(series: pl.Series) -> pl.Series:
+    """A value column as a number."""
+    return series if series.dtype.is_numeric() else series.cast(pl.Float64)
 
 
 class JoinGroupby(KeyedOperator):
@@ -128,6 +226,12 @@ class JoinGroupby(KeyedOperator):
         self.values_, self.kinds_ = list(state["values"]), list(state["kinds"])
         self.summary_ = state["summary"]
         self.learn(state["summary"], inputs)
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no groups, value columns and kinds."""
+        check_groups(state, at, self.key_counts(inputs), "values", extra=0)
+        kinds = list_of(one_of(*_KINDS), len(state["values"]))
+        kinds(state.get("kinds"), f"{at}.kinds")
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """Look each row's group up."""
@@ -255,142 +359,3 @@ def _whole(high: Any, low: Any, target: pa.DataType, made: str) -> pa.Array:
             f"JoinGroupby: {made!r} of a group is {max(sums, key=abs):,}, which {target} cannot "
             "hold; convert the column to float64 first, for instance with LambdaOp"
         ) from e
-
-
-class JoinExternal(Operator):
-    """Columns of another table, found by key.
-
-    Parameters
-    ----------
-    df_ext
-        The other table: a frame, a Dataset, or the path of a Parquet file or folder. It is held in
-        memory.
-    on
-        Key columns of the data.
-    how
-        ``"left"`` keeps every row; ``"inner"`` drops rows without a match.
-    on_ext
-        Key columns of the other table, where they have other names.
-    columns_ext
-        Columns to take; all but the keys by default.
-    drop_duplicates_ext
-        Keep the first row of each key. Without it a key that occurs twice makes two rows.
-    kind_ext, cache
-        Taken so that existing code runs; they have no effect.
-
-    Examples
-    --------
-    >>> op = JoinExternal({"id": [1, 2], "price": [10.0, 20.0]}, on="id")
-    >>> op({"id": [2, 3]})
-    {'id': array([2, 3]), 'price': array([20., nan])}
-    """
-
-    def __init__(
-        self,
-        df_ext: Any,
-        on: Sequence[str] | str,
-        how: str = "left",
-        on_ext: Sequence[str] | str | None = None,
-        columns_ext: Sequence[str] | None = None,
-        drop_duplicates_ext: bool | None = None,
-        kind_ext: Any = None,
-        cache: Any = "host",
-    ) -> None:
-        if how not in ("left", "inner"):
-            raise ArgumentError(f"how is {how!r}; it is 'left' or 'inner'")
-        self.on, self.how, self.on_ext = as_list(on), how, as_list(on_ext) or as_list(on)
-        self.columns_ext, self.drop_duplicates_ext = columns_ext, drop_duplicates_ext
-        self.kind_ext, self.cache = kind_ext, cache
-        if len(self.on) != len(self.on_ext):
-            raise ArgumentError(f"on and on_ext differ in length: {self.on}, {self.on_ext}")
-        self.df_ext = self._open(df_ext)
-        self._frame = to_polars(self.df_ext)
-
-    def _open(self, given: Any) -> pa.Table:
-        if isinstance(given, str | Path | list):
-            from tabfeed.io import Dataset
-
-            given = Dataset(given)
-        table = given.to_arrow() if hasattr(given, "partitions") else arrow_from_frame(given)
-        if table is None:
-            raise ArgumentError(
-                f"df_ext is {type(given).__name__}; give a frame, a Dataset or a path"
-            )
-        for name in [*self.on_ext, *(self.columns_ext or [])]:
-            if name not in table.column_names:
-                raise ColumnNotFoundError(name, table.column_names, where="df_ext")
-        taken = self.columns_ext or [c for c in table.column_names if c not in self.on_ext]
-        table = table.select(list(dict.fromkeys([*self.on_ext, *taken])))
-        if not self.drop_duplicates_ext:
-            return table
-        unique = to_polars(table).unique(self.on_ext, keep="first", maintain_order=True)
-        return unique.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
-            _plain_schema(table.schema)
-        )
-
-    def params(self) -> dict[str, Any]:
-        """The arguments; duplicates are gone already."""
-        return {**super().params(), "drop_duplicates_ext": None}
-
-    @classmethod
-    def from_params(cls, df_ext: pa.Table, **options: Any) -> JoinExternal:
-        """Read what `params` gave; a saved table is never a path."""
-        if not isinstance(df_ext, pa.Table):
-            raise ArgumentError("the saved df_ext is not a table")
-        return cls(df_ext, **options)
-
-    @property
-    def dependencies(self) -> list[Any]:
-        """The keys, where they are not among the selected columns."""
-        return [self.on]
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether a row may vanish or multiply."""
-        return self.how == "inner" or bool(self._frame.select(self.on_ext).is_duplicated().any())
-
-    def _taken(self) -> list[str]:
-        return [c for c in self.df_ext.column_names if c not in self.on_ext]
-
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The selected columns, then those of the other table."""
-        for ours, theirs in zip(self.on, self.on_ext, strict=True):
-            a, b = inputs.schema[ours].dtype, self.df_ext.schema.field(theirs).type
-            if (
-                a is not None
-                and kind_of(a) != kind_of(b)
-                and "nothing" not in (kind_of(a), kind_of(b))
-            ):
-                raise OperatorError(
-                    f"JoinExternal: key {ours!r} is {a}, but {theirs!r} of df_ext is {b}"
-                )
-        extra = Schema.from_arrow(_plain_schema(self.df_ext.schema)).select(self._taken())
-        for name in extra.column_names:
-            if name in inputs.names:
-                raise DuplicateColumnError(
-                    f"JoinExternal: {name!r} is in both tables; choose columns_ext, or rename it"
-                )
-        fresh = [ColumnSchema(**{**vars(c), "nullable": True}) for c in extra]
-        return Schema([*inputs.columns, *fresh])
-
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
-        """Join, keeping the order of rows. Null keys match null keys."""
-        kinds = [self._frame.schema[k] for k in self.on_ext]
-        keyed = frame.with_columns(
-            pl.col(n).cast(t).alias(f"__on_{i}")
-            for i, (n, t) in enumerate(zip(self.on, kinds, strict=True))
-        )
-        names = [f"__on_{i}" for i in range(len(self.on))]
-        right = self._frame.rename(dict(zip(self.on_ext, names, strict=True))).lazy()
-        how: Any = self.how
-        joined = keyed.join(right, on=names, how=how, nulls_equal=True, maintain_order="left_right")
-        return joined.select([*inputs.names, *self._taken()])
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Without dictionaries, which a join decodes."""
-    fields = []
-    for f in schema:
-        kind = f.type.value_type if pa.types.is_dictionary(f.type) else f.type
-        fields.append(pa.field(f.name, kind, f.nullable))
-    return pa.schema(fields)

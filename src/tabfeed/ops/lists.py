@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.types import list_lengths
+from tabfeed.ops.columns import list_lengths
+from tabfeed.ops.state.checks import by_name, check_lengths, record
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.dtypes import is_list_type
 
@@ -20,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class ListSlice(Operator):
-    """Cut each list like a Python slice, and pad it to a fixed length if asked.
+    """Cut each list like a Python slice, and optionally pad it to a fixed length.
 
     Parameters
     ----------
@@ -205,6 +207,10 @@ class ValueCount(StatOperator):
     def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Keep the ranges."""
         self.counts_ = {n: (low, high) for n, (low, high) in summary.items() if low is not None}
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no lengths."""
+        record(summary=by_name(check_lengths))(state, at)
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """The columns as they are."""

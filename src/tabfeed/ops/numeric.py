@@ -1,8 +1,9 @@
-"""Numbers, value by value: fill, clip, logarithm, smaller types."""
+"""Numbers, value by value: Clip, LogOp, ReduceDtypeSize."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any
@@ -12,11 +13,20 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
-from tabfeed.ops.base import Inputs, Operator, StatOperator, leafwise, require_numeric
-from tabfeed.ops.types import float_type, like, polars_type
-from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.columns import (
+    continuous_floats,
+    float_type,
+    leafwise,
+    like,
+    map_value,
+    polars_type,
+    require_numeric,
+)  # fmt: skip
+from tabfeed.ops.state.checks import by_name, check_range, record
+from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["Clip", "FillMissing", "LogOp", "ReduceDtypeSize"]
+__all__ = ["Clip", "LogOp", "ReduceDtypeSize"]
 
 
 class Clip(Operator):
@@ -56,7 +66,7 @@ class Clip(Operator):
         )
 
     def _require_room(self, column: ColumnSchema) -> None:
-        """Refuse a limit beyond which every value of the column lies: the type lacks it."""
+        """Refuse a limit outside the range of the column's type."""
         leaf = column.with_dtype(self._dtype(column)).leaf_dtype
         low, high = _within(self.min_value, leaf), _within(self.max_value, leaf)
         for limit, lacking in (
@@ -93,7 +103,7 @@ class Clip(Operator):
 
     def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
         """Clip each value."""
-        return {n: _each(row[n], self._clip_one) for n in inputs.names}
+        return {n: map_value(row[n], self._clip_one) for n in inputs.names}
 
     def _clip_one(self, value: Any) -> Any:
         if value is None or value != value:
@@ -125,7 +135,7 @@ class LogOp(Operator):
     def output_schema(self, inputs: Inputs) -> Schema:
         """float32, tagged continuous."""
         require_numeric(self, inputs)
-        return _floats(inputs, pa.float32())
+        return continuous_floats(inputs, pa.float32())
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Compute in double precision, keep single."""
@@ -135,7 +145,7 @@ class LogOp(Operator):
         """All values at once, by the same kernel as a frame."""
         values = [row[n] for n in inputs.names]
         if any(isinstance(v, list) for v in values):
-            return {n: _each(v, _log_one) for n, v in zip(inputs.names, values, strict=True)}
+            return {n: map_value(v, _log_one) for n, v in zip(inputs.names, values, strict=True)}
         logs = pl.Series(values, dtype=pl.Float64, strict=False).log1p().cast(pl.Float32)
         return dict(zip(inputs.names, logs.to_list(), strict=True))
 
@@ -146,94 +156,6 @@ def _log(value: pl.Expr) -> pl.Expr:
 
 def _log_one(value: Any) -> Any:
     return pl.Series([value], dtype=pl.Float64, strict=False).log1p().cast(pl.Float32)[0]
-
-
-class FillMissing(Operator):
-    """Replace nulls and NaN by a value.
-
-    Parameters
-    ----------
-    fill_val
-        The value.
-    add_binary_cols
-        Also make a boolean column ``<name>_filled`` that says where.
-
-    Examples
-    --------
-    >>> FillMissing(0, add_binary_cols=True)({"x": [1, None]})
-    {'x': array([1, 0]), 'x_filled': array([False,  True])}
-    """
-
-    def __init__(self, fill_val: Any = 0, add_binary_cols: bool = False) -> None:
-        self.fill_val, self.add_binary_cols = fill_val, add_binary_cols
-
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The same columns without nulls."""
-        filled = [self._filled(c) for c in inputs.columns]
-        return _with_marks(filled, inputs, self.add_binary_cols)
-
-    def _filled(self, column: ColumnSchema) -> ColumnSchema:
-        dtype = None if column.dtype is None else like(column.dtype, self._leaf(column))
-        fields = {**vars(column), "dtype": dtype, "nullable": column.nullable and column.is_list}
-        return ColumnSchema(**fields)
-
-    def _leaf(self, column: ColumnSchema) -> pa.DataType:
-        """The column's own type, or float64 where an integer column gets a fraction."""
-        leaf = column.leaf_dtype
-        try:
-            value = pa.scalar(self.fill_val)
-        except OverflowError as e:
-            if not (pa.types.is_uint64(leaf) and 0 <= self.fill_val < 2**64):
-                raise OperatorError(
-                    f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
-                ) from e
-            return leaf
-        if pa.types.is_null(leaf):
-            return value.type
-        number = isinstance(self.fill_val, int | float)
-        if pa.types.is_boolean(leaf) and self.fill_val not in (0, 1):
-            raise OperatorError(
-                f"FillMissing: column {column.name!r} is boolean; {self.fill_val!r} is not"
-            )
-        if pa.types.is_decimal(leaf) and number:
-            value = pa.scalar(str(self.fill_val))
-        if number and kind_is_text(leaf):
-            raise OperatorError(
-                f"FillMissing: column {column.name!r} is text; {self.fill_val!r} is a number"
-            )
-        fraction = isinstance(self.fill_val, float) and not self.fill_val.is_integer()
-        if pa.types.is_integer(leaf) and fraction:
-            return pa.float64()
-        try:
-            return leaf if pa.types.is_boolean(leaf) else value.cast(leaf).type
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-            raise OperatorError(
-                f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
-            ) from e
-
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
-        """Fill each value."""
-        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
-        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
-
-    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
-        kind = polars_type(self._leaf(column))
-        return missing_to_null(value, column).cast(kind).fill_null(pl.lit(self.fill_val).cast(kind))
-
-    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-        """Fill each value."""
-        out = {}
-        for column in inputs.columns:
-            value = row[column.name]
-            out[column.name] = (
-                value if column.is_list and value is None else _each(value, self._fill_one)
-            )
-        if self.add_binary_cols:
-            out.update({f"{n}_filled": _is_missing(row[n]) for n in inputs.names})
-        return out
-
-    def _fill_one(self, value: Any) -> Any:
-        return self.fill_val if _is_missing(value) else value
 
 
 class ReduceDtypeSize(StatOperator):
@@ -306,6 +228,10 @@ class ReduceDtypeSize(StatOperator):
         """Keep the ranges."""
         self.ranges_ = summary
 
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no ranges."""
+        record(summary=by_name(check_range))(state, at)
+
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Cast; a value outside the range seen is an error."""
         self.require_fitted()
@@ -320,11 +246,6 @@ def _finite(column: ColumnSchema) -> pl.Expr:
     if not pa.types.is_floating(column.leaf_dtype):
         return values
     return pl.when(values.is_finite()).then(values)  # filter() takes time for all columns each time
-
-
-def kind_is_text(dtype: pa.DataType) -> bool:
-    """Whether values are text."""
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
 
 
 def _cast(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
@@ -368,40 +289,3 @@ def _within(limit: float | None, leaf: pa.DataType) -> Any:
 
 
 _WIDE = Context(prec=100)  # digits, more than a decimal has
-
-
-def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
-    """NaN as null, where there can be NaN."""
-    floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
-    return value.fill_nan(None) if floating else value
-
-
-def _marks(inputs: Inputs, wanted: bool) -> list[pl.Expr]:
-    if not wanted:
-        return []
-    return [
-        (
-            pl.col(c.name).is_null() if c.is_list else missing_to_null(pl.col(c.name), c).is_null()
-        ).alias(f"{c.name}_filled")
-        for c in inputs.columns
-    ]
-
-
-def _with_marks(columns: list[ColumnSchema], inputs: Inputs, wanted: bool) -> Schema:
-    marks = [ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names]
-    return Schema(columns + (marks if wanted else []))
-
-
-def _floats(inputs: Inputs, dtype: pa.DataType) -> Schema:
-    """The input columns as floats, tagged continuous."""
-    return Schema(
-        c.with_dtype(like(c.dtype, dtype)).with_tags(Tags.CONTINUOUS) for c in inputs.columns
-    )
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def _each(value: Any, fn: Any) -> Any:
-    return [fn(v) for v in value] if isinstance(value, list) else fn(value)

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.execute.forks import refuse_forked
-from tabfeed.ops.base import Inputs, Operator, require_numeric
-from tabfeed.ops.numeric import missing_to_null
-from tabfeed.ops.types import polars_type
+from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.columns import as_list, missing_to_null, polars_type, require_numeric
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type
 from tabfeed.user_functions import call
@@ -79,7 +78,7 @@ class LambdaOp(Operator):
 
     @property
     def dependencies(self) -> list[Any]:
-        """The further columns asked for."""
+        """The further columns that the function needs."""
         return as_list(self.dependency)
 
     def output_schema(self, inputs: Inputs) -> Schema:
@@ -139,17 +138,10 @@ class LambdaOp(Operator):
 def _takes_two(f: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # built-in functions and ufuncs do not tell
+    except (TypeError, ValueError):  # built-in functions and ufuncs have no signature
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is p.empty for p in parameters) >= 2
-
-
-def as_list(what: Any) -> list[Any]:
-    """Nothing, one thing or several, as a list."""
-    if what is None:
-        return []
-    return list(what) if isinstance(what, list | tuple) else [what]
 
 
 class Rename(Operator):

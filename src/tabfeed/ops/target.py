@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
+from tabfeed.ops.columns import as_list, float_type
 from tabfeed.ops.graph.node import to_polars
-from tabfeed.ops.group_base import GroupLookup, KeyedOperator
-from tabfeed.ops.rows import as_list
+from tabfeed.ops.join import KeyedOperator
+from tabfeed.ops.state.checks import check_groups
 from tabfeed.ops.state.group_stats import key_names
+from tabfeed.ops.state.lookup import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
-from tabfeed.ops.types import float_type
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 __all__ = ["TargetEncoding"]
@@ -188,6 +189,10 @@ class TargetEncoding(KeyedOperator):
         self.targets_ = list(state["targets"])
         self.summary_ = state["summary"]
         self.learn(state["summary"], inputs)
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no groups and targets."""
+        check_groups(state, at, self.key_counts(inputs), "targets", extra=1)
 
     # -- transforming -------------------------------------------------------------
 

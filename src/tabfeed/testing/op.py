@@ -1,12 +1,14 @@
 """`check_op`: what every operator must hold, yours too.
 
-Fitted on the whole equals fitted on any split; merging is associative; transformed by
+Fitted on the whole equals fitted on any split; merging is associative; large parts of a summary
+can be split, joined, spilled and sent to other processes, and nothing changes; transformed by
 parts equals transformed whole; the declared schema is the real one; saving and loading
 changes nothing; unfitted raises; no rows and one row work; the input stays as it was.
 """
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ import pyarrow as pa
 from tabfeed.errors import NotFittedError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.ops.base import Operator, StatOperator
+from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
 from tabfeed.ops.graph.node import Node
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import as_lazy, open_frame
@@ -87,6 +89,7 @@ def check_op(
         _input_is_untouched,
         _fit_ignores_splits,
         _merge_is_associative,
+        _large_parts_split_and_spill,
         _parts_make_the_whole,
         _few_rows_work,
         _saving_changes_nothing,
@@ -135,29 +138,113 @@ def _fit_ignores_splits(case: _Case) -> None:
 def _merge_is_associative(case: _Case) -> None:
     if case.table.num_rows < 3 or not isinstance(case.make(), StatOperator):
         return
-    left, right = (_fit_by_hand(case, from_left=side) for side in (True, False))
-    assert_tables_match(left, right, "merged from the left and from the right")
+    left, right = _ByHand(case), _ByHand(case)
+    a, b, c = left.summaries()
+    from_left = left.learn(left.op.merge(left.op.merge(a, b), c))
+    a, b, c = right.summaries()
+    from_right = right.learn(right.op.merge(a, right.op.merge(b, c)))
+    assert_tables_match(from_left, from_right, "merged from the left and from the right")
 
 
-def _fit_by_hand(case: _Case, *, from_left: bool) -> pa.Table:
-    workflow = case.workflow()
-    node = workflow.output_node
-    plan = Plan(node, Dataset(case.table).schema)
-    op = node.op
-    assert isinstance(op, StatOperator)
-    inputs = replace(plan.inputs[node], memory=MemoryManager())
-    whole = case.table.select(inputs.schema.column_names)
-    third = whole.num_rows // 3
-    pieces = [whole.slice(0, third), whole.slice(third, third), whole.slice(2 * third)]
-    offsets = [0, third, 2 * third]
-    a, b, c = (
-        op.partial(p if op.eager else as_lazy(p), replace(inputs, offset=o))
-        for p, o in zip(pieces, offsets, strict=True)
-    )
-    summary = op.merge(op.merge(a, b), c) if from_left else op.merge(a, op.merge(b, c))
-    op.learn(summary, inputs)
-    workflow.fit_schema(Dataset(case.table).schema)
-    return workflow.transform(case.table)
+class _ByHand:
+    """A workflow of the operator alone, fitted step by step."""
+
+    def __init__(self, case: _Case) -> None:
+        self.table = case.table
+        self.workflow = case.workflow()
+        node = self.workflow.output_node
+        assert isinstance(node.op, StatOperator)
+        self.op = node.op
+        plan = Plan(node, Dataset(case.table).schema)
+        self.inputs = replace(plan.inputs[node], memory=MemoryManager())
+
+    def summaries(self) -> list[Any]:
+        """Summaries of three partitions."""
+        whole = self.table.select(self.inputs.schema.column_names)
+        third = whole.num_rows // 3
+        pieces = [whole.slice(0, third), whole.slice(third, third), whole.slice(2 * third)]
+        return [
+            self.op.partial(
+                piece if self.op.eager else as_lazy(piece), replace(self.inputs, offset=i * third)
+            )
+            for i, piece in enumerate(pieces)
+        ]
+
+    def learn(self, summary: Any) -> pa.Table:
+        """The table transformed after learning a summary."""
+        self.op.learn(summary, self.inputs)
+        self.workflow.fit_schema(Dataset(self.table).schema)
+        return self.workflow.transform(self.table)
+
+
+def _large_parts_split_and_spill(case: _Case) -> None:
+    """Whatever a fit does with large parts on its way, the result is the same."""
+    if case.table.num_rows < 3 or not isinstance(case.make(), StatOperator):
+        return
+    expected = None
+    changes: dict[str, Callable[[_Parts], _Parts]] = {
+        "joined": lambda parts: parts,
+        "spilled": _spilled,
+        "split": _split,
+        "spilled, then split": lambda parts: _split(_spilled(parts)),
+        "pickled": _pickled,
+        "spilled, then pickled": lambda parts: _pickled(_spilled(parts)),
+    }
+    for what, change in changes.items():
+        fit = _ByHand(case)
+        names = list(fit.op.large_parts(fit.inputs))
+        if not names:
+            return
+        summaries = fit.summaries()
+        _require_large_parts(names, summaries, fit.inputs)
+        joined = {}
+        for name in names:
+            parts = [_joined(column) for column in change([[s[name]] for s in summaries])]
+            joined[name] = _joined(parts)
+            joined[name].memory = fit.inputs.memory
+        result = fit.learn(joined)
+        expected = result if expected is None else expected
+        assert_tables_match(result, expected, f"large parts {what}")
+
+
+_Parts = list[list[LargeState]]  # what is joined first, then joined with the others
+
+
+def _spilled(parts: _Parts) -> _Parts:
+    for part in (p for some in parts for p in some):
+        part.spill()
+        assert part.nbytes() == 0, f"nbytes() is {part.nbytes()} after spill(); it must be 0"
+    return parts
+
+
+def _split(parts: _Parts) -> _Parts:
+    """Equal numbers of all splits are joined first."""
+    splits = [list(part.split(3)) for some in parts for part in some]
+    assert all(len(s) == 3 for s in splits), f"split(3) gave {[len(s) for s in splits]} parts"
+    return [list(same) for same in zip(*splits, strict=True)]
+
+
+def _pickled(parts: _Parts) -> _Parts:
+    copies: _Parts = pickle.loads(pickle.dumps(parts))
+    return copies
+
+
+def _joined(parts: Sequence[LargeState]) -> LargeState:
+    first, *others = parts
+    for part in others:
+        first = first.join(part)
+    return first
+
+
+def _require_large_parts(names: list[str], summaries: list[Any], inputs: Inputs) -> None:
+    for summary in summaries:
+        assert isinstance(summary, dict) and set(summary) == set(names), (
+            f"large_parts() names {names}; partial() must return a dict with these keys"
+        )
+        for name, part in summary.items():
+            assert isinstance(part, LargeState), f"{name!r} is no tabfeed.ops.LargeState: {part!r}"
+            assert part.memory is inputs.memory, f"{name!r} must take its memory from the inputs"
+            assert part.nbytes() >= 0
 
 
 def _parts_make_the_whole(case: _Case) -> None:

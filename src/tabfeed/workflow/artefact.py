@@ -9,9 +9,8 @@ every value is checked (`tabfeed.workflow.artefact_schema`), and whatever is wro
 `tabfeed.errors.ArtefactError` that names the place.
 
 A folder is written under another name and renamed when it is whole, so a killed save
-leaves at most a hidden folder that the next save removes. Killed in the instant between the old
-folder's leaving and the new one's coming, there is none of that name; whoever asks next, to load
-or to save, gives the new one its name.
+leaves at most a hidden folder that the next save removes. A save that is killed between renaming
+the old folder and the new one leaves none of that name; the next load or save renames the new one.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ import polars as pl
 from tabfeed.errors import ArtefactError, MissingExtraError, TabfeedError, WriteError
 from tabfeed.io.storage.temporary import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.graph.node import Node, iter_nodes
+from tabfeed.ops.graph.node import Node, list_nodes
 from tabfeed.ops.graph.plan import Plan
+from tabfeed.ops.state.checks import wrong
 from tabfeed.schema import Schema
 from tabfeed.workflow.artefact_schema import (
     check_body,
     check_checksums,
     check_params,
-    check_state,
     require_shallow,
-    wrong,
 )
 from tabfeed.workflow.trust import Trust, find_calls, is_own, operator_name
 from tabfeed.workflow.values import Reader, Writer
@@ -70,7 +68,7 @@ def save(workflow: Workflow, path: Path, *, updatable: bool = True) -> None:
     """Write a fitted workflow, all of it or nothing."""
     with _saving(path), _whole_folder(path) as folder:
         writer, skip = Writer(folder), not updatable
-        nodes = list(iter_nodes(workflow.output_node))
+        nodes = list_nodes(workflow.output_node)
         number = {node: i for i, node in enumerate(nodes)}
         written = [_node_to_json(n, number, writer, skip) for n in nodes]
         body = {
@@ -201,7 +199,7 @@ def _whole_folder(path: Path) -> Iterator[Path]:
             lock.release()
     except BaseException:
         for folder in reversed(made):
-            with contextlib.suppress(OSError):  # somebody else uses it by now
+            with contextlib.suppress(OSError):  # another process uses it by now
                 folder.rmdir()
         raise
 
@@ -219,7 +217,7 @@ def _exchange(path: Path, new: Path) -> None:
     if path.exists():
         path.rename(old)
     try:
-        with contextlib.suppress(FileNotFoundError):  # somebody else has given it its name
+        with contextlib.suppress(FileNotFoundError):  # another process has renamed it
             new.rename(path)
     except OSError:
         if old.exists():
@@ -256,8 +254,8 @@ def _escaped(name: str) -> str:
 # -- loading ------------------------------------------------------------------------
 
 
-def load(path: Path, trust: Trust) -> tuple[Node, Schema]:
-    """The graph of a saved workflow, fitted as it was, and the schema of its data."""
+def load(path: Path, trust: Trust) -> Plan:
+    """The graph of a saved workflow, fitted as it was, resolved against the schema of its data."""
     _complete(path)
     if not (path / STRUCTURE).is_file():
         raise ArtefactError(f"{path} is not a saved workflow: it has no {STRUCTURE}")
@@ -274,11 +272,11 @@ def load(path: Path, trust: Trust) -> tuple[Node, Schema]:
     body = _read_json(file)
     _check_format(body, path)
     check_body(body, f"{file}")
-    calls = (c for n in body["nodes"] for v in (n["params"], n["state"]) for c in find_calls(v))
+    calls = find_calls([[node["params"], node["state"]] for node in body["nodes"]])
     trust.require([n["operator"] for n in body["nodes"]], calls, f"{file}")
     with blaming(f"{file}: input_schema"):
         source = Schema.from_json(json.dumps(body["input_schema"]))
-    return _load_graph(body, source, path, listed, trust), source
+    return _load_graph(body, source, path, listed, trust)
 
 
 @contextmanager
@@ -359,7 +357,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 def _load_graph(
     body: dict[str, Any], source: Schema, path: Path, listed: set[str], trust: Trust
-) -> Node:
+) -> Plan:
     def find(name: Any, where: str) -> Path:
         if not isinstance(name, str):
             raise wrong(where, "the name of a file", name)
@@ -386,20 +384,19 @@ def _load_graph(
             return
         at = f"{at}.state"
         with blaming(at):
-            found = {k: reader(v, f"{at}.{k}") for k, v in state.items()}
+            found = reader.mapping(state, at)
             if is_own(type(node.op)):
-                check_state(node.op, found, inputs.names, inputs.groups, at)
+                node.op.check_state(found, inputs, at)
             node.op.restore(found, inputs)
 
     output = nodes[body["output"]]
     with blaming(f"{path / STRUCTURE}: nodes"):
-        Plan(output, source, on_inputs=restore)
-    return output
+        return Plan(output, source, on_inputs=restore)
 
 
 def _load_operator(entry: dict[str, Any], reader: Reader, at: str) -> Operator:
     kind = reader.trust.operator(entry["operator"], f"{at}.operator")
-    params = {k: reader(v, f"{at}.params.{k}") for k, v in entry["params"].items()}
+    params = reader.mapping(entry["params"], f"{at}.params")
     if is_own(kind):
         check_params(kind, params, f"{at}.params")
     if "out_path" in params and any(is_own(k) for k in kind.__mro__):

@@ -79,7 +79,7 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
 
 
 def value_converter(name: str, dtype: pa.DataType | None) -> Convert:
-    """A function that makes a Python value what the column holds, or refuses it; None is not asked.
+    """A function from a Python value, not None, to what the column holds; it may refuse it.
 
     Examples
     --------

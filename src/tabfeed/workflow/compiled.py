@@ -29,7 +29,7 @@ from tabfeed.ops.graph.node import Node, Selection, Structural
 from tabfeed.ops.graph.plan import Plan, kind_of
 from tabfeed.ops.graph.run import Value, as_lazy, as_table, cast_table, run
 from tabfeed.ops.state.memory import MemoryManager
-from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema import ColumnSchema
 from tabfeed.user_functions import add_note, is_users
 from tabfeed.workflow.casts import cast_numbers, is_number, value_converter
 
@@ -136,8 +136,7 @@ class CompiledGraph:
         for name in self.columns:
             if name not in have:
                 raise ColumnNotFoundError(name, table.column_names)
-        given = Schema.from_arrow(table.select(self.columns).schema)
-        self.plan.check_data(given, self.columns)
+        self.plan.check_types({name: table.schema.field(name).type for name in self.columns})
 
     def _evaluate(
         self, table: pa.Table, extra: dict[str, Any], inner: Inner | None, *, eager: bool
@@ -152,7 +151,7 @@ class CompiledGraph:
             if isinstance(node.op, Structural):
                 value = value.select(self.need[node])
             else:
-                # The rows around are for those before it: what drops rows could not tell them.
+                # The halo ends here: what drops rows cannot cut it off afterwards.
                 first = node.op.changes_rows and all(s.rows is None for s in node.sources)
                 value = _cut(value, inner, first)
                 value = _apply(node, value, replace(self.plan.inputs[node], **extra), eager)
@@ -164,7 +163,7 @@ class CompiledGraph:
     def _typed(self, table: pa.Table) -> pa.Table:
         """Numbers of another type take the planned one, as do nulls and lists without values."""
         for i, field in enumerate(table.schema):
-            planned = self.plan.source[field.name].dtype
+            planned = self.plan.source_types[field.name]
             if planned is None or field.type == planned:
                 continue
             if pa.types.is_null(field.type):

@@ -22,7 +22,7 @@ from tabfeed.io import Dataset
 from tabfeed.io.shuffle.distributed import require_files, task_memory
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.ops.base import StatOperator
-from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
+from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Phase, Plan
 from tabfeed.ops.graph.run import as_lazy, as_table
 from tabfeed.ops.state.memory import MemoryManager
@@ -31,7 +31,7 @@ from tabfeed.schema.selector import ColumnSelector
 from tabfeed.user_functions import add_note
 from tabfeed.workflow.compiled import CompiledGraph, Inner
 from tabfeed.workflow.halo import Halo, need_halo
-from tabfeed.workflow.merge_groups import Slots
+from tabfeed.workflow.merge_groups import MergeGroups
 
 __all__ = [
     "first_shuffle", "fit_graph", "shuffled", "small_partitions", "unchanged_on_failure",
@@ -56,8 +56,10 @@ def fit_graph(
         before = Node(Concat(), node.parents)
         fit_graph(before, dataset, executor, memory, update=update)
         output, dataset = shuffled(output, node, dataset, memory, executor)
-    for number in range(len(Plan(output, dataset.schema).phases)):
-        plan = Plan(output, dataset.schema)  # schemas are sharper after each phase
+    plan = Plan(output, dataset.schema)
+    for number in range(len(plan.phases)):
+        if number:
+            plan = Plan(output, dataset.schema)  # schemas are sharper after each phase
         _fit_phase(plan, plan.phases[number], dataset, executor, memory, update=update)
 
 
@@ -102,15 +104,15 @@ class _Partial:
         self.roomy = memory.limit is None or memory.limit >= _ROOMY
         # Where a file has no dictionary, the reader makes one, and that takes much memory.
         self.dictionary = self.program.dictionary if self.roomy else []
-        self.neighbours: Halo | None = None
-        if need_halo(self.program, dataset):
-            self.neighbours = Halo(dataset, self.program.columns, self.program.reach)
+        self.halo: Halo | None = None
+        if self.program.reach != (0, 0) and need_halo(self.program, dataset):
+            self.halo = Halo(dataset, self.program.columns, self.program.reach)
         numbered = any(n.op.uses_row_numbers for n in phase.nodes) or self.program.numbered
-        numbered = numbered or self.neighbours is not None
+        numbered = numbered or self.halo is not None
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
-        self._slots = Slots([(n, plan.inputs[n]) for n in phase.nodes])
+        self.groups = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
         try:
@@ -129,32 +131,35 @@ class _Partial:
         table = self.dataset.read(index, program.columns, dictionary=self.dictionary)
         offset = 0 if self.starts is None else self.starts[index]
         inner, whole = Inner(0, table.num_rows), table
-        if self.neighbours is not None:
-            whole, inner = self.neighbours.around(table, offset)
+        if self.halo is not None:
+            whole, inner = self.halo.around(table, offset)
         made = program.run(
             whole, offset=offset - inner.start, memory=self.memory,
-            inner=None if self.neighbours is None else inner,
+            inner=None if self.halo is None else inner,
         )  # fmt: skip
         values = dict(zip(program.targets, made, strict=True))
-        found = [self._summarise(node, values, offset) for node in self.nodes]
+        found = [self._summarise(i, node, values, offset) for i, node in enumerate(self.nodes)]
         if self.bar is not None:
             self.bar.advance(table.num_rows)
         return [table.num_rows, found]
 
-    def _summarise(self, node: Node, values: dict[Node, Any], offset: int) -> Any:
+    def _summarise(self, number: int, node: Node, values: dict[Node, Any], offset: int) -> Any:
         assert isinstance(node.op, StatOperator)
         inputs = replace(self.plan.inputs[node], offset=offset, memory=self.memory)
-        taken = self.plan.sources(node, inputs.schema.column_names, fitting=True)
+        columns = inputs.schema.column_names
+        taken = self.plan.sources(node, columns, fitting=True)
         if len(taken) == 1:
-            value = values[taken[0][0]].select(list(inputs.schema.column_names))
+            value = values[taken[0][0]].select(columns)
         else:
-            columns = {}
+            found = {}
             for source, names in taken:
                 part = as_table(values[source])
-                columns.update({n: part.column(n) for n in names})
-            value = pa.table(columns)
+                found.update({n: part.column(n) for n in names})
+            value = pa.table(found)
         with _Named(node):
-            return node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
+            summary = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
+            self.groups.hold(number, summary, self.memory)
+        return summary
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
         """Rows and summaries of both."""
@@ -165,6 +170,7 @@ class _Partial:
             assert isinstance(node.op, StatOperator)
             with _Named(node):
                 merged.append(node.op.merge(x, y))
+                self.memory.settle()
         return [a[0] + b[0], merged]
 
     # -- on a cluster -------------------------------------------------------------
@@ -174,33 +180,33 @@ class _Partial:
         return f"fit/part_{index}"
 
     def finished(self, index: int) -> None:
-        """A partition was summarised elsewhere."""
+        """A partition was summarised in another process."""
         if self.bar is not None:
             self.bar.advance(self.dataset.partitions[index].rows or 0)
 
     @property
     def slots(self) -> list[str]:
-        """Names of what can be merged at the same time."""
-        return self._slots.names
+        """Names of the merge groups."""
+        return self.groups.names
 
     def split(self, result: list[Any]) -> list[Any]:
-        """Rows and summaries, by slots."""
-        return self._slots.split(result)
+        """Rows and summaries, by merge groups."""
+        return self.groups.split(result)
 
     def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
-        """Two parts of a slot."""
-        return self._slots.merge(slot, a, b)
+        """Two values of a merge group as one."""
+        return self.groups.merge(slot, a, b)
 
-    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
-        """A part of a slot in shares."""
-        return self._slots.cut(slot, part, shares)
+    def cut(self, slot: int, part: Any, count: int) -> list[Any]:
+        """A value of a merge group in hash partitions."""
+        return self.groups.cut(slot, part, count)
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
         """Rows and summaries again, within this process's memory."""
-        return self._slots.assemble(parts, self.memory)
+        return self.groups.assemble(parts, self.memory)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Elsewhere there is no bar, and another amount of memory."""
+        """In another process there is no progress bar, and another memory limit."""
         memory = self.memory if self.task_memory is None else MemoryManager(self.task_memory)
         return {**vars(self), "bar": None, "memory": memory}
 
@@ -239,7 +245,7 @@ class _Named:
 def unchanged_on_failure(output: Node, memory: MemoryManager) -> Iterator[None]:
     """A fit that fails, or is interrupted, leaves no files, and operators as they were."""
     learners = [
-        (n.op, dict(vars(n.op))) for n in iter_nodes(output) if isinstance(n.op, StatOperator)
+        (n.op, dict(vars(n.op))) for n in list_nodes(output) if isinstance(n.op, StatOperator)
     ]
     try:
         yield
@@ -267,7 +273,7 @@ def first_shuffle(output: Node, dataset: Dataset) -> Node | None:
     """The first node whose groups must be made whole; none if the data is one partition anyway."""
     if dataset.npartitions <= 1:
         return None
-    waiting = (n for n in iter_nodes(output) if n.op.shuffle_keys is not None)
+    waiting = (n for n in list_nodes(output) if n.op.shuffle_keys is not None)
     return next((n for n in waiting if not isinstance(n.parents[0].op, _Regrouped)), None)
 
 
@@ -292,7 +298,7 @@ def shuffled(
     keys = node.op.shuffle_keys or []
     regrouped = before.shuffle_by_keys(keys, memory_limit=memory.limit, executor=executor)
     new: dict[Node, Node] = {node: Node(node.op, [Node(_Regrouped(ColumnSelector("*")))])}
-    for found in iter_nodes(output):
+    for found in list_nodes(output):
         if found in new or not set(found.sources) & set(new):
             continue
         parents = [new.get(p, p) for p in found.parents]

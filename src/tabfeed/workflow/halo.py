@@ -28,8 +28,8 @@ _REMEMBERED = 8
 
 
 def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:
-    """Whether partitions of the dataset cannot be computed each on its own."""
-    if program.reach == (0, 0) or dataset.npartitions <= 1:
+    """Whether a partition needs rows around it, for a graph that looks beyond single rows."""
+    if dataset.npartitions <= 1:
         return False
     for node in program.nodes:
         if node.op.reach != (0, 0) and node.rows is not None:
@@ -47,7 +47,7 @@ def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:
 
 
 class Halo:
-    """Puts the rows around a partition to it.
+    """Adds the rows around a partition to it.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Halo:
     columns
         The columns that are needed.
     reach
-        How many rows before, and how many behind.
+        How many rows before, and how many after.
     """
 
     def __init__(self, dataset: Dataset, columns: Sequence[str], reach: tuple[int, int]) -> None:
@@ -69,7 +69,7 @@ class Halo:
         return list(accumulate(self.dataset.partition_lens, initial=0))
 
     def around(self, table: pa.Table, first: int) -> tuple[pa.Table, Inner]:
-        """The table between its neighbours, and which rows of that it is itself."""
+        """The table with the rows around it, and which rows of the result are its own."""
         end, rows = first + table.num_rows, self._starts[-1]
         self._remember(table, first)
         head = self._rows(max(0, first - self.before), first, table.schema)
@@ -78,7 +78,7 @@ class Halo:
         return whole, Inner(sum(t.num_rows for t in head), table.num_rows)
 
     def _remember(self, table: pa.Table, first: int) -> None:
-        """Keep the edges of a partition, which the partitions beside it will ask for."""
+        """Keep the edges of a partition, which the partitions beside it will need."""
         for low, high in (
             (max(0, table.num_rows - self.before), table.num_rows),
             (0, min(self.after, table.num_rows)),
@@ -116,12 +116,12 @@ class WithHalo:
 
     def __init__(self, program: CompiledGraph, dataset: Dataset, *, training: bool) -> None:
         self.program, self.training = program, training
-        self.neighbours = Halo(dataset, program.columns, program.reach)
+        self.halo = Halo(dataset, program.columns, program.reach)
 
     def __call__(self, table: pa.Table, first: int) -> pa.Table:
         """The result for the partition that starts with row number `first`."""
         if not table.num_rows:
             return self.program(table)
-        whole, inner = self.neighbours.around(table, first)
+        whole, inner = self.halo.around(table, first)
         offset = first - inner.start
         return self.program(whole, offset, training=self.training, inner=inner)

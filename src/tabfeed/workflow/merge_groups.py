@@ -1,8 +1,8 @@
-"""What a pass of a fit learned, in slots that many workers can merge at the same time.
+"""What one phase of a fit learned, cut into merge groups that workers merge at the same time.
 
-Counts and statistics of groups, which may be large, have a slot for each column or group of
-columns; whatever else an operator learned has one slot. A slot that is too large for a worker is
-dealt into shares by hash of the value.
+The number of rows is the first group. Each `LargeState` part of an operator's summary
+(`StatOperator.large_parts`) is a group of its own, and can be split further; a small summary is one
+group.
 """
 
 from __future__ import annotations
@@ -10,24 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.categorify import Categorify
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, LargeState, StatOperator
 from tabfeed.ops.graph.node import Node
-from tabfeed.ops.group_base import KeyedOperator
-from tabfeed.ops.median import FillMedian
-from tabfeed.ops.state.counting import Counter
-from tabfeed.ops.state.group_stats import GroupStats
 from tabfeed.ops.state.memory import MemoryManager
 
-__all__ = ["Slots"]
+__all__ = ["MergeGroups", "Summary"]
 
-_LARGE = (Counter, GroupStats)
-_LEARNS_LARGE = (Categorify, FillMedian, KeyedOperator)
-Pass = list[Any]  # how many rows, and each operator's summary
+Summary = list[Any]  # how many rows, and each operator's summary
 
 
-class Slots:
-    """Where each part of a pass goes: rows first, then for each node its columns and its rest.
+class MergeGroups:
+    """The merge groups of some operators, and their names for people: ``fit/Categorify/C1``.
 
     Parameters
     ----------
@@ -36,79 +30,80 @@ class Slots:
     """
 
     def __init__(self, nodes: Sequence[tuple[Node, Inputs]]) -> None:
-        self._nodes = [node for node, _ in nodes]
-        self._places: list[tuple[int, str | None]] = []
+        self._ops: list[StatOperator] = []
+        self._parts: list[list[str]] = []
+        self._groups: list[tuple[int, str | None]] = []  # number of the operator, name of the part
         self.names = ["fit/rows"]
-        for i, (node, inputs) in enumerate(nodes):
-            named = [getattr(node.op, "name_sep", "_").join(g) for g in inputs.groups]
-            columns = named if isinstance(node.op, _LEARNS_LARGE) else []
-            self._places += [(i, None), *((i, c) for c in columns)]
-            rest = named[0] if len(named) == 1 else f"{len(named)}_columns"
-            self.names += [f"fit/{node.op.label}/{c}" for c in (rest, *columns)]
+        for number, (node, inputs) in enumerate(nodes):
+            assert isinstance(node.op, StatOperator)
+            parts = list(dict.fromkeys(node.op.large_parts(inputs)))
+            self._ops.append(node.op)
+            self._parts.append(parts)
+            self._groups += [(number, part) for part in parts] or [(number, None)]
+            columns = inputs.names[0] if len(inputs.names) == 1 else f"{len(inputs.names)}_columns"
+            self.names += [f"fit/{node.op.label}/{name}" for name in parts or [columns]]
 
-    def split(self, result: Pass) -> list[Any]:
-        """A pass by slots; nothing but the rows where there are none."""
-        rows, found = result
+    def hold(self, number: int, summary: Any, memory: MemoryManager) -> None:
+        """Count an operator's summary of one partition against a memory limit."""
+        parts = self._parts[number]
+        if not parts:
+            return
+        if not isinstance(summary, dict) or set(summary) != set(parts):
+            found = list(summary) if isinstance(summary, dict) else type(summary).__name__
+            raise OperatorError(
+                f"large_parts() names {parts}, but partial() returned {found}; it must return a "
+                "dict with these keys"
+            )
+        for name in parts:
+            if not isinstance(summary[name], LargeState):
+                raise OperatorError(
+                    f"large_parts() names {name!r}, but partial() returned "
+                    f"{type(summary[name]).__name__} there, which is no tabfeed.ops.LargeState"
+                )
+            memory.hold(summary[name])
+
+    def split(self, result: Summary) -> list[Any]:
+        """What each group has of a result; None where there were no rows."""
+        rows, summaries = result
         if rows == 0:
-            return [0, *[None] * len(self._places)]
-        return [rows, *(self._part(found[i], i, column) for i, column in self._places)]
+            return [0, *[None] * len(self._groups)]
+        return [
+            rows,
+            *(summaries[i] if part is None else summaries[i][part] for i, part in self._groups),
+        ]
 
-    def _part(self, summary: Any, index: int, column: str | None) -> Any:
-        """A column's counts; for no column, all that no other slot has."""
-        if not _by_column(summary):
-            return summary if column is None else None
-        if column is not None:
-            return summary.get(column)
-        own = {c for i, c in self._places if i == index}
-        return {c: counts for c, counts in summary.items() if c not in own} or None
-
-    def merge(self, slot: int, a: Any, b: Any) -> Any:
-        """Two neighbouring parts of a slot."""
-        if slot == 0:
+    def merge(self, group: int, a: Any, b: Any) -> Any:
+        """What a group has of two neighbouring results, merged."""
+        if group == 0:
             return a + b
-        index, column = self._places[slot - 1]
-        if column is not None:
-            return a.join(b)
-        op = self._nodes[index].op
-        assert isinstance(op, StatOperator)
-        return op.merge(a, b)
+        number, part = self._groups[group - 1]
+        return self._ops[number].merge(a, b) if part is None else a.join(b)
 
-    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
-        """A part in shares, where it can be cut."""
-        if isinstance(part, _LARGE):
-            return list(part.shares(shares))
-        return [part, *[None] * (shares - 1)]
+    def cut(self, group: int, value: Any, count: int) -> list[Any]:
+        """A group's value in hash partitions, if it is large; else it is the first of them."""
+        if group and self._groups[group - 1][1] is not None:
+            return list(value.split(count))
+        return [value, *[None] * (count - 1)]
 
-    def assemble(self, parts: Iterable[tuple[int, Any]], memory: MemoryManager) -> Pass:
-        """A pass again, within a limit of memory; what is large is joined as it comes."""
+    def assemble(self, values: Iterable[tuple[int, Any]], memory: MemoryManager) -> Summary:
+        """One result from the values of all groups, joined as they come, within a memory limit."""
         rows = 0
-        found: list[Any] = [None] * len(self._nodes)
-        for slot, part in parts:
-            if slot == 0:
-                rows = part
-            elif part is not None:
-                index, column = self._places[slot - 1]
-                if column is None:
-                    found[index] = {**part, **found[index]} if found[index] else part
-                else:
-                    found[index] = found[index] or {}
-                    held = found[index].get(column)
-                    mine = part.held_by(memory)
-                    found[index][column] = mine if held is None else held.join(mine)
-        return [rows, [self._in_order(i, summary) for i, summary in enumerate(found)]]
-
-    def _in_order(self, index: int, summary: Any) -> Any:
-        """A node's columns in their own order, whichever came first."""
-        if summary is None:
-            return {}
-        if not _by_column(summary):
-            return summary
-        own = [c for i, c in self._places if i == index and c in summary]
-        return {c: summary[c] for c in [*(c for c in summary if c not in own), *own]}
-
-
-def _by_column(summary: Any) -> bool:
-    """Whether a summary is large things by column, which can be joined each on its own."""
-    if not isinstance(summary, dict) or not summary:
-        return False
-    return all(isinstance(value, _LARGE) for value in summary.values())
+        found: list[Any] = [{} for _ in self._ops]
+        for group, value in values:
+            if group == 0:
+                rows = value
+            elif value is not None:
+                number, part = self._groups[group - 1]
+                if part is None:
+                    found[number] = value
+                    continue
+                value.memory = memory
+                held = found[number].get(part)
+                found[number][part] = joined = value if held is None else held.join(value)
+                memory.hold(joined)
+                memory.settle()
+        ordered = [
+            {p: summary[p] for p in parts if p in summary} if parts else summary
+            for parts, summary in zip(self._parts, found, strict=True)
+        ]
+        return [rows, ordered]

@@ -15,7 +15,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -244,13 +244,14 @@ def _home(found: Any) -> str:
     return f"{getattr(found, '__module__', None)}:{getattr(found, '__qualname__', None)}"
 
 
-def find_calls(value: Any) -> Iterator[str]:
+def find_calls(value: Any) -> list[str]:
     """The names of functions inside a value as JSON holds it."""
-    if isinstance(value, list):
-        for inner in value:
-            yield from find_calls(inner)
-    elif isinstance(value, dict):
-        if len(value) == 1 and "$call" in value:
-            yield str(value["$call"])
-        for inner in value.values():
-            yield from find_calls(inner)
+    found: list[str] = []
+    todo = [value]
+    while todo:
+        inner = todo.pop()
+        if isinstance(inner, dict) and len(inner) == 1 and "$call" in inner:
+            found.append(str(inner["$call"]))
+        if isinstance(inner, dict | list):
+            todo += reversed(inner.values() if isinstance(inner, dict) else inner)
+    return found

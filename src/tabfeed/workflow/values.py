@@ -167,6 +167,10 @@ class Reader:
                 return _READERS[key](self, value[key], where)
             except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as e:
                 raise ArtefactError(f"{where}: this is not what {key} holds: {e!r}") from e
+        return self.mapping(value, where)
+
+    def mapping(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The entries of an object, whatever their names are."""
         return {k: self(v, f"{where}.{k}") for k, v in value.items()}
 
 

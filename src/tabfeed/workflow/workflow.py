@@ -24,11 +24,11 @@ from tabfeed.io.shuffle.distributed import is_remote
 from tabfeed.notebook import box
 from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
+from tabfeed.ops.graph.metadata import Subgraph
+from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import open_frame
 from tabfeed.ops.graph.subgraph import Loop
-from tabfeed.ops.metadata import Subgraph
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
@@ -56,8 +56,8 @@ class Workflow:
         A ``distributed.Client``: fitting, and writing what `transform` makes of a dataset, is done
         by the workers of its cluster.
     executor
-        Who does the work, in place of a client. Without either, whoever is set when the work
-        starts (`tabfeed.Distributed`, `tabfeed.set_client`); else the threads of this machine.
+        Who does the work, in place of a client. Without either, the executor that is set when the
+        work starts (`tabfeed.Distributed`, `tabfeed.set_client`); else threads of this machine.
 
     Examples
     --------
@@ -122,26 +122,20 @@ class Workflow:
         pieces = small_partitions(data, memory, who)
         with unchanged_on_failure(self.output_node, memory):
             fit_graph(self.output_node, pieces, who, memory, update=update)
-            self._set_source(data.schema)
+            self._use(Plan(self.output_node, data.schema))
         return data
 
-    def _set_source(self, schema: Schema) -> None:
-        whole = Plan(self.output_node, schema)
-        chosen = {
-            c
-            for n in whole.nodes
-            if isinstance(n.op, Selection)
-            for c in whole.schemas[n].column_names
-        }
-        self._source = schema.select(n for n in schema.column_names if n in chosen)
-        plan = Plan(self.output_node, self._source)
-        plan.remember()
-        self._program = CompiledGraph(plan)
+    def _use(self, plan: Plan) -> None:
+        """Run what a plan says from now on, and ask data for no more columns than it uses."""
+        used = plan.without_unused_columns()
+        used.remember()
+        self._source = used.source
+        self._program = CompiledGraph(used)
 
     def fit_schema(self, schema: Schema) -> Workflow:
         """Resolve the graph against a schema; enough where no operator learns."""
         _check_taken(self.output_node, schema)
-        self._set_source(schema)
+        self._use(Plan(self.output_node, schema))
         return self
 
     def fit_transform(self, dataset: Any, *, memory_limit: int | float | str | None = None) -> Any:
@@ -173,9 +167,9 @@ class Workflow:
         before = self._cardinalities()
         source = self.input_schema
         data = _as_dataset(dataset)
-        self.program.plan.check_data(data.schema, source.column_names)
+        self.program.plan.check_types({n: data.schema[n].dtype for n in source.column_names})
         self._fit(data, memory_limit, None, update=True)
-        self._set_source(source)
+        self._use(Plan(self.output_node, source))
         return {n: after - before[n] for n, after in self._cardinalities().items()}
 
     def _cardinalities(self) -> dict[str, int]:
@@ -189,7 +183,7 @@ class Workflow:
 
     def clear_stats(self) -> Workflow:
         """Forget everything learned."""
-        for node in iter_nodes(self.output_node):
+        for node in list_nodes(self.output_node):
             if isinstance(node.op, StatOperator):
                 node.op.forget()
         self._source = self._program = None
@@ -206,7 +200,7 @@ class Workflow:
         return self._program
 
     def _require_nothing_to_learn(self) -> None:
-        for node in iter_nodes(self.output_node):
+        for node in list_nodes(self.output_node):
             if isinstance(node.op, StatOperator) and not node.op.is_fitted:
                 raise NotFittedError(
                     f"{node!r} has not been fitted; call workflow.fit(dataset) first"
@@ -240,18 +234,18 @@ class Workflow:
         return back(self.program(table))
 
     def _meet(self, schema: Schema) -> None:
-        """A graph that learns nothing needs no fit: any data tells it its columns."""
+        """A graph that learns nothing needs no fit: it takes its columns from any data."""
         if self._program is None:
             try:
-                Plan(self.output_node, schema)  # some need no fit, which their columns tell
+                plan = Plan(self.output_node, schema)  # may show that an operator needs no fit
             except TabfeedError:
                 self._require_nothing_to_learn()
                 raise
             self._require_nothing_to_learn()
-            self._set_source(schema)
+            self._use(plan)
 
     def _is_row(self, data: Mapping[str, Any]) -> bool:
-        """Whether a dict holds single values: told by the columns that cannot be arrays of rows."""
+        """Whether a dict holds single values: then some column cannot be an array of rows."""
         if any(not _is_sequence(v) for v in data.values()):
             return True
         if self._source is None or any(
@@ -269,11 +263,11 @@ class Workflow:
             output, data = shuffled(output, node, data, memory, self.executor)
         if output is self.output_node:
             program = self.program
-            program.plan.check_data(data.schema.select(program.columns), program.columns)
+            program.plan.check_types({n: data.schema[n].dtype for n in program.columns})
         else:
             program = CompiledGraph(Plan(output, data.schema))
         fn: Any = partial(program, training=True) if training else program
-        around = need_halo(program, data)
+        around = program.reach != (0, 0) and need_halo(program, data)
         if around:
             fn = WithHalo(program, data, training=training)
         return data._on(_unless_local(self.executor)).map(
@@ -341,23 +335,23 @@ class Workflow:
                     raise ColumnNotFoundError(name, known, where="the workflow's inputs")
         new = Workflow(self.output_node.remove_inputs(gone), executor=self._chosen)
         if self._source is not None:
-            new._set_source(self._source.without(gone))
+            new._use(Plan(new.output_node, self._source.without(gone)))
         return new
 
     @property
     def subworkflows(self) -> list[str]:
         """Names of the named parts."""
-        marks = (n.op for n in iter_nodes(self.output_node))
+        marks = (n.op for n in list_nodes(self.output_node))
         return [op.name for op in marks if isinstance(op, Subgraph | Loop)]
 
     def get_subworkflow(self, name: str) -> Workflow:
         """A named part as a workflow of its own; it shares what was learned."""
-        for node in iter_nodes(self.output_node):
+        for node in list_nodes(self.output_node):
             if isinstance(node.op, Subgraph | Loop) and node.op.name == name:
                 end = node if isinstance(node.op, Loop) else node.parents[0]
                 new = Workflow(end, executor=self._chosen)
                 if self._source is not None:
-                    new._set_source(self._source)
+                    new._use(Plan(end, self._source))
                 return new
         raise ArgumentError(f"there is no part named {name!r}; there are {self.subworkflows}")
 
@@ -397,12 +391,12 @@ class Workflow:
         return box("Workflow", self._summary(), *parts)
 
     def _summary(self) -> list[str]:
-        steps = (n.op for n in iter_nodes(self.output_node))
+        steps = (n.op for n in list_nodes(self.output_node))
         labels = dict.fromkeys(o.label for o in steps if not isinstance(o, Selection | Concat))
-        told = [f"of {', '.join(labels)}"] if labels else []
+        parts = [f"of {', '.join(labels)}"] if labels else []
         if self._program is None:
-            return [*told, "not fitted"]
-        return [*told, "fitted", f"{counted(len(self.output_schema), 'column')} out"]
+            return [*parts, "not fitted"]
+        return [*parts, "fitted", f"{counted(len(self.output_schema), 'column')} out"]
 
     # -- saving -------------------------------------------------------------------
 
@@ -457,9 +451,9 @@ class Workflow:
 
         trust = Trust(operators, trusted)
         with blaming(f"{path}"):
-            output, source = load(Path(path), trust)
-            new = cls(output, client=client, executor=executor)
-            new._set_source(source)
+            plan = load(Path(path), trust)
+            new = cls(plan.output, client=client, executor=executor)
+            new._use(plan)
         return new
 
 
@@ -474,7 +468,7 @@ def _as_dataset(data: Any) -> Dataset:
 
 def _check_taken(output: Node, schema: Schema) -> None:
     """Refuse to take a column away that the data do not have: its name may be misspelled."""
-    for node in iter_nodes(output):
+    for node in list_nodes(output):
         if isinstance(node.op, Selection):
             node.op.selector.check_taken(schema)
 
@@ -487,7 +481,7 @@ def _is_sequence(value: Any) -> bool:
 
 def _refuse_shared_operators(output: Node) -> None:
     seen: dict[int, Node] = {}
-    for node in iter_nodes(output):
+    for node in list_nodes(output):
         if isinstance(node.op, StatOperator) and seen.setdefault(id(node.op), node) is not node:
             raise GraphError(
                 f"the same {node.op.label} object is used by {seen[id(node.op)]!r} and {node!r}; "

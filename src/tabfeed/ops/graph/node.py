@@ -11,7 +11,7 @@ here, while the graph is being built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -26,7 +26,7 @@ from tabfeed.schema.selector import ColumnSelector
 
 _MOST_SHOWN = 500  # characters
 
-__all__ = ["Concat", "Dependencies", "Exclude", "Node", "Selection", "Subset", "iter_nodes"]
+__all__ = ["Concat", "Dependencies", "Exclude", "Node", "Selection", "Subset", "list_nodes"]
 
 
 class Node:
@@ -43,11 +43,12 @@ class Node:
     (False, ['FillMissing', 'Selection'])
     """
 
-    __slots__ = ("__weakref__", "dependencies", "op", "parents", "rows")
+    __slots__ = ("__weakref__", "dependencies", "op", "parents", "rows", "sources")
 
     op: Operator
     parents: tuple[Node, ...]
     dependencies: tuple[Node, ...]
+    sources: tuple[Node, ...]  # parents and dependencies
     rows: Node | None
 
     def __init__(
@@ -60,8 +61,9 @@ class Node:
         put(self, "parents", tuple(parents))
         put(self, "op", op.placed(self.parents))
         if dependencies is None:
-            dependencies = [_ask(d, self.parents) for d in op.dependencies]
+            dependencies = [_dependency(d, self.parents) for d in op.dependencies]
         put(self, "dependencies", tuple(dependencies))
+        put(self, "sources", self.parents + self.dependencies)
         put(self, "rows", _row_set(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -106,11 +108,6 @@ class Node:
         return Node(Subset(ColumnSelector.of(columns)), [self])
 
     # -- looking at it ------------------------------------------------------------
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        """Parents and dependencies."""
-        return self.parents + self.dependencies
 
     @property
     def input_schema(self) -> Schema:
@@ -192,10 +189,12 @@ class Selection(Structural):
         """The columns that the selector finds."""
         whole = self._with_absent(inputs.schema)
         chosen = self.selector.resolve(whole)
-        return whole.select(n for n in chosen if n not in self.without)
+        return whole.select([n for n in chosen if n not in self.without])
 
     def groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
         """The columns found, `schema`, in groups; what is left of a group stands alone."""
+        if not self.selector.subgroups:
+            return tuple((n,) for n in schema.column_names)
         found = self.selector.groups(self._with_absent(schema))
         whole = [g for g in found if all(n in schema for n in g)]
         covered = {n for g in whole for n in g}
@@ -249,11 +248,10 @@ class Subset(Structural):
 
 
 class Dependencies(Subset):
-    """Columns that an operator asks for by name, and that operators in front of it made.
+    """Columns that an operator needs by name, and that operators before it made.
 
-    Its parents are those of the operator, and then the node that changed the rows, if one did: the
-    data as it came does not line up any more, so a name means a column of theirs, the first that
-    has it.
+    Its parents are those of the operator, then the node that last changed the rows, if one did. The
+    data as read no longer lines up with them, so a name means the first parent's column of it.
     """
 
 
@@ -295,20 +293,20 @@ def as_operator(what: Any) -> Operator:
     raise GraphError(f">> takes an operator, an operator class or a function, not {what!r}")
 
 
-def iter_nodes(output: Node) -> Iterator[Node]:
+def list_nodes(output: Node) -> list[Node]:
     """Every node once, each after those it takes its columns from."""
-    seen: set[Node] = set()
+    seen: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(output, False)]
     while stack:
         node, ready = stack.pop()
         if node in seen:
             continue
         if ready:
-            seen.add(node)
-            yield node
+            seen[node] = None
             continue
         stack.append((node, True))
-        stack.extend((source, False) for source in reversed(node.sources))
+        stack.extend([(source, False) for source in reversed(node.sources)])
+    return list(seen)
 
 
 def _from_list(items: list[Any] | tuple[Any, ...]) -> Node:
@@ -348,7 +346,7 @@ def _inside(node: Node, left: int = _MOST_SHOWN) -> str:
     return f"{text}]" if before else text
 
 
-def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
+def _dependency(what: Any, parents: tuple[Node, ...]) -> Node:
     """The columns an operator needs beside its own; by name, from the rows it works on."""
     node = Node.of(what)
     if isinstance(what, Node) or not isinstance(node.op, Selection):
@@ -358,9 +356,9 @@ def _ask(what: Any, parents: tuple[Node, ...]) -> Node:
     if changed is None:
         plain = not (node.op.is_open or node.op.selector.subgroups)
         made = _made(names, parents) if plain else []
-        asked = [Node(Dependencies(ColumnSelector(made)), parents)] if made else []
+        earlier = [Node(Dependencies(ColumnSelector(made)), parents)] if made else []
         rest = [n for n in names if n not in made]
-        return concat([*asked, Node.of(rest)]) if asked and rest else (asked or [node])[0]
+        return concat([*earlier, Node.of(rest)]) if earlier and rest else (earlier or [node])[0]
     known = [_names(p) for p in (*parents, changed)]
     if all(k is not None for k in known) and not set(names) <= {n for k in known for n in k or ()}:
         return node  # a column of the data as it came: it will be refused
@@ -372,7 +370,7 @@ def _made(names: Iterable[str], parents: tuple[Node, ...]) -> list[str]:
 
     A name that is both means what the operators made of it; the plan sees to that.
     """
-    before = {n for p in parents for n in iter_nodes(p) if isinstance(n.op, Selection)}
+    before = {n for p in parents for n in list_nodes(p) if isinstance(n.op, Selection)}
     taken = {n for s in before if isinstance(s.op, Selection) for n in s.op.selector.names}
     wanted = [n for n in names if n not in taken]
     known = {n for p in parents for n in _names(p) or ()} if wanted else set()
@@ -383,7 +381,7 @@ def _names(node: Node) -> list[str] | None:
     """Names of a node's columns; None where they depend on the data."""
     from tabfeed.ops.graph.plan import Plan
 
-    for found in iter_nodes(node):
+    for found in list_nodes(node):
         if isinstance(found.op, Selection) and found.op.is_open:
             return None
     try:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TypeAlias
 
 from tabfeed.ops.base import StatOperator
-from tabfeed.ops.graph.node import Concat, Node, Selection, iter_nodes
+from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 
 __all__ = ["Picture"]
 
@@ -34,7 +34,7 @@ class Picture:
     """
 
     def __init__(self, output: Node) -> None:
-        self.nodes = list(iter_nodes(output))
+        self.nodes = list_nodes(output)
         self.number = {node: i for i, node in enumerate(self.nodes)}
 
     def _text(self, node: Node) -> str:

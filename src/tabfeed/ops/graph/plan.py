@@ -7,8 +7,9 @@ after each phase of a fit.
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,7 +32,7 @@ from tabfeed.ops.graph.node import (
     Selection,
     Structural,
     Subset,
-    iter_nodes,
+    list_nodes,
 )
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.user_functions import add_note, is_users
@@ -60,7 +61,7 @@ class Plan:
     source
         Schema of the data.
     on_inputs
-        Called with each node and its inputs, before its output is asked for.
+        Called with each node and its inputs, before its output schema is computed.
     """
 
     def __init__(
@@ -70,16 +71,22 @@ class Plan:
         *,
         on_inputs: Callable[[Node, Inputs], None] | None = None,
     ) -> None:
-        self._on_inputs = on_inputs
         self.output = output
         self.source = source
-        self.nodes = list(iter_nodes(output))
+        self.nodes = list_nodes(output)
         self.inputs: dict[Node, Inputs] = {}
         self.schemas: dict[Node, Schema] = {}
         self.groups: dict[Node, tuple[tuple[str, ...], ...]] = {}
-        self._raw = Inputs.of(source)
+        self._names: dict[Node, list[str]] = {}  # of the columns that each node makes
+        raw = Inputs.of(source)
         for node in self.nodes:
-            self._resolve(node)
+            inputs = raw if isinstance(node.op, Selection) else self._gather(node)
+            self.inputs[node] = inputs
+            if on_inputs is not None:
+                on_inputs(node, inputs)
+            schema = self._resolve(node, inputs)
+            self.schemas[node], self._names[node] = schema, schema.column_names
+            self.groups[node] = self._output_groups(node, schema, inputs)
 
     @classmethod
     def without_data(cls, node: Node) -> Plan:
@@ -87,7 +94,7 @@ class Plan:
         if node in _seen_data:
             return cls(node, _seen_data[node])
         names: dict[str, None] = {}
-        for found in iter_nodes(node):
+        for found in list_nodes(node):
             if isinstance(found.op, Selection):
                 if found.op.selector.tags or found.op.selector.dtypes:
                     raise GraphError(f"{found!r} depends on the data; fit a workflow first")
@@ -96,6 +103,15 @@ class Plan:
                     dict.fromkeys([*found.op.selector.names, *(n for g in groups for n in g)])
                 )
         return cls(node, Schema(ColumnSchema(n) for n in names))
+
+    def without_unused_columns(self) -> Plan:
+        """The same plan for data that has no more columns than the graph uses."""
+        selections = [n for n in self.nodes if isinstance(n.op, Selection)]
+        used = {c for n in selections for c in self._names[n]}
+        new = copy.copy(self)
+        new.source = self.source.select([n for n in self.source.column_names if n in used])
+        new.inputs = {**self.inputs, **dict.fromkeys(selections, Inputs.of(new.source))}
+        return new
 
     def remember(self) -> None:
         """Let `without_data` know on what data this graph's nodes were fitted."""
@@ -109,21 +125,16 @@ class Plan:
 
     # -- resolving ----------------------------------------------------------------
 
-    def _resolve(self, node: Node) -> None:
-        raw = isinstance(node.op, Selection)
-        inputs = self._raw if raw else self._gather(node)
-        self.inputs[node] = inputs
-        if not isinstance(node.op, Structural):
-            _refuse_names(node, (c.name for c in inputs.schema if c.dtype is not None))
-        if self._on_inputs is not None:
-            self._on_inputs(node, inputs)
+    def _resolve(self, node: Node, inputs: Inputs) -> Schema:
+        """The columns that a node makes of its inputs."""
         try:
-            schema = node.op.output_schema(inputs)
+            return node.op.output_schema(inputs)
         except WorkflowError as e:
             raise OperatorError(f"{node!r}: {e}") from e
         except TabfeedError as e:
-            users = [n for n in self.nodes if node in n.sources] if raw else []
-            e.args = (f"{e}; it is asked for in {next(iter(users), node)!r}", *e.args[1:])
+            selection = isinstance(node.op, Selection)
+            users = [n for n in self.nodes if node in n.sources] if selection else []
+            e.args = (f"{e}; it is selected in {next(iter(users), node)!r}", *e.args[1:])
             raise
         except Exception as e:
             if is_users(e):
@@ -132,8 +143,6 @@ class Plan:
             raise OperatorError(
                 f"{node!r} cannot say what it makes: {type(e).__name__}: {e}"
             ) from e
-        self.schemas[node] = schema
-        self.groups[node] = self._output_groups(node, schema, inputs)
 
     def _gather(self, node: Node) -> Inputs:
         parents = node.parents
@@ -141,7 +150,7 @@ class Plan:
         owner: dict[str, Node] = {}
         gone: set[str] = set()
         if isinstance(node.op, Exclude) and len(parents) > 1:
-            gone, parents = set(self.schemas[parents[1]].column_names), parents[:1]
+            gone, parents = set(self._names[parents[1]]), parents[:1]
         for parent in parents:
             for column in self.schemas[parent]:
                 if isinstance(node.op, Dependencies) and column.name in columns:
@@ -155,6 +164,10 @@ class Plan:
             for column in self.schemas[dependency]:
                 columns.setdefault(column.name, column)
         groups = self._input_groups(node, parents, names)
+        if not isinstance(node.op, Structural):
+            for column in columns.values():
+                if column.dtype is not None:
+                    _require_usable(node, column.name)
         return Inputs(Schema(columns.values()), names, groups)
 
     def _refuse_twice(self, name: str, a: Node, b: Node, node: Node) -> None:
@@ -170,7 +183,7 @@ class Plan:
         while isinstance(node.op, Structural):
             if isinstance(node.op, Selection):
                 return None, name
-            node = next(p for p in node.parents if name in self.schemas[p])
+            node = next(p for p in node.parents if name in self._names[p])
         return node, name
 
     def _input_groups(
@@ -183,7 +196,7 @@ class Plan:
             if i not in inside:
                 groups += self.groups[parent]
         for numbers in grouped:
-            members = (n for i in numbers for n in self.schemas[parents[i]].column_names)
+            members = (n for i in numbers for n in self._names[parents[i]])
             groups.append(tuple(dict.fromkeys(members)))
         known = set(names)
         return tuple(dict.fromkeys(g for g in groups if set(g) <= known))
@@ -194,18 +207,19 @@ class Plan:
         """Groups survive an operator that keeps their names."""
         if isinstance(node.op, Selection):
             return node.op.groups(schema)
-        kept = [g for g in inputs.groups if all(n in schema for n in g)]
+        made = dict.fromkeys(self._names[node])
+        kept = [g for g in inputs.groups if made.keys() >= set(g)]
         if isinstance(node.op, Subset) and node.op.selector.subgroups:
             named = node.op.selector.groups(inputs.schema.select(inputs.names), where="the node")
             kept = list(dict.fromkeys([*(g for g in kept if len(g) > 1), *named]))
         covered = {n for g in kept for n in g}
-        return (*kept, *((n,) for n in schema.column_names if n not in covered))
+        return (*kept, *((n,) for n in made if n not in covered))
 
     # -- what to read and what to run ---------------------------------------------
 
     def required(self, targets: Iterable[Node]) -> tuple[dict[Node, list[str]], list[str]]:
         """Columns needed of each node, and of the data, to compute `targets` whole."""
-        need: dict[Node, set[str]] = {t: set(self.schemas[t].column_names) for t in targets}
+        need: dict[Node, set[str]] = {t: set(self._names[t]) for t in targets}
         read: set[str] = set()
         for node in reversed(self.nodes):
             if node not in need:
@@ -215,9 +229,7 @@ class Plan:
                 continue
             for source, names in self.sources(node, need[node]):
                 need.setdefault(source, set()).update(names)
-        ordered = {
-            n: [c for c in self.schemas[n].column_names if c in cols] for n, cols in need.items()
-        }
+        ordered = {n: [c for c in self._names[n] if c in cols] for n, cols in need.items()}
         return ordered, [c for c in self.source.column_names if c in read]
 
     def sources(
@@ -233,7 +245,7 @@ class Plan:
         skip = node.op.dependencies_only_for_fit and not fitting
         out = []
         for source in parents if skip else parents + node.dependencies:
-            names = [n for n in self.schemas[source].column_names if n in left]
+            names = [n for n in self._names[source] if n in left]
             left -= set(names)
             if names or node.op.changes_rows:
                 out.append((source, names))
@@ -267,16 +279,23 @@ class Plan:
             if node.op.reads_dictionaries:
                 for name in self.inputs[node].names:
                     for parent in node.parents:
-                        if name in self.schemas[parent]:
+                        if name in self._names[parent]:
                             origin, raw = self.origin(parent, name)
                             wanted |= {raw} if origin is None else set()
         return [c for c in columns if c in wanted and _is_text(self.source[c].dtype)]
 
-    def check_data(self, schema: Schema, columns: Iterable[str]) -> None:
+    @cached_property
+    def source_types(self) -> dict[str, pa.DataType | None]:
+        """Types of the data's columns."""
+        return {c.name: c.dtype for c in self.source}
+
+    def check_types(self, types: Mapping[str, pa.DataType | None]) -> None:
         """Refuse data whose columns are of another kind than those planned for."""
-        for name in columns:
-            planned, given = self.source[name].dtype, schema[name].dtype
-            if planned is None or given is None or _alike(kind_of(planned), kind_of(given)):
+        for name, given in types.items():
+            planned = self.source_types[name]
+            if planned is None or given is None or planned == given:
+                continue
+            if _alike(kind_of(planned), kind_of(given)):
                 continue
             raise SchemaError(
                 f"column {name!r} is {given} here and was {planned} when the workflow was fitted; "
@@ -295,16 +314,15 @@ class Plan:
         return f"it goes into {', '.join(shown)}" if shown else "it goes through as it is"
 
 
-def _refuse_names(node: Node, names: Iterable[str]) -> None:
-    """Refuse names that Polars can't hold, or takes for patterns, which mean other columns."""
-    for name in names:
-        pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
-        if pattern or "\0" in name:
-            why = "reads as a pattern" if pattern else "cannot hold"
-            raise OperatorError(
-                f"{node!r}: a column cannot be named {name!r}, which Polars {why}; "
-                "rename it in the data"
-            )
+def _require_usable(node: Node, name: str) -> None:
+    """Refuse a name that Polars can't hold, or takes for a pattern, which means other columns."""
+    pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    if pattern or "\0" in name:
+        why = "reads as a pattern" if pattern else "cannot hold"
+        raise OperatorError(
+            f"{node!r}: a column cannot be named {name!r}, which Polars {why}; "
+            "rename it in the data"
+        )
 
 
 def kind_of(dtype: pa.DataType) -> str:

@@ -11,7 +11,7 @@ from tabfeed.ops.graph.node import (
     Node,
     Selection,
     Subset,
-    iter_nodes,
+    list_nodes,
 )
 from tabfeed.schema.selector import ColumnSelector
 
@@ -25,7 +25,7 @@ def remove_inputs(output: Node, names: list[str]) -> Node:
     """
     _refuse_unknown(output, names)
     new: dict[Node, Node | None] = {}
-    for node in iter_nodes(output):
+    for node in list_nodes(output):
         new[node] = _without(node, names, new)
     found = new[output]
     if found is None:
@@ -35,7 +35,7 @@ def remove_inputs(output: Node, names: list[str]) -> Node:
 
 def _refuse_unknown(output: Node, names: list[str]) -> None:
     """Refuse a name that is no raw column, where the graph names all of them."""
-    selections = [n.op for n in iter_nodes(output) if isinstance(n.op, Selection)]
+    selections = [n.op for n in list_nodes(output) if isinstance(n.op, Selection)]
     if any(op.is_open for op in selections):
         return
     known: dict[str, None] = {}
@@ -111,7 +111,7 @@ def _shrink(node: Node, op: Selection, names: list[str]) -> Node | None:
 def replant(output: Node, parent: Node) -> Node:
     """The same graph, taking its columns from `parent` instead of from the data."""
     new: dict[Node, Node] = {}
-    for node in iter_nodes(output):
+    for node in list_nodes(output):
         if isinstance(node.op, Selection):
             new[node] = Node(Subset(node.op.selector), [parent])
         else:

@@ -2,7 +2,7 @@
 
 The part stands in the graph as it is written, so its operators are fitted like all others, on
 what comes in first. Behind its end stands a `Loop`, which applies the part to its own result
-for as long as the condition asks for more. An `Entrance` marks where the part begins, which is
+until the condition holds. An `Entrance` marks where the part begins, which is
 what lets a saved graph be loaded again without keeping the part twice.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ColumnNotFoundError, GraphError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.graph.node import Node, Selection, Structural, iter_nodes, to_polars
+from tabfeed.ops.graph.node import Node, Selection, Structural, list_nodes, to_polars
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.graph.run import as_table, cast_table, run
 from tabfeed.schema import Schema
@@ -65,7 +65,7 @@ class Loop(Operator):
         """The loop around the part that ends in its parent."""
         new = Loop(self.name, self.loop_until)
         new._part = _cut(parents[0])
-        for node in iter_nodes(new._part):
+        for node in list_nodes(new._part):
             if node.op.shuffle_keys is not None:
                 raise GraphError(f"{node!r} regroups all of the data, so it cannot be repeated")
             if node.op.reach != (0, 0):
@@ -109,7 +109,7 @@ def _cut(end: Node) -> Node:
     """The part alone: what was its entrance is the data now."""
     new: dict[Node, Node] = {}
     inside = _inside(end)
-    for node in iter_nodes(end):
+    for node in list_nodes(end):
         if isinstance(node.op, Entrance):
             new[node] = Node(Selection(ColumnSelector("*")))
         elif node in inside:

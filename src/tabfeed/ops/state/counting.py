@@ -13,6 +13,7 @@ are always counted as values, nulls included.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,22 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import OperatorError
 from tabfeed.hashing import hash_columns
-from tabfeed.ops.state.keys import Keys, flatten, normalise, pack, unpack
+from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
+from tabfeed.ops.state.keys import (
+    Keys,
+    base_type,
+    flatten,
+    normalise,
+    pack,
+    plain_array,
+    unpack,
+)  # fmt: skip
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
-__all__ = [
-    "COUNT", "KEY", "Counter", "Counts", "count_values", "group_on_disk",
-    "parquet_files", "quoted",
-]  # fmt: skip
+__all__ = ["KEY", "Counter", "Counts", "count_combinations", "count_values", "split_rows"]
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
-COUNT = "__count__"
 
 
 def count_values(
@@ -83,7 +89,7 @@ class Counter:
     dtypes
         Base type of each column of a value.
     memory
-        The limit it shares with others.
+        The memory limit of the fit.
     """
 
     def __init__(self, dtypes: list[pa.DataType], memory: MemoryManager) -> None:
@@ -94,7 +100,6 @@ class Counter:
         self._grouped = 0
         self._runs: list[Path] = []
         self._collapsed: Path | None = None
-        memory.hold(self)
 
     @property
     def columns(self) -> list[str]:
@@ -103,7 +108,7 @@ class Counter:
 
     @property
     def spilled(self) -> bool:
-        """Whether some of it lies on disk."""
+        """Whether some of it is on disk."""
         return bool(self._runs)
 
     @property
@@ -139,26 +144,18 @@ class Counter:
         self._runs += other._runs
         for part in other._parts:
             self.add_frame(part)
-        self.memory.settle()
         return self
 
-    def held_by(self, memory: MemoryManager) -> Counter:
-        """The same counts, against another limit from now on: those that came from elsewhere."""
-        self.memory = memory
-        memory.hold(self)
-        memory.settle()
-        return self
-
-    def shares(self, count: int) -> list[Counter]:
-        """The counts dealt by hash of the value: equal values meet in equal shares."""
+    def split(self, count: int) -> list[Counter]:
+        """The counts by hash of the value: a value has the same number in every split."""
         frame = self.frame()
         values = self._as_values(frame) if self.packed else frame
         table = values.select(self.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
         out = []
-        for part in deal_rows(frame, hash_columns(table, self.columns), count):
-            share = Counter(self.dtypes, self.memory)
-            share.packed, share._parts = self.packed, [part]
-            out.append(share)
+        for rows in split_rows(frame, hash_columns(table, self.columns), count):
+            part = Counter(self.dtypes, self.memory)
+            part.packed, part._parts = self.packed, [rows]
+            out.append(part)
         return out
 
     def unpack(self) -> None:
@@ -258,9 +255,11 @@ class Counter:
         if not kept.num_rows:
             return self
         new = self.with_types(_wider(kept.schema.types[:-1], self))
+        new.memory.hold(new)
         for piece in kept.pieces():
             columns = [
-                normalise(_one(c), t) for c, t in zip(piece.columns, new.dtypes, strict=False)
+                normalise(c.combine_chunks(), t)
+                for c, t in zip(piece.columns, new.dtypes, strict=False)
             ]
             new.add_table(pa.table([*columns, piece.column("count")], names=piece.column_names))
             new.memory.settle()
@@ -276,7 +275,8 @@ class Counter:
             return pq.ParquetFile(self._collapsed, pre_buffer=False)  # which would keep all it read
         self.spill()
         names = ", ".join(f'"{c}"' for c in self.columns)
-        out = group_on_disk(self, parquet_files(self._runs), names if ordered else "")
+        rows = parquet_files(self._runs)
+        out = group_on_disk(self.memory, self.columns, rows, names if ordered else "")
         self.drop_runs()
         self._runs, self._collapsed = [out], out
         return pq.ParquetFile(out, pre_buffer=False)
@@ -307,14 +307,23 @@ class Counter:
         self.packed, self._parts = state["packed"], [state["frame"]]
 
 
-def deal_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
-    """The rows of each share, in the order they had."""
-    shares = hashes % np.uint64(count)
-    order = np.argsort(shares, kind="stable")
-    ends = np.cumsum(np.bincount(shares.astype(np.int64), minlength=count)).tolist()
-    dealt = frame[order]
-    starts = [0, *ends[:-1]]
-    return [dealt.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
+def count_combinations(columns: Sequence[pa.ChunkedArray], memory: MemoryManager) -> Counter:
+    """Counts of the values of several columns together; all null is left out."""
+    dtypes = [base_type(column.type) for column in columns]
+    counter = Counter(dtypes, memory)
+    plain = [plain_array(column, t) for column, t in zip(columns, dtypes, strict=True)]
+    frame = pl.DataFrame({c: pl.Series(p) for c, p in zip(counter.columns, plain, strict=True)})
+    counts = frame.group_by(counter.columns).agg(pl.len().cast(pl.Int64).alias(COUNT))
+    counter.add_frame(counts.filter(~pl.all_horizontal(pl.col(counter.columns).is_null())))
+    return counter
+
+
+def split_rows(frame: pl.DataFrame, hashes: Keys, count: int) -> list[pl.DataFrame]:
+    """The rows of each hash partition, in the order they had."""
+    numbers = hashes % np.uint64(count)
+    ordered = frame[np.argsort(numbers, kind="stable")]
+    ends = np.cumsum(np.bincount(numbers.astype(np.int64), minlength=count)).tolist()
+    return [ordered.slice(a, b - a) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _merge_sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
@@ -337,97 +346,5 @@ def _wider(kept: list[pa.DataType], counter: Counter) -> list[pa.DataType]:
     return [pa.float64() if a != b and {a, b} <= numbers else a for a, b in pairs]
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
 def _arrow(series: pl.Series, dtype: pa.DataType) -> pa.Array:
     return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(dtype)
-
-
-def quoted(path: Path) -> str:
-    """A path as SQL text."""
-    return "'" + str(path).replace("'", "''") + "'"
-
-
-def parquet_files(paths: list[Path]) -> str:
-    """The rows of Parquet files, in SQL."""
-    return f"read_parquet([{', '.join(quoted(p) for p in paths)}])"
-
-
-def group_on_disk(counter: Counter, rows: str, order: str, *, first: str | None = None) -> Path:
-    """Counts of equal values added up and sorted with DuckDB, into one Parquet file.
-
-    DuckDB sorts in little memory, but its groups must fit. Where they do not, the values are
-    grouped share by share, by their hashes, which reads all of them for each share.
-
-    Parameters
-    ----------
-    counter
-        Whose columns the rows have, beside their counts.
-    rows
-        The rows, in SQL.
-    order
-        What to sort by, in SQL; nothing if it is empty.
-    first
-        A column of which the order wants the least value of each group.
-    """
-    import duckdb
-
-    pa.default_memory_pool().release_unused()
-    memory, out = counter.memory, counter.memory.new_file()
-    names = ", ".join(f'"{c}"' for c in counter.columns)
-    least = f", min({first}) AS {first}" if first else ""
-    sums = f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT}{least} FROM {rows}"
-    tail = f"ORDER BY {order}" if order else ""
-    shares = 1
-
-    def copy(query: str, path: Path) -> None:
-        with database(memory) as connection:
-            if shares > 1:
-                connection.execute("SET threads = 1")  # each takes memory of its own
-            connection.execute(
-                f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
-            )
-
-    for shares in _SHARES:
-        parts = [memory.new_file() for _ in range(shares)] if shares > 1 else []
-        source = f"({sums} GROUP BY {names})"
-        try:
-            for i, part in enumerate(parts):
-                copy(f"{sums} WHERE hash({names}) % {shares} = {i} GROUP BY {names}", part)
-            source = parquet_files(parts) if parts else source
-            copy(f"SELECT {names}, {COUNT} FROM {source} {tail}", out)
-            return out
-        except duckdb.OutOfMemoryException as e:
-            error = e
-        finally:
-            for part in parts:
-                part.unlink(missing_ok=True)
-    limit = memory.limit or 0
-    raise OperatorError(
-        f"values that were counted cannot be sorted within memory_limit ({limit:,} bytes): DuckDB "
-        f"found no room in the {database_memory(memory) // 2**20} MiB it may take of it; give "
-        f"memory_limit {2 * max(limit, _LEAST_DATABASE):,} bytes or more"
-    ) from error
-
-
-_SHARES = (1, 8, 64)  # in how many parts values are grouped, one after the other
-_LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
-
-
-def database_memory(memory: MemoryManager) -> int:
-    """Bytes that DuckDB may take of a limit."""
-    return max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
-
-
-def database(memory: MemoryManager) -> Any:
-    """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
-    import duckdb
-
-    config: dict[str, Any] = {"preserve_insertion_order": "false"}
-    if memory.limit is not None:
-        config["memory_limit"] = f"{database_memory(memory) // 2**20}MiB"
-    connection = duckdb.connect(config=config)
-    connection.execute(f"SET temp_directory = {quoted(memory.new_file('.duckdb'))}")
-    return connection

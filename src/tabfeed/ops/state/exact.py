@@ -1,8 +1,8 @@
-"""Sums of floats without rounding, so that no order of adding them can be told from another.
+"""Sums of floats without rounding: the same bits in whatever order they are added.
 
 The sum of a million floats depends, in its last bits, on where the partitions were cut and who
 merged what first. Here it does not: a sum is a whole number times a power of two, and is rounded
-once, when somebody asks for it.
+once, when it is read.
 
 Whole blocks are added at a time. Adding and subtracting a large constant cuts from each value of a
 block its leading bits, on a grid so coarse that their sum is exact in a float; what is left of the
@@ -264,11 +264,11 @@ def spread_of(count: Floats, total: Words, squares: Words) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         high, low = _product(total[0], total[0])
         low = low + 2.0 * total[0] * total[1]
-        share = high / count
-        back, back_low = _product(share, count)
-        share_low = ((high - back) - back_low + low) / count
-        first, second = _two_sum(squares[0], -share)
-        spread = np.maximum(0.0, first + (second + (squares[1] - share_low + squares[2])))
+        part = high / count
+        back, back_low = _product(part, count)
+        part_low = ((high - back) - back_low + low) / count
+        first, second = _two_sum(squares[0], -part)
+        spread = np.maximum(0.0, first + (second + (squares[1] - part_low + squares[2])))
         return np.where(count == 1, 0.0, spread)
 
 

@@ -3,9 +3,9 @@
 Joined across partitions like everything that is learned: exactly, in any order. Sums, of values and
 of squares, are kept in two and three floats (`tabfeed.ops.state.exact`); for whole numbers of
 ordinary size plain sums are exact, and are used. A null key
-is a key like any other. Past the memory limit, tables of groups go to disk, each as a run of
-shares by the hash of the key; then one share after the other is read from all runs, joined
-and written, so that the table of all groups is never held whole.
+is a key like any other. Past the memory limit, tables of groups go to disk, each in hash partitions
+of the key; then one partition after the other is read from all files, joined and written, so that
+the table of all groups is never held whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from tabfeed.hashing import hash_columns
-from tabfeed.ops.state.counting import deal_rows
+from tabfeed.ops.state.counting import split_rows
 from tabfeed.ops.state.exact import (
     Places,
     Words,
@@ -38,7 +38,7 @@ ROWS = "rows"
 SUMS = ("sum", "low", "squares", "rest", "last")
 _OF_VALUE = ("n", *SUMS, "min", "max")
 _ROW = "__row__"
-SHARES = 256
+PARTITIONS = 256
 _LEAST_ROOM = 4 << 20
 _OLD = pl.CompatLevel.oldest()
 
@@ -58,10 +58,10 @@ class GroupStats:
     values
         How many value columns.
     memory
-        The limit it shares with others.
+        The memory limit of the fit.
     apart
-        How many of the last keys only tell rows of a group apart, such as a fold: rows that agree
-        in the others lie next to each other in the end.
+        How many of the last keys only divide a group, such as a fold: rows that agree in the others
+        are next to each other in the end.
     """
 
     def __init__(self, keys: int, values: int, memory: MemoryManager, *, apart: int = 0) -> None:
@@ -73,7 +73,6 @@ class GroupStats:
         self._parts: list[pl.DataFrame] = []
         self._grouped = 0
         self._runs: list[Path] = []
-        memory.hold(self)
 
     def add(self, keys: Sequence[pl.Series], values: Sequence[pl.Series]) -> None:
         """Add the rows of a partition."""
@@ -139,23 +138,15 @@ class GroupStats:
         self._runs += other._runs
         for part in other._parts:
             self._append(part)
-        self.memory.settle()
         return self
 
-    def held_by(self, memory: MemoryManager) -> GroupStats:
-        """The same groups, against another limit from now on: those that came from elsewhere."""
-        self.memory = memory
-        memory.hold(self)
-        memory.settle()
-        return self
-
-    def shares(self, count: int) -> list[GroupStats]:
-        """The groups dealt by hash of their keys: equal keys meet in equal shares."""
+    def split(self, count: int) -> list[GroupStats]:
+        """The groups by hash of their keys: a key has the same number in every split."""
         table = self.stored().read()
         parts = [table.slice(0, 0)] * count
         if table.num_rows:
             frame = pl.DataFrame(pl.from_arrow(table))
-            parts = deal_rows(frame, hash_columns(table, self.keys), count)
+            parts = split_rows(frame, hash_columns(table, self.keys), count)
         stats = [self._like(self.memory) for _ in parts]
         for new, part in zip(stats, parts, strict=True):
             if len(part):
@@ -167,15 +158,15 @@ class GroupStats:
         return int(sum(p.estimated_size() for p in self._parts))
 
     def spill(self) -> None:
-        """Write what is held to a run on disk, share by share."""
+        """Write what is held to a file, in hash partitions."""
         while self._parts:
             path = self.memory.new_file(".arrow")
-            _write_shares(self._parts.pop(0), self.keys[: len(self.keys) - self.apart], path)
+            _write_partitions(self._parts.pop(0), self.keys[: len(self.keys) - self.apart], path)
             self._runs.append(path)
         self._grouped = 0
 
     def stored(self) -> SpilledTable:
-        """All groups, by key or by shares of the keys."""
+        """All groups, by key or by hash partition of the keys."""
         if not self._runs:
             self._group()
             return SpilledTable.within(self._finished(self._parts), self.memory)
@@ -195,16 +186,16 @@ class GroupStats:
         return table.cast(pa.schema(types)).combine_chunks()
 
     def _join_runs(self) -> Iterator[pa.Table]:
-        """The groups of all runs, as many shares at a time as a part of the limit holds."""
+        """The groups of all files, some hash partitions at a time, within a part of the limit."""
         files = [pa.ipc.open_file(pa.OSFile(str(run))) for run in self._runs]
         empty = [pl.DataFrame(pl.from_arrow(f.schema.empty_table())) for f in files]
         schema = pl.concat(empty, how="vertical_relaxed").schema
         held = 4 * sum(run.stat().st_size for run in self._runs)  # they are compressed
         room = held if self.memory.limit is None else max(_LEAST_ROOM, self.memory.limit // 16)
-        step = max(1, min(SHARES, SHARES * room // max(1, held)))
-        for start in range(0, SHARES, step):
-            shares = range(start, min(SHARES, start + step))
-            parts = [_read_shares(f, shares) for f in files]
+        step = max(1, min(PARTITIONS, PARTITIONS * room // max(1, held)))
+        for start in range(0, PARTITIONS, step):
+            numbers = range(start, min(PARTITIONS, start + step))
+            parts = [_read_partitions(f, numbers) for f in files]
             yield self._finished([self._joined(parts).cast(schema)])
 
     def _like(self, memory: MemoryManager) -> GroupStats:
@@ -213,6 +204,7 @@ class GroupStats:
     def refilled(self, stored: SpilledTable, memory: MemoryManager) -> GroupStats:
         """Statistics like these, of groups that were kept."""
         stats = self._like(memory)
+        memory.hold(stats)
         for piece in stored.pieces():
             if piece.num_rows:
                 stats._append(pl.DataFrame(pl.from_arrow(piece)))
@@ -227,7 +219,6 @@ class GroupStats:
         stored = state.pop("stored")
         new = GroupStats(**state, memory=MemoryManager()).refilled(stored, MemoryManager())
         vars(self).update(vars(new))
-        self.memory.hold(self)
 
 
 def clean_key(series: pl.Series) -> pl.Series:
@@ -241,12 +232,12 @@ def clean_key(series: pl.Series) -> pl.Series:
     return series
 
 
-def _write_shares(frame: pl.DataFrame, keys: list[str], path: Path) -> None:
-    """A file of `SHARES` record batches; equal keys are in the same batch of every file."""
+def _write_partitions(frame: pl.DataFrame, keys: list[str], path: Path) -> None:
+    """A file of `PARTITIONS` record batches; equal keys are in the same batch of every file."""
     table = frame.to_arrow(compat_level=_OLD)
-    shares = (hash_columns(table, keys) % np.uint64(SHARES)).astype(np.int64)
-    table = table.take(pa.array(np.argsort(shares, kind="stable"))).combine_chunks()
-    ends = np.cumsum(np.bincount(shares, minlength=SHARES))
+    numbers = (hash_columns(table, keys) % np.uint64(PARTITIONS)).astype(np.int64)
+    table = table.take(pa.array(np.argsort(numbers, kind="stable"))).combine_chunks()
+    ends = np.cumsum(np.bincount(numbers, minlength=PARTITIONS))
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
         for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
@@ -255,8 +246,8 @@ def _write_shares(frame: pl.DataFrame, keys: list[str], path: Path) -> None:
             writer.write_batch(batches[0] if batches else empty)
 
 
-def _read_shares(file: pa.ipc.RecordBatchFileReader, shares: range) -> pl.DataFrame:
-    batches = [file.get_batch(i) for i in shares]
+def _read_partitions(file: pa.ipc.RecordBatchFileReader, numbers: range) -> pl.DataFrame:
+    batches = [file.get_batch(i) for i in numbers]
     return pl.DataFrame(pl.from_arrow(pa.Table.from_batches(batches)))
 
 

@@ -16,7 +16,7 @@ from tabfeed.errors import SchemaError
 from tabfeed.hashing import byte_words, large_buffers
 from tabfeed.schema.dtypes import is_list_type
 
-__all__ = ["Keys", "base_type", "flatten", "normalise", "pack", "unpack"]
+__all__ = ["Keys", "base_type", "flatten", "normalise", "pack", "plain_array", "unpack"]
 
 Keys = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -67,6 +67,14 @@ def _comparable(given: pa.DataType, fitted: pa.DataType) -> bool:
         return True
     kinds = (pa.types.is_temporal, lambda t: pa.types.is_integer(t) or pa.types.is_floating(t))
     return any(kind(given) and kind(fitted) for kind in kinds)
+
+
+def plain_array(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:
+    """A column as one array of a base type, dictionaries decoded."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return normalise(array, dtype)
 
 
 def flatten(array: pa.Array) -> pa.Array:

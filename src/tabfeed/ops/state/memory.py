@@ -1,17 +1,14 @@
 """How much a fit may hold in memory, and where the rest goes.
 
-All counters of a fit share one `MemoryManager`. Each reports its size; when the sum passes the
+All summaries of a fit share one `MemoryManager`. Each reports its size; when the sum passes the
 limit, the largest writes itself to disk. The folder is unique to the fit and is removed
 with it, also when the fit fails; after a hard kill the next run removes it
 (`tabfeed.io.storage.temporary`).
 
-Learned tables that are kept for later: in memory while small, in a Parquet file otherwise.
-
-What an operator needs only now and then (the counts that an update adds to, the groups of a join)
-must not fill the memory that a fit was told to keep within. Such a table is a `SpilledTable`: it
-knows how to be read whole, column by column or piece by piece, wherever it lies. A file of a saved
-workflow is held open rather than read, so that it stays readable when its folder is replaced or
-removed meanwhile.
+A learned table that is needed only now and then (the counts that an update adds to, the groups
+of a join) is a `SpilledTable`: in memory while small, else in a Parquet file, which is read
+whole, column by column or piece by piece. A file of a saved workflow is held open rather than
+read, so that it stays readable when its folder is replaced or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -36,14 +33,14 @@ _LEAST_KEPT, _MOST_KEPT = 1 << 20, 64 << 20
 
 
 class Spills(Protocol):
-    """Something that can move what it holds to disk."""
+    """What a `MemoryManager` can limit the memory of."""
 
     def nbytes(self) -> int:
-        """Bytes held in memory."""
+        """Bytes held in memory; 0 once spilled."""
         ...
 
     def spill(self) -> None:
-        """Move them to disk."""
+        """Move what is held to disk."""
         ...
 
 
@@ -67,7 +64,7 @@ class MemoryManager:
         self._files = 0
 
     def hold(self, what: Spills) -> None:
-        """Count `what` against the limit from now on."""
+        """Count `what` against the limit from now on; no other thread may be changing it."""
         with self._lock:
             self._held.add(what)
 
@@ -98,7 +95,7 @@ class MemoryManager:
         return nbytes <= max(room, _LEAST_KEPT)
 
     def new_file(self, suffix: str = ".parquet") -> Path:
-        """A path nobody else uses, in the spill folder."""
+        """A new path in the spill folder."""
         with self._lock:
             if self._spilled is None:
                 self._spilled = TemporaryFolder(self._parent)
@@ -126,7 +123,7 @@ class SpilledTable:
     Parameters
     ----------
     source
-        The table, or the Parquet file it lies in.
+        The table, or its Parquet file.
     owner
         What must live as long as the file: the `MemoryManager` whose folder it is in.
 
@@ -145,7 +142,7 @@ class SpilledTable:
 
     @classmethod
     def untrusted(cls, path: Path) -> SpilledTable:
-        """A file that came from elsewhere: what is read of it is checked, down to its text."""
+        """A file that may come from anywhere: all that is read is checked, down to its text."""
         stored = cls(path)
         stored._check = True
         return stored
@@ -201,7 +198,7 @@ class SpilledTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes in memory; an estimate while it lies on disk."""
+        """Bytes it takes in memory; an estimate while it is on disk."""
         if self._table is not None:
             return int(self._table.nbytes)
         metadata = self._open().metadata

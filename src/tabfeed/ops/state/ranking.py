@@ -1,10 +1,10 @@
 """Counted values in the order of their ids, and those left out.
 
 A vocabulary is the counts sorted: by count descending, ties by value ascending. What is too rare,
-or comes after the last id allowed, is left out of it but not forgotten: an update must be able to
-tell a value that was seen twice before from a new one. What is left out is a `SpilledTable`.
+or comes after the last id allowed, is left out of it but kept, as a `SpilledTable`: an update adds
+to its counts.
 
-When a vocabulary grows, the values it has keep their places, whatever their counts are now;
+When a vocabulary grows, the values it has keep their positions, whatever their counts are now;
 new ones come behind them in the same order as ever.
 
 Counts that lie on disk are sorted there, by DuckDB, and cut in two while they are written.
@@ -23,15 +23,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.ops.state.counting import (
-    COUNT,
-    KEY,
-    Counter,
-    Counts,
-    group_on_disk,
-    parquet_files,
-    quoted,
-)
+from tabfeed.ops.state.counting import KEY, Counter, Counts
+from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
 from tabfeed.ops.state.keys import Keys, pack
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cut", "Ranked", "grow", "rank"]
 
-PLACE = "__place__"
+POSITION = "__position__"
 _ALL = 1 << 62
 
 
@@ -144,25 +137,13 @@ def _cut_table(table: pa.Table, memory: MemoryManager, cut: Cut, *, known: int) 
 # -- growing ------------------------------------------------------------------------
 
 
-def grow(old: Vocabulary, rest: SpilledTable | None, counter: Counter, cut: Cut) -> Ranked:
-    """A vocabulary with new counts: its values stay in place, others come behind.
-
-    Parameters
-    ----------
-    old
-        The vocabulary.
-    rest
-        What was left out of it.
-    counter
-        The counts of new data; it takes over what was left out.
-    cut
-        Which values get an id.
-    """
-    if not old.size and rest is None:
+def grow(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
+    """A vocabulary with new counts: its values keep their positions, others come behind."""
+    if not old.size and old.rest is None:
         return rank(counter, cut)
     counter = counter.with_types(old.dtypes)
-    if rest is not None:
-        counter = counter.with_stored(rest, "what was left out")
+    if old.rest is not None:
+        counter = counter.with_stored(old.rest, "what was left out")
     if counter.spilled or old.path is not None:
         return _grow_on_disk(old, counter, cut)
     table = counter.to_table()
@@ -176,33 +157,30 @@ def grow(old: Vocabulary, rest: SpilledTable | None, counter: Counter, cut: Cut)
 
 
 def _grow_on_disk(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
-    pieces = SpilledTable(old.table if old.path is None else old.path)
-    if counter.packed and any(pack(_first(p))[1] is not None for p in pieces.pieces(["v0"])):
+    pieces = old.stored()
+    values = (piece.column(0).combine_chunks() for piece in pieces.pieces(["v0"]))
+    if counter.packed and any(pack(v)[1] is not None for v in values):
         counter.unpack()
     counter.spill()
-    known = _write_places(pieces, counter)
+    known = _write_positions(pieces, counter)
     names = ", ".join(f'"{c}"' for c in counter.columns)
     query = (
-        f"{_all_runs(counter)} UNION ALL SELECT {names}, {COUNT}, {PLACE} "
-        f"FROM read_parquet([{quoted(known)}])"
+        f"{_all_runs(counter)} UNION ALL SELECT {names}, {COUNT}, {POSITION} "
+        f"FROM {parquet_files([known])}"
     )
-    order = f"{PLACE} ASC NULLS LAST, {COUNT} DESC"
+    order = f"{POSITION} ASC NULLS LAST, {COUNT} DESC"
     return _cut_file(_sort_on_disk(counter, query, order), counter, cut, known=old.size)
 
 
-def _first(table: pa.Table) -> pa.Array:
-    return table.column(0).combine_chunks()
-
-
-def _write_places(pieces: SpilledTable, counter: Counter) -> Path:
-    """The known values as the counter has them, with their places."""
+def _write_positions(pieces: SpilledTable, counter: Counter) -> Path:
+    """The known values as the counter has them, with their positions."""
     start = 0
     path = counter.memory.new_file()
     writer: pq.ParquetWriter | None = None
     for piece in pieces.pieces():
         frame = counter.as_frame(piece)
-        places = pl.Series(PLACE, np.arange(start, start + len(frame)))
-        table = frame.with_columns(places).to_arrow(compat_level=pl.CompatLevel.oldest())
+        positions = pl.Series(POSITION, np.arange(start, start + len(frame)))
+        table = frame.with_columns(positions).to_arrow(compat_level=pl.CompatLevel.oldest())
         writer = writer or pq.ParquetWriter(path, table.schema, compression="lz4")
         writer.write_table(table)
         start += len(frame)
@@ -217,14 +195,15 @@ def _write_places(pieces: SpilledTable, counter: Counter) -> Path:
 def _all_runs(counter: Counter) -> str:
     names = ", ".join(f'"{c}"' for c in counter.columns)
     runs = parquet_files(counter.runs)
-    return f"SELECT {names}, {COUNT}, NULL::BIGINT AS {PLACE} FROM {runs}"
+    return f"SELECT {names}, {COUNT}, NULL::BIGINT AS {POSITION} FROM {runs}"
 
 
 def _sort_on_disk(counter: Counter, rows: str, order: str) -> Path:
     """Group and sort with DuckDB, into one Parquet file; the runs go."""
     values = ", ".join(f'"{c}" ASC NULLS FIRST' for c in counter.columns)
-    first = PLACE if PLACE in order else None
-    out = group_on_disk(counter, f"({rows})", f"{order}, {values}", first=first)
+    first = POSITION if POSITION in order else None
+    order = f"{order}, {values}"
+    out = group_on_disk(counter.memory, counter.columns, f"({rows})", order, first=first)
     counter.drop_runs()
     return out
 

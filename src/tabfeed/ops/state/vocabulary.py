@@ -1,162 +1,164 @@
-"""A vocabulary: values in a fixed order, found by value and by place.
+"""The vocabulary of a fitted column: values to ids, ids to values, counts, growth, saving.
 
-Beyond the memory limit of the fit that made it, a vocabulary stays a Parquet file until
-somebody looks something up.
+`Vocabulary` is all that a fit learns of one column, or of columns that share ids. Its helpers:
+`tabfeed.ops.state.counting` counts values, `tabfeed.ops.state.ranking` puts them in order,
+`tabfeed.ops.state.lookup` finds a value's position in it, and `IdLayout` turns positions into ids.
 
-From key to position, for millions of keys at once: an open-addressing table in NumPy.
-
-Arrow's and Polars' look-ups build their hash table anew at every call; a vocabulary is
-looked up once a partition and again for every request, so its table is built once here and
-kept. Four bytes a slot, at most two thirds of the slots used. Keys that lie close together
-(small integers) get a plain array instead.
+Text is looked up once for each distinct value of a partition, not once for each row: files carry
+dictionaries, and where they do not, making one is cheaper than looking every row up. Beyond the
+memory limit of the fit that made it, a vocabulary stays a Parquet file until a value is looked up.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tabfeed.hashing import combine, hash_array, mix
-from tabfeed.ops.state.keys import Keys, normalise, pack, unpack
+from tabfeed.errors import (
+    ArgumentError,
+    BadFileError,
+    OperatorError,
+    SchemaError,
+    SourceNotFoundError,
+)  # fmt: skip
+from tabfeed.hashing import combine, hash_array
+from tabfeed.ops.columns import map_leaves
+from tabfeed.ops.state.counting import Counter
+from tabfeed.ops.state.keys import base_type, normalise, plain_array, unpack
+from tabfeed.ops.state.lookup import Finder, KeyTable, Positions
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
-from tabfeed.ops.state.ranking import Ranked
+from tabfeed.ops.state.ranking import Cut, Ranked, grow
 
-__all__ = ["Finder", "KeyTable", "Vocabulary"]
+__all__ = ["OOV", "IdLayout", "Vocabulary", "read_vocabulary"]
+
+Ids = npt.NDArray[np.int64]
+PAD, NULL, OOV = 0, 1, 2
 
 
-class KeyTable:
-    """Positions of distinct keys.
+@dataclass(frozen=True)
+class IdLayout:
+    """Which ids the values of one vocabulary have.
+
+    Parameters
+    ----------
+    buckets
+        How many ids are for values outside the vocabulary.
+    size
+        How many values the vocabulary has.
+    offset
+        Where the column's ids start, in a table that columns share.
+    extents
+        ``(position, id)`` of values appended since: from that position on, ids go on from there.
+        Only columns that share a table need them; alone, a column's ids simply go on.
 
     Examples
     --------
-    >>> table = KeyTable(np.array([10, 20, 30], dtype=np.uint64))
-    >>> table.find(np.array([30, 7, 10], dtype=np.uint64)).tolist()
-    [2, -1, 0]
-    >>> table.find_one(20), table.find_one(21)
-    (1, -1)
+    >>> layout = IdLayout(buckets=1, size=5, offset=10, extents=((3, 40),))
+    >>> layout.ids(np.array([0, 2, 3, 4])).tolist(), layout.cardinality
+    ([13, 15, 40, 41], 42)
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self.keys = keys
-        n = len(keys)
-        self._low = int(keys.min()) if n else 0
-        span = int(keys.max()) - self._low + 1 if n else 0
-        self._dense = span <= 4 * n + 1024
-        if self._dense:
-            self._slots = np.full(span, -1, np.int32 if n < 2**31 else np.int64)
-            self._slots[(keys - np.uint64(self._low)).astype(np.int64)] = np.arange(n)
-        else:
-            self._slots = _build(keys)
-            self._mask = np.uint64(len(self._slots) - 1)
+    buckets: int
+    size: int
+    offset: int = 0
+    extents: tuple[tuple[int, int], ...] = ()
 
-    def find(self, keys: Keys) -> Positions:
-        """Position of each key, -1 where it is unknown."""
-        if len(self.keys) == 0:
-            return np.full(len(keys), -1, np.int64)
-        if self._dense:
-            places = keys - np.uint64(self._low)
-            known = places < len(self._slots)
-            found = np.take(self._slots, np.where(known, places, 0).astype(np.int64))
-            return np.where(known, found, -1).astype(np.int64)
-        return self._probe(keys)
+    @property
+    def first(self) -> int:
+        """Id of the most frequent value."""
+        return self.offset + OOV + self.buckets
 
-    def _probe(self, keys: Keys) -> Positions:
-        out = np.take(self._slots, mix(keys) & self._mask, mode="clip").astype(np.int64)
-        wrong = np.take(self.keys, out, mode="clip") != keys
-        todo = np.flatnonzero(wrong & (out >= 0))
-        places = mix(keys[todo]) & self._mask
-        while len(todo):
-            places = (places + np.uint64(1)) & self._mask
-            found = np.take(self._slots, places, mode="clip").astype(np.int64)
-            out[todo] = found
-            going = (found >= 0) & (np.take(self.keys, found, mode="clip") != keys[todo])
-            todo, places = todo[going], places[going]
+    @property
+    def end(self) -> int:
+        """The id behind those given out when fitted."""
+        return self.first + (self.extents[0][0] if self.extents else self.size)
+
+    @property
+    def cardinality(self) -> int:
+        """Largest id plus one."""
+        if not self.extents:
+            return self.first + self.size
+        at, start = self.extents[-1]
+        return start + self.size - at
+
+    def ids(self, positions: Positions) -> Ids:
+        """The ids of values at these positions."""
+        ids = positions + self.first
+        for at, start in self.extents:
+            ids = np.where(positions >= at, positions + (start - at), ids)
+        return ids
+
+    def positions(self, ids: Ids) -> Positions:
+        """The positions of ids; -1 for ids that stand for no value."""
+        ends = [*(at for at, _ in self.extents), self.size]
+        runs = [(0, self.first), *self.extents]
+        out = np.full(len(ids), -1, np.int64)
+        for (at, start), end in zip(runs, ends, strict=True):
+            inside = (ids >= start) & (ids < start + end - at)
+            out = np.where(inside, ids - start + at, out)
         return out
-
-    def find_one(self, key: int) -> int:
-        """Position of one key, without the cost of an array."""
-        if len(self.keys) == 0:
-            return -1
-        if self._dense:
-            place = key - self._low
-            return int(self._slots[place]) if 0 <= place < len(self._slots) else -1
-        place = _mix_one(key) & (len(self._slots) - 1)
-        while (at := int(self._slots[place])) >= 0:
-            if int(self.keys[at]) == key:
-                return at
-            place = (place + 1) & (len(self._slots) - 1)
-        return -1
-
-
-def _build(keys: Keys) -> npt.NDArray[Any]:
-    """Place all keys at once; those that meet move on together until each has a slot."""
-    n = len(keys)
-    size = 1 << max(4, int(n * 1.5).bit_length())
-    kind = np.int32 if n < 2**31 else np.int64
-    slots: npt.NDArray[Any] = np.full(size, -1, kind)
-    todo = np.arange(n, dtype=kind)
-    places = (mix(keys) & np.uint64(size - 1)).astype(np.int64)
-    slots[places] = todo  # all are free; the last of those that meet stays
-    while True:
-        lost = np.flatnonzero(np.take(slots, places) != todo)
-        if not len(lost):
-            return slots
-        todo, places = todo[lost], (places[lost] + 1) & (size - 1)
-        free = np.take(slots, places) < 0
-        slots[places[free]] = todo[free]
-
-
-def _mix_one(x: int) -> int:
-    """`mix` of one Python integer."""
-    full = 0xFFFFFFFFFFFFFFFF
-    z = (x + 0x9E3779B97F4A7C15) & full
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & full
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & full
-    return z ^ (z >> 31)
-
-
-Positions = npt.NDArray[np.int64]
 
 
 class Vocabulary:
-    """Distinct values (``v0``; ``v0, v1, ...`` for combinations) with their counts.
+    """Distinct values in the order of their ids, with their counts.
+
+    Parameters
+    ----------
+    ranked
+        The values and counts, and those left out.
+    layout
+        Which ids they have; those of one column alone by default.
+    dtype
+        Type of the ids.
+    memory
+        The limit of the fit that made it, which owns the file that the values may be in.
+    knows_rest
+        Whether the values left out are known, which an update needs.
 
     Examples
     --------
-    >>> vocabulary = Vocabulary(pa.table({"v0": ["b", "a"], "count": [2, 1]}))
-    >>> vocabulary.find([pa.array(["a", "c", "b"])]).tolist()
-    [1, -1, 0]
+    >>> table = pa.table({"v0": ["b", "a"], "count": [2, 1]})
+    >>> vocabulary = Vocabulary(Ranked(2, table=table))
+    >>> vocabulary.encode(pa.chunked_array([["a", None, "c", "b"]])).to_pylist()
+    [4, 1, 2, 3]
+    >>> vocabulary.decode(pa.array([3, 4, 1]), ["c"]).to_pylist()
+    ['b', 'a', None]
     """
 
-    def __init__(self, table: pa.Table) -> None:
-        self._set(Ranked(table.num_rows, table=table), None)
-
-    @classmethod
-    def from_ranked(cls, ranked: Ranked, memory: MemoryManager) -> Vocabulary:
-        """The result of a count."""
-        new = object.__new__(cls)
-        new._set(ranked, memory)
-        return new
-
-    def _set(self, ranked: Ranked, owner: MemoryManager | None) -> None:
+    def __init__(
+        self,
+        ranked: Ranked,
+        layout: IdLayout | None = None,
+        dtype: pa.DataType | None = None,
+        *,
+        memory: MemoryManager | None = None,
+        knows_rest: bool = True,
+    ) -> None:
         self.size = ranked.rows
+        self.layout = layout or IdLayout(1, ranked.rows)
+        self.dtype = dtype or pa.int64()
+        self.rest, self.knows_rest = ranked.rest, knows_rest
         self._ranked = ranked
-        self._owner = None if ranked.path is None else owner  # keeps the file's folder alive
+        self._memory = None if ranked.path is None else memory  # keeps the file's folder alive
         self._finder: Finder | None = None
         self._lock = threading.Lock()
 
+    # -- values and counts ----------------------------------------------------------
+
     @cached_property
     def table(self) -> pa.Table:
-        """Values and counts, read from disk if they are there."""
+        """Values (``v0``; ``v0, v1, ...`` for combinations) and ``count``, read if on disk."""
         ranked = self._ranked
         if ranked.table is not None:
             return ranked.table
@@ -168,7 +170,7 @@ class Vocabulary:
 
     @property
     def path(self) -> Path | None:
-        """Where it lies on disk, while it was not needed in memory."""
+        """Its file, until it is needed in memory."""
         return None if "table" in vars(self) else self._ranked.path
 
     @cached_property
@@ -183,11 +185,15 @@ class Vocabulary:
     @property
     def values(self) -> list[pa.Array]:
         """The columns of the values."""
-        names = [n for n in self.table.column_names if n != "count"]
-        return [_one_chunk(self.table.column(n)) for n in names]
+        columns = [self.table.column(n) for n in self.table.column_names if n != "count"]
+        return [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in columns]
 
-    @property
-    def finder(self) -> Finder:
+    def find(self, values: list[pa.Array]) -> Positions:
+        """Position of each value (no nulls, unless it is a combination), -1 where unknown."""
+        plain = [normalise(v, t) for v, t in zip(values, self.dtypes, strict=True)]
+        return self._look_up().find(plain)
+
+    def _look_up(self) -> Finder:
         """The look-up table, built at first use."""
         if self._finder is None:
             with self._lock:
@@ -199,124 +205,191 @@ class Vocabulary:
                         self._finder = Finder(KeyTable(keys), None)
         return self._finder
 
-    def find(self, values: list[pa.Array]) -> Positions:
-        """Place of each value (without nulls, unless it is a combination), -1 where unknown."""
-        return self.finder.find([normalise(v, t) for v, t in zip(values, self.dtypes, strict=True)])
-
     def require_room(self, memory: MemoryManager, name: str) -> None:
         """Refuse a look-up for which the vocabulary, on disk until now, is too large."""
         path = self.path
         if path is not None:
-            slots = 8 * self.size  # the table from key to place
+            slots = 8 * self.size  # the table from key to position
             nbytes = SpilledTable(path).nbytes + slots
             require_room(nbytes, memory, f"the vocabulary of {name!r} ({self.size:,} values)")
 
+    # -- values to ids ----------------------------------------------------------------
+
+    def encode(self, column: pa.ChunkedArray) -> Any:
+        """Ids of a column's values, or of the values inside its lists."""
+        return map_leaves(column, self._encode_leaves, self.dtype)
+
+    def _encode_leaves(self, array: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(array.type) and len(array.dictionary) > 2 * len(array):
+            array = array.cast(array.type.value_type)  # a slice that uses little of its dictionary
+        text = base_type(array.type) in (pa.string(), pa.binary())
+        if text and not pa.types.is_dictionary(array.type):
+            array = array.dictionary_encode()
+        if not pa.types.is_dictionary(array.type):
+            return self._encode_values(array)
+        found = self._encode_values(array.dictionary).take(array.indices)
+        null = pa.scalar(self.layout.offset + NULL, self.dtype)
+        return pc.fill_null(found, null) if found.null_count else found
+
+    def _encode_values(self, values: pa.Array) -> pa.Array:
+        """Ids of plain values, nulls among them."""
+        values = normalise(values, self.dtypes[0])
+        valid = values.drop_null() if values.null_count else values
+        encoded = self._ids(self._look_up().find([valid]), lambda: hash_array(valid))
+        if not values.null_count:
+            return pa.array(encoded.astype(self.dtype.to_pandas_dtype(), copy=False))
+        ids = np.full(len(values), self.layout.offset + NULL, self.dtype.to_pandas_dtype())
+        ids[pc.is_valid(values).to_numpy(zero_copy_only=False)] = encoded
+        return pa.array(ids)
+
+    def encode_combination(self, columns: list[pa.ChunkedArray]) -> pa.Array:
+        """Ids of the values of several columns together; all null is null."""
+        plain = [plain_array(c, t) for c, t in zip(columns, self.dtypes, strict=True)]
+        found = self._look_up().find(plain)
+        ids = self._ids(found, lambda: combine(hash_array(p) for p in plain))
+        nothing = np.logical_and.reduce([p.is_null().to_numpy(zero_copy_only=False) for p in plain])
+        ids[nothing] = self.layout.offset + NULL
+        return pa.array(ids.astype(self.dtype.to_pandas_dtype(), copy=False))
+
+    def _ids(self, found: Positions, hashes: Callable[[], npt.NDArray[np.uint64]]) -> Ids:
+        """Ids of positions; unknown values get one of their ids by their hash."""
+        ids = self.layout.ids(found)
+        unknown = found < 0
+        if unknown.any():
+            ids[unknown] = self.layout.offset + OOV
+            if self.layout.buckets > 1:
+                buckets = hashes()[unknown] % np.uint64(self.layout.buckets)
+                ids[unknown] += buckets.astype(np.int64)
+        return ids
+
+    def encode_one(self, value: Any) -> int:
+        """Id of one Python value, without making an array of it where that can be avoided."""
+        layout = self.layout
+        if value is None or value != value:
+            return layout.offset + NULL
+        fitted = self.dtypes[0]
+        exact = (fitted == pa.string() and type(value) is str) or (
+            fitted == pa.int64() and type(value) is int
+        )
+        at = self._look_up().find_one(value) if exact else None
+        if at is None or (at < 0 and layout.buckets > 1):
+            large = type(value) is int and value >= 2**63  # which Arrow takes for no integer
+            one = pa.array([value], pa.uint64() if large else None)
+            return int(self._encode_values(one)[0].as_py())
+        if layout.extents and at >= 0:
+            return int(layout.ids(np.array([at]))[0])
+        return layout.first + at if at >= 0 else layout.offset + OOV
+
+    # -- ids to values ----------------------------------------------------------------
+
+    def decode(self, ids: pa.Array | pa.ChunkedArray, names: list[str]) -> pa.Array:
+        """The values of ids; of a combination, as structs with fields `names`."""
+        columns = self.values
+        single = len(columns) == 1
+        values = columns[0] if single else pa.StructArray.from_arrays(columns, names=names)
+
+        def look_up(leaves: pa.Array) -> pa.Array:
+            ids = pc.fill_null(leaves.cast(pa.int64()), PAD).to_numpy(zero_copy_only=False)
+            at = self.layout.positions(ids)
+            return values.take(pa.array(at, mask=at < 0))
+
+        decoded = map_leaves(ids, look_up, values.type)
+        return decoded.combine_chunks() if isinstance(decoded, pa.ChunkedArray) else decoded
+
+    # -- growing and saving -------------------------------------------------------------
+
+    def grown(self, counter: Counter, cut: Cut, name: str, start: int | None) -> Vocabulary:
+        """With more counts: its values keep their ids, new ones come behind.
+
+        Parameters
+        ----------
+        counter
+            The counts of new data.
+        cut
+            Which values get an id.
+        name
+            The column, for an error.
+        start
+            The first id for new values, where others follow this column's; else they go on.
+        """
+        if not self.knows_rest and cut != Cut():
+            raise OperatorError(
+                f"Categorify: the counts of the values left out of {name!r} were not "
+                "saved, and an update needs them; save with updatable=True, or fit again"
+            )
+        ranked = grow(self, counter, cut)
+        extents = self.layout.extents
+        if start is not None and ranked.rows > self.size:
+            extents = (*extents, (self.size, start))
+        layout = replace(self.layout, size=ranked.rows, extents=extents)
+        return Vocabulary(ranked, layout, self.dtype, memory=counter.memory)
+
+    def stored(self) -> SpilledTable:
+        """Values and counts, to be read piece by piece."""
+        return SpilledTable(self.path or self.table)
+
+    def write(self, path: Path, names: Iterable[str]) -> None:
+        """A Parquet file of its own, its columns under these names, a piece at a time."""
+        names, stored = list(names), self.stored()
+        fields = [f.with_name(n) for f, n in zip(stored.schema, names, strict=True)]
+        with pq.ParquetWriter(path, pa.schema(fields)) as writer:
+            for piece in stored.pieces():
+                writer.write_table(piece.rename_columns(names))
+
     def __getstate__(self) -> dict[str, Any]:
-        """Keys that were not made a table yet are not made one on the way either."""
+        """What transforming needs: keys not yet made a table stay keys, counts left out stay."""
         ranked = self._ranked
         if ranked.keys is None:
-            return {"ranked": Ranked(self.size, table=self.table)}
-        return {"ranked": replace(ranked, rest=None)}
+            ranked = Ranked(self.size, table=self.table)
+        return {"ranked": replace(ranked, rest=None), "layout": self.layout, "dtype": self.dtype}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._set(state["ranked"], None)
+        self.__init__(**state, knows_rest=False)  # type: ignore[misc]
 
 
-class Finder:
-    """Looks up values. Keys are exact, or hashes whose hits are compared with the values."""
+def read_vocabulary(given: Any) -> pa.Array:
+    """The distinct values of a vocabulary that a user brings, in the order given, nulls dropped.
 
-    def __init__(self, table: KeyTable, check: pa.Array | None) -> None:
-        self.table = table
-        self._check = check
+    A list, Series or array, or a Parquet file with one column of values.
 
-    @staticmethod
-    def of(values: list[pa.Array]) -> Finder:
-        """A finder of single values or of combinations."""
-        if len(values) > 1:
-            return _CombinationFinder(values)
-        keys, good = pack(values[0])
-        if good is None:
-            return Finder(KeyTable(keys), None)
-        hashes = hash_array(values[0])
-        if len(np.unique(hashes)) < len(hashes):
-            return _SlowFinder(values[0])
-        return Finder(KeyTable(hashes), values[0])
-
-    def find(self, values: list[pa.Array]) -> Positions:
-        """Place of each value, -1 where unknown."""
-        if self._check is None:
-            keys, good = pack(values[0])
-            found = self.table.find(keys)
-            return found if good is None else np.where(good, found, -1)
-        found = self.table.find(hash_array(values[0]))
-        same = pc.equal(self._check.take(pa.array(np.maximum(found, 0))), values[0])
-        return (
-            np.where(same.to_numpy(zero_copy_only=False), found, -1) if len(self._check) else found
-        )
-
-    def find_one(self, value: Any) -> int | None:
-        """Place of one Python value; None where only `find` can tell."""
-        if self._check is not None:
-            return None
-        if isinstance(value, str):
-            raw = value.encode()
-            if len(raw) > 8 or raw.endswith(b"\0"):
-                return -1
-            return self.table.find_one(int.from_bytes(raw.ljust(8, b"\0"), "big"))
-        if type(value) is int and -(2**63) <= value < 2**63:
-            return self.table.find_one((value + 2**63) & 0xFFFFFFFFFFFFFFFF)
-        return None
+    Examples
+    --------
+    >>> read_vocabulary(["b", None, "a", "b"]).to_pylist()
+    ['b', 'a']
+    """
+    values = _from_file(Path(given)) if isinstance(given, str | Path) else _from_values(given)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    try:
+        return normalise(values, base_type(values.type)).drop_null().unique()
+    except (SchemaError, pa.ArrowNotImplementedError) as e:
+        raise ArgumentError(
+            f"a vocabulary holds numbers, texts or times, not values of type {values.type}"
+        ) from e
 
 
-class _SlowFinder(Finder):
-    """For the vocabulary in which two values share a hash: Arrow's own look-up."""
-
-    def __init__(self, values: pa.Array) -> None:
-        self._values = values
-
-    def find(self, values: list[pa.Array]) -> Positions:
-        found = pc.fill_null(pc.index_in(values[0], value_set=self._values), -1)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
-
-    def find_one(self, value: Any) -> int | None:
-        return None
+def _from_values(given: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return given
+    if isinstance(given, pl.Series):
+        return given.to_arrow(compat_level=pl.CompatLevel.oldest())
+    try:
+        return pa.array(given, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as e:
+        raise ArgumentError(f"a vocabulary is a list, Series, array or Parquet path: {e}") from e
 
 
-class _CombinationFinder(Finder):
-    """Each column gets a number for each of its values; the numbers together make a key."""
-
-    def __init__(self, columns: list[pa.Array]) -> None:
-        self._uniques = [c.drop_null().unique() for c in columns]
-        self._finders = [Finder.of([u]) for u in self._uniques]
-        self._exact = np.prod([float(len(u) + 1) for u in self._uniques]) < 2.0**63
-        self._places = KeyTable(self._keys(columns)[0])
-
-    def find(self, values: list[pa.Array]) -> Positions:
-        keys, known = self._keys(values)
-        return np.where(known, self._places.find(keys), -1)
-
-    def find_one(self, value: Any) -> int | None:
-        return None
-
-    def _keys(self, columns: list[pa.Array]) -> tuple[Keys, npt.NDArray[np.bool_]]:
-        """Key of each combination, and whether all of its parts are known."""
-        known = np.ones(len(columns[0]), bool)
-        codes = []
-        for column, finder in zip(columns, self._finders, strict=True):
-            valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
-            code = np.zeros(len(column), np.int64)
-            code[valid] = finder.find([column.drop_null()]) + 1
-            known &= ~(valid & (code == 0))
-            codes.append(code)
-        if not self._exact:
-            return combine(c.astype(np.uint64) for c in codes), known
-        key = np.zeros(len(known), np.uint64)
-        for code, unique in zip(codes, self._uniques, strict=True):
-            key = key * np.uint64(len(unique) + 1) + code.astype(np.uint64)
-        return key, known
-
-
-def _one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return column
+def _from_file(path: Path) -> pa.ChunkedArray:
+    """The value column of a file; counts (``<name>_size``) and pandas' index are passed over."""
+    if not path.exists():
+        raise SourceNotFoundError(f"there is no vocabulary file {str(path)!r}")
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as e:
+        raise BadFileError(f"{path} is not a Parquet file: {e}", file=str(path)) from e
+    names = [n for n in table.column_names if not n.endswith("_size") and not n.startswith("__")]
+    if len(names) != 1:
+        raise ArgumentError(f"{path} should have one column of values; it has {table.column_names}")
+    return table.column(names[0])

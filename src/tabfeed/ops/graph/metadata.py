@@ -1,4 +1,4 @@
-"""Roles and remarks: operators that change what is known of columns, not what is in them."""
+"""Tags, properties, named parts: operators that change what is known of columns, not data."""
 
 from __future__ import annotations
 

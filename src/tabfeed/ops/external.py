@@ -1,22 +1,168 @@
-"""How alike two ids are, by the features of what they stand for."""
+"""Columns from data beside the dataset: another table (JoinExternal), matrices of features."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tabfeed.errors import ArgumentError, OperatorError
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
+from tabfeed.io.formats.memory import arrow_from_frame
 from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.columns import as_list
+from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.graph.plan import kind_of
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
-__all__ = ["ColumnSimilarity"]
+__all__ = ["ColumnSimilarity", "JoinExternal"]
 
 Floats = npt.NDArray[np.float64]
 METRICS = ("tfidf", "cosine", "inner")
+
+
+class JoinExternal(Operator):
+    """Columns of another table, found by key.
+
+    Parameters
+    ----------
+    df_ext
+        The other table: a frame, a Dataset, or the path of a Parquet file or folder. It is held in
+        memory.
+    on
+        Key columns of the data.
+    how
+        ``"left"`` keeps every row; ``"inner"`` drops rows without a match.
+    on_ext
+        Key columns of the other table, where they have other names.
+    columns_ext
+        Columns to take; all but the keys by default.
+    drop_duplicates_ext
+        Keep the first row of each key. Without it a key that occurs twice makes two rows.
+    kind_ext, cache
+        Taken so that existing code runs; they have no effect.
+
+    Examples
+    --------
+    >>> op = JoinExternal({"id": [1, 2], "price": [10.0, 20.0]}, on="id")
+    >>> op({"id": [2, 3]})
+    {'id': array([2, 3]), 'price': array([20., nan])}
+    """
+
+    def __init__(
+        self,
+        df_ext: Any,
+        on: Sequence[str] | str,
+        how: str = "left",
+        on_ext: Sequence[str] | str | None = None,
+        columns_ext: Sequence[str] | None = None,
+        drop_duplicates_ext: bool | None = None,
+        kind_ext: Any = None,
+        cache: Any = "host",
+    ) -> None:
+        if how not in ("left", "inner"):
+            raise ArgumentError(f"how is {how!r}; it is 'left' or 'inner'")
+        self.on, self.how, self.on_ext = as_list(on), how, as_list(on_ext) or as_list(on)
+        self.columns_ext, self.drop_duplicates_ext = columns_ext, drop_duplicates_ext
+        self.kind_ext, self.cache = kind_ext, cache
+        if len(self.on) != len(self.on_ext):
+            raise ArgumentError(f"on and on_ext differ in length: {self.on}, {self.on_ext}")
+        self.df_ext = self._open(df_ext)
+        self._frame = to_polars(self.df_ext)
+
+    def _open(self, given: Any) -> pa.Table:
+        if isinstance(given, str | Path | list):
+            from tabfeed.io import Dataset
+
+            given = Dataset(given)
+        table = given.to_arrow() if hasattr(given, "partitions") else arrow_from_frame(given)
+        if table is None:
+            raise ArgumentError(
+                f"df_ext is {type(given).__name__}; give a frame, a Dataset or a path"
+            )
+        for name in [*self.on_ext, *(self.columns_ext or [])]:
+            if name not in table.column_names:
+                raise ColumnNotFoundError(name, table.column_names, where="df_ext")
+        taken = self.columns_ext or [c for c in table.column_names if c not in self.on_ext]
+        table = table.select(list(dict.fromkeys([*self.on_ext, *taken])))
+        if not self.drop_duplicates_ext:
+            return table
+        unique = to_polars(table).unique(self.on_ext, keep="first", maintain_order=True)
+        return unique.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
+            _plain_schema(table.schema)
+        )
+
+    def params(self) -> dict[str, Any]:
+        """The arguments; duplicates are gone already."""
+        return {**super().params(), "drop_duplicates_ext": None}
+
+    @classmethod
+    def from_params(cls, df_ext: pa.Table, **options: Any) -> JoinExternal:
+        """Read what `params` gave; a saved table is never a path."""
+        if not isinstance(df_ext, pa.Table):
+            raise ArgumentError("the saved df_ext is not a table")
+        return cls(df_ext, **options)
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """The keys, where they are not among the selected columns."""
+        return [self.on]
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether a row may vanish or multiply."""
+        return self.how == "inner" or bool(self._frame.select(self.on_ext).is_duplicated().any())
+
+    def _taken(self) -> list[str]:
+        return [c for c in self.df_ext.column_names if c not in self.on_ext]
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The selected columns, then those of the other table."""
+        for ours, theirs in zip(self.on, self.on_ext, strict=True):
+            a, b = inputs.schema[ours].dtype, self.df_ext.schema.field(theirs).type
+            if (
+                a is not None
+                and kind_of(a) != kind_of(b)
+                and "nothing" not in (kind_of(a), kind_of(b))
+            ):
+                raise OperatorError(
+                    f"JoinExternal: key {ours!r} is {a}, but {theirs!r} of df_ext is {b}"
+                )
+        extra = Schema.from_arrow(_plain_schema(self.df_ext.schema)).select(self._taken())
+        for name in extra.column_names:
+            if name in inputs.names:
+                raise DuplicateColumnError(
+                    f"JoinExternal: {name!r} is in both tables; choose columns_ext, or rename it"
+                )
+        fresh = [ColumnSchema(**{**vars(c), "nullable": True}) for c in extra]
+        return Schema([*inputs.columns, *fresh])
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Join, keeping the order of rows. Null keys match null keys."""
+        kinds = [self._frame.schema[k] for k in self.on_ext]
+        keyed = frame.with_columns(
+            pl.col(n).cast(t).alias(f"__on_{i}")
+            for i, (n, t) in enumerate(zip(self.on, kinds, strict=True))
+        )
+        names = [f"__on_{i}" for i in range(len(self.on))]
+        right = self._frame.rename(dict(zip(self.on_ext, names, strict=True))).lazy()
+        how: Any = self.how
+        joined = keyed.join(right, on=names, how=how, nulls_equal=True, maintain_order="left_right")
+        return joined.select([*inputs.names, *self._taken()])
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Without dictionaries, which a join decodes."""
+    fields = []
+    for f in schema:
+        kind = f.type.value_type if pa.types.is_dictionary(f.type) else f.type
+        fields.append(pa.field(f.name, kind, f.nullable))
+    return pa.schema(fields)
 
 
 class ColumnSimilarity(Operator):

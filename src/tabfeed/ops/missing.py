@@ -1,0 +1,287 @@
+"""Nulls and NaN replaced: by a value (FillMissing) or by the column's median (FillMedian).
+
+The median is exact, of more values than memory holds. Each partition contributes its values as
+order-preserving 64-bit keys, sorted and counted. Past the memory limit they go to disk like any
+other counts. The middle is then found by walking the sorted keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tabfeed.errors import OperatorError
+from tabfeed.ops.base import Inputs, Operator, StatOperator
+from tabfeed.ops.columns import (
+    is_missing,
+    leafwise,
+    like,
+    map_value,
+    missing_to_null,
+    polars_type,
+    require_numeric,
+)  # fmt: skip
+from tabfeed.ops.state.checks import a_number, by_name, check_counts, or_null, record
+from tabfeed.ops.state.counting import KEY, Counter, count_values
+from tabfeed.ops.state.disk_sort import COUNT
+from tabfeed.ops.state.keys import unpack
+from tabfeed.ops.state.memory import SpilledTable
+from tabfeed.schema import ColumnSchema, Schema
+
+__all__ = ["FillMedian", "FillMissing"]
+
+
+class FillMissing(Operator):
+    """Replace nulls and NaN by a value.
+
+    Parameters
+    ----------
+    fill_val
+        The value.
+    add_binary_cols
+        Also make a boolean column ``<name>_filled`` that says where.
+
+    Examples
+    --------
+    >>> FillMissing(0, add_binary_cols=True)({"x": [1, None]})
+    {'x': array([1, 0]), 'x_filled': array([False,  True])}
+    """
+
+    def __init__(self, fill_val: Any = 0, add_binary_cols: bool = False) -> None:
+        self.fill_val, self.add_binary_cols = fill_val, add_binary_cols
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns without nulls."""
+        filled = [self._filled(c) for c in inputs.columns]
+        return _with_marks(filled, inputs, self.add_binary_cols)
+
+    def _filled(self, column: ColumnSchema) -> ColumnSchema:
+        dtype = None if column.dtype is None else like(column.dtype, self._leaf(column))
+        fields = {**vars(column), "dtype": dtype, "nullable": column.nullable and column.is_list}
+        return ColumnSchema(**fields)
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        """The column's own type, or float64 where an integer column gets a fraction."""
+        leaf = column.leaf_dtype
+        try:
+            value = pa.scalar(self.fill_val)
+        except OverflowError as e:
+            if not (pa.types.is_uint64(leaf) and 0 <= self.fill_val < 2**64):
+                raise OperatorError(
+                    f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+                ) from e
+            return leaf
+        if pa.types.is_null(leaf):
+            return value.type
+        number = isinstance(self.fill_val, int | float)
+        if pa.types.is_boolean(leaf) and self.fill_val not in (0, 1):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is boolean; {self.fill_val!r} is not"
+            )
+        if pa.types.is_decimal(leaf) and number:
+            value = pa.scalar(str(self.fill_val))
+        if number and (pa.types.is_string(leaf) or pa.types.is_large_string(leaf)):
+            raise OperatorError(
+                f"FillMissing: column {column.name!r} is text; {self.fill_val!r} is a number"
+            )
+        fraction = isinstance(self.fill_val, float) and not self.fill_val.is_integer()
+        if pa.types.is_integer(leaf) and fraction:
+            return pa.float64()
+        try:
+            return leaf if pa.types.is_boolean(leaf) else value.cast(leaf).type
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise OperatorError(
+                f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
+            ) from e
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        kind = polars_type(self._leaf(column))
+        return missing_to_null(value, column).cast(kind).fill_null(pl.lit(self.fill_val).cast(kind))
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out = {}
+        for column in inputs.columns:
+            value = row[column.name]
+            out[column.name] = (
+                value if column.is_list and value is None else map_value(value, self._fill_one)
+            )
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
+        return out
+
+    def _fill_one(self, value: Any) -> Any:
+        return self.fill_val if is_missing(value) else value
+
+
+class FillMedian(StatOperator):
+    """Replace nulls and NaN by the column's median. A column without values is filled with 0.
+
+    Parameters
+    ----------
+    add_binary_cols
+        Also make a boolean column ``<name>_filled`` that says where.
+
+    Examples
+    --------
+    >>> op = FillMedian().fit({"x": [1.0, 2.0, 3.0, 10.0]})
+    >>> op.medians_
+    {'x': 2.5}
+    >>> op({"x": [None, 7.0]})
+    {'x': array([2.5, 7. ])}
+    """
+
+    only_for_update = ("counts",)
+
+    def __init__(self, add_binary_cols: bool = False) -> None:
+        self.add_binary_cols = add_binary_cols
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """Without nulls; integers become float64, since a median may lie between two."""
+        require_numeric(self, inputs)
+        return _with_marks([_filled(c) for c in inputs.columns], inputs, self.add_binary_cols)
+
+    def partial(self, frame: pl.LazyFrame, inputs: Inputs) -> dict[str, Counter]:
+        """Count the values of each column."""
+        values = frame.select(pl.col(n).implode() for n in inputs.names).collect()
+        found = {}
+        for column in inputs.columns:
+            series = values[column.name].explode()
+            if column.is_list:
+                series = series.explode()
+            array = series.cast(pl.Float64).to_arrow()
+            found[column.name] = Counter([pa.float64()], inputs.memory)
+            for keys, counts in count_values(array, pa.float64()):
+                found[column.name].add(keys, counts)
+        return found
+
+    def large_parts(self, inputs: Inputs) -> Sequence[str]:
+        """The counts of each column."""
+        return inputs.names
+
+    def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
+        """Find the middle of each column."""
+        self.medians_ = {n: _median(counter) for n, counter in summary.items()}
+
+    def learn(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Finish, and keep the counts: a median alone cannot be updated."""
+        self.finish(summary, inputs)
+        self.counts_: dict[str, SpilledTable] | None = {
+            n: counter.stored() for n, counter in summary.items()
+        }
+        self.summary_ = True
+
+    def state(self) -> dict[str, Any]:
+        """The medians, and values with their counts."""
+        return {"medians": self.medians_, "counts": self.counts_}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take them back."""
+        self.medians_, self.counts_ = state["medians"], state["counts"]
+        self.summary_ = True
+
+    def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
+        """Refuse what are no medians and counts."""
+        medians, counts = by_name(a_number, inputs.names), or_null(by_name(check_counts))
+        record(medians=medians, counts=counts)(state, at)
+
+    def update(self, summary: dict[str, Counter], inputs: Inputs) -> None:
+        """Merge the counts."""
+        both = {
+            n: counter.with_stored((self.counts_ or {}).get(n), f"{self.label}: column {n!r}")
+            for n, counter in summary.items()
+        }
+        self.learn(both, inputs)
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        self.require_fitted()
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        leaf = _filled(column).leaf_dtype
+        kind = pl.Float32 if leaf == pa.float32() else pl.Float64
+        return (
+            missing_to_null(value, column)
+            .cast(kind)
+            .fill_null(pl.lit(self.medians_[column.name]).cast(kind))
+        )
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out: dict[str, Any] = {}
+        for column in inputs.columns:
+            name, value = column.name, row[column.name]
+            single = _filled(column).leaf_dtype == pa.float32()
+            median = float(np.float32(self.medians_[name])) if single else self.medians_[name]
+            fill = lambda v, m=median: m if is_missing(v) else float(v)  # noqa: E731
+            out[name] = value if column.is_list and value is None else map_value(value, fill)
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
+        return out
+
+
+def _marks(inputs: Inputs, wanted: bool) -> list[pl.Expr]:
+    if not wanted:
+        return []
+    return [
+        (
+            pl.col(c.name).is_null() if c.is_list else missing_to_null(pl.col(c.name), c).is_null()
+        ).alias(f"{c.name}_filled")
+        for c in inputs.columns
+    ]
+
+
+def _with_marks(columns: list[ColumnSchema], inputs: Inputs, wanted: bool) -> Schema:
+    marks = [ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names]
+    return Schema(columns + (marks if wanted else []))
+
+
+def _filled(column: ColumnSchema) -> ColumnSchema:
+    if column.dtype is None:
+        return column
+    leaf = column.leaf_dtype
+    dtype = leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
+    fields = {**vars(column), "dtype": like(column.dtype, dtype)}
+    return ColumnSchema(**{**fields, "nullable": column.nullable and column.is_list})
+
+
+def _median(counter: Counter) -> float:
+    """The middle value, or halfway between the two middle ones."""
+    total, ordered = _ascending(counter)
+    if total == 0:
+        return 0.0
+    low = high = None
+    before = 0
+    for keys, counts in ordered:
+        ends = before + np.cumsum(counts)
+        before = int(ends[-1]) if len(ends) else before
+        if low is None and before > (total - 1) // 2:
+            low = keys[np.searchsorted(ends, (total - 1) // 2, "right")]
+        if before > total // 2:
+            high = keys[np.searchsorted(ends, total // 2, "right")]
+            break
+    a, b = unpack(np.array([low, high], np.uint64), pa.float64()).to_pylist()
+    return float(a + (b - a) / 2) if a != b else float(a)
+
+
+def _ascending(counter: Counter) -> tuple[int, Any]:
+    """How many values there are, and their keys and counts in ascending pieces."""
+    if not counter.spilled:
+        frame = counter.frame().sort(KEY)
+        return int(frame[COUNT].sum()), [(frame[KEY].to_numpy(), frame[COUNT].to_numpy())]
+    run = counter.collapse(ordered=True)
+    total = sum(int(b.column(0).to_numpy().sum()) for b in run.iter_batches(columns=[COUNT]))
+    batches = run.iter_batches(batch_size=500_000)
+    return total, ((b.column(0).to_numpy(), b.column(1).to_numpy()) for b in batches)
