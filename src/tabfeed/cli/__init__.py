@@ -19,12 +19,11 @@ import typer
 
 from tabfeed.cli import datagen
 from tabfeed.cli.convert import convert_command
-from tabfeed.cli.doctor import doctor_command
+from tabfeed.cli.doctor import doctor_command, rewrite_command
 from tabfeed.cli.failures import Group
 from tabfeed.cli.help_text import ReadableCommand, prose
 from tabfeed.cli.inspect import inspect_command
 from tabfeed.cli.profile import SETTINGS, profile_command
-from tabfeed.cli.rewrite import rewrite_command
 
 __all__ = ["app", "main"]
 
