@@ -179,17 +179,17 @@ class _Partial:
             self.bar.advance(self.dataset.partitions[index].rows or 0)
 
     @property
-    def slots(self) -> list[str]:
-        """Names of what can be merged at the same time."""
+    def groups(self) -> list[str]:
+        """The names of the merge groups."""
         return self._slots.names
 
     def split(self, result: list[Any]) -> list[Any]:
         """Rows and summaries, by slots."""
         return self._slots.split(result)
 
-    def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
+    def merge_group(self, group: int, a: Any, b: Any) -> Any:
         """Two parts of a slot."""
-        return self._slots.merge(slot, a, b)
+        return self._slots.merge(group, a, b)
 
     def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
         """A part of a slot in shares."""
