@@ -31,7 +31,7 @@ from tabfeed.loader.read.arrow_columns import numpy_dtype
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.partition_reader import PartReader
-from tabfeed.profile.collect.baseline import array_pipeline
+from tabfeed.profile.collect.limits import array_pipeline
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.schema.dtypes import is_list_type
 
