@@ -24,7 +24,7 @@ _FEWEST_STEPS = 10
 _INTERRUPTED = 130
 _FORMS = (".html", ".json", ".txt")
 
-# Whatever follows a script is the script's own, even where we have an option of that name.
+# Arguments after a script belong to the script, even if an option has the same name.
 SETTINGS = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -48,7 +48,7 @@ def profile_command(
     save: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Write the report: .html, .json or .txt; may be given again."
+            metavar="FILE", help="Write the report: .html, .json or .txt; may be repeated."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
