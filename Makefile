@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-warn-conflicts -c constraints.txt
-TEST_EXTRAS := torch,keras,jax,dask,s3,report,test,examples,docs,dev
+TEST_EXTRAS := torch,keras,jax,dask,s3,test,examples,docs,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test docs notebooks bench chaos lint format clean

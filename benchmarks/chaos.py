@@ -36,7 +36,7 @@ from distributed import Client, LocalCluster
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.execute import Executor, LocalExecutor, as_executor
-from tabfeed.execute.dask import disconnect, start_local
+from tabfeed.execute.dask_cluster import disconnect, start_local
 from tabfeed.testing.executor import content
 
 _SOON = 1.0  # seconds from the beginning of a step to its first kill

@@ -39,7 +39,7 @@ from distributed import Client
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.execute import Executor, LocalExecutor, as_executor
-from tabfeed.execute.dask import KEEP_MEMORY, disconnect, start_local
+from tabfeed.execute.dask_cluster import KEEP_MEMORY, disconnect, start_local
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -97,7 +97,7 @@ FRAMEWORKS = {
 }
 
 # Modules with a guest of their own: at the top, and inside functions only.
-DASK = ("execute.dask", "execute.dask_run", "execute.dask_reduce")
+DASK = ("execute.dask", "execute.dask_cluster", "execute.dask_run")
 GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
 GUESTS_AT_TOP["loader.gpu.parquet.page_kernel"] = {"triton"}
 GUESTS_AT_TOP["loader.jax.torch_chunks"] = {"torch"}

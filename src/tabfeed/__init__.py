@@ -1,7 +1,7 @@
 """tabfeed feeds tables to models.
 
 Raw tabular files, larger than memory, become features; features become shuffled
-batches; batches reach PyTorch, Keras, JAX and fastai before the model asks for them.
+batches, prepared in the background for PyTorch, Keras, JAX and fastai.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def _let_polars_find_numpy() -> None:
-    """Polars, imported before NumPy, looks for it at first use; two threads that do so may fail."""
+    """Polars imports NumPy at first use, which may fail if two threads do it at once."""
     polars = sys.modules.get("polars")
     if polars is not None:
         polars.Series(importlib.import_module("numpy").empty(0))

@@ -1,4 +1,4 @@
-"""An argument that does not exist is an error of ours, and names the ones that do."""
+"""Refuse unknown arguments with an error that lists the known ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], name: str) -> None:
-    """Refuse the first of the `given` arguments that what is called `name` does not have."""
+    """Raise for the first of the `given` arguments that the function `name` does not have."""
     others = [k for k in known if k != "self"]
     for argument in given:
         if argument not in others:

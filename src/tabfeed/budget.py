@@ -1,10 +1,9 @@
 """Amounts of memory, as users write them: ``"2GB"``, ``2_000_000_000``, ``0.1`` (a share).
 
-A share is of what is free now, not of what is installed: on a machine with other
-tenants the installed amount promises memory nobody has. Inside a container or a batch
-job its own limits count, of memory and of cores: they are those of its control group and
-of every group around it. Cached file pages count as free there, as they do on the machine,
-since the kernel gives them up first.
+A share is a share of the free memory, not of what is installed: on a machine with other tenants the
+installed amount is not available. In a container or a batch job the limits of its control groups
+apply, for memory and for cores. Cached file pages count as free there, as they do on the machine,
+since the kernel drops them first.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ def parse_bytes(value: int | float | str, *, name: str = "size", of: int | None 
     value
         Bytes (``"512MB"``, ``1_000_000``) or a share between 0 and 1 (``0.25``).
     name
-        The option's name, for the error message.
+        The name of the option, for the error message.
     of
-        What a share is a share of; the free memory of this machine when not given.
+        The amount a share refers to; by default the free memory of this machine.
 
     Examples
     --------
@@ -69,7 +68,7 @@ def parse_bytes(value: int | float | str, *, name: str = "size", of: int | None 
 
 
 def _to_number(value: object) -> int | float | None:
-    """Bytes as int or whole float, a share as float; None for what is neither."""
+    """Bytes as int or whole float, a share as float; None if neither."""
     if isinstance(value, str):
         return _from_text(value)
     if isinstance(value, bool):
@@ -92,7 +91,7 @@ def _from_text(text: str) -> int | float | None:
 
 
 def working_memory(limit: int | float | str | None) -> int:
-    """What a task may hold: `limit` as a user writes it, else a quarter of what is free.
+    """Bytes a task may use: `limit`, or a quarter of the free memory.
 
     Examples
     --------
@@ -168,9 +167,7 @@ def cpu_count() -> int:
     override = os.environ.get("TABFEED_THREADS")
     if override:
         if not override.isdecimal() or int(override) < 1:
-            raise ArgumentError(
-                f"TABFEED_THREADS is {override!r}; it must be a whole number from 1"
-            )
+            raise ArgumentError(f"TABFEED_THREADS is {override!r}; it must be a positive integer")
         return int(override)
     affine = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1

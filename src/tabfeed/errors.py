@@ -3,7 +3,7 @@
 ::
 
     TabfeedError
-    ├── ArgumentError (ValueError)          an option has a value we cannot use
+    ├── ArgumentError (ValueError)          an option has a value that cannot be used
     │   └── UnknownArgumentError (TypeError)  there is no option of that name; the nearest ones
     ├── MissingExtraError (ImportError)     an optional library is not installed
     ├── SchemaError (ValueError)            columns or types are not what was expected
@@ -15,9 +15,9 @@
     │   ├── BadFileError                    a file is damaged or not what its name says
     │   ├── UnreadableFileError (OSError)   the file exists, but may not or cannot be read
     │   ├── UnfinishedDatasetError          a folder whose writing was interrupted
-    │   ├── DatasetExistsError (FileExistsError)      would overwrite without being asked
+    │   ├── DatasetExistsError (FileExistsError)      would overwrite without overwrite=True
     │   └── WriteError (OSError)            the disk is full, or a file cannot be written
-    ├── WorkflowError                       a graph of operators cannot do what was asked
+    ├── WorkflowError                       a graph of operators cannot be fitted or applied
     │   ├── GraphError (ValueError)         the graph itself is wrong; raised while building it
     │   ├── NotFittedError                  transform before fit
     │   └── OperatorError                   an operator failed; names node, operator and column
@@ -27,7 +27,7 @@
         ├── FunctionError (RuntimeError)    a function you gave raised StopIteration
         └── StateError (ValueError)         a saved loader state does not fit this loader
 
-Each message says what came, what was expected, and what to do. Each class also
+Each message says what is wrong, where, and what to do. Each class also
 derives from the builtin a caller would guess, so ``except FileNotFoundError``
 works as well as ``except TabfeedError``.
 
@@ -91,7 +91,7 @@ def _rebuild(cls: type[TabfeedError], args: tuple[Any, ...], state: dict[str, An
 
 
 class ArgumentError(TabfeedError, ValueError):
-    """An option has a value we cannot use."""
+    """An option has a value that cannot be used."""
 
 
 class UnknownArgumentError(ArgumentError, TypeError):
@@ -178,7 +178,7 @@ class BadFileError(DatasetError):
 
 
 class UnreadableFileError(DatasetError, OSError):
-    """The file exists, but we may not or cannot read it."""
+    """The file exists, but cannot be read: no permission, or an I/O error."""
 
 
 class UnfinishedDatasetError(DatasetError):
@@ -186,7 +186,7 @@ class UnfinishedDatasetError(DatasetError):
 
 
 class DatasetExistsError(DatasetError, FileExistsError):
-    """Writing would replace something that is there already, and nobody asked for that."""
+    """Writing would replace an existing dataset, and ``overwrite`` is not True."""
 
 
 class WriteError(DatasetError, OSError):
@@ -194,7 +194,7 @@ class WriteError(DatasetError, OSError):
 
 
 class WorkflowError(TabfeedError):
-    """A graph of operators cannot do what was asked."""
+    """A graph of operators cannot be fitted or applied."""
 
 
 class GraphError(WorkflowError, ValueError):
@@ -210,7 +210,7 @@ class OperatorError(WorkflowError):
 
 
 class ClusterError(TabfeedError):
-    """A cluster cannot do the work, or gave a task of it up; the message names the task."""
+    """A cluster cannot do the work, or gave up a task; the message names the task."""
 
 
 class ArtefactError(TabfeedError):
@@ -222,7 +222,7 @@ class LoaderError(TabfeedError):
 
 
 class FunctionError(LoaderError, RuntimeError):
-    """A function you gave raised StopIteration, which a loop would take for its end."""
+    """A function you gave raised StopIteration, which would end the loop that calls it."""
 
 
 class StateError(LoaderError, ValueError):

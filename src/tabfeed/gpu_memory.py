@@ -1,8 +1,8 @@
-"""How much memory GPUs have, asked of the driver's own library: no framework is started for it.
+"""How much memory GPUs have, from the driver's library, without starting a framework.
 
-A share that a user gives for data on its way to a model (``part_mem_fraction=0.04``,
-``buffer_size=0.06``) is one of the GPU's whole memory where there is a GPU: the same on every run
-there, whatever else the GPU holds at the moment.
+A share given for data on its way to a model (``part_mem_fraction=0.04``, ``buffer_size=0.06``) is a
+share of the GPU's total memory if there is a GPU, so it is the same in every run, whatever else the
+GPU holds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["GpuMemory", "device_memory", "gpu_memory"]
 
 
 class GpuMemory(NamedTuple):
-    """Bytes a GPU has in all, and free now."""
+    """Total and free bytes of a GPU."""
 
     total: int
     free: int
 
 
-class _Memory(ctypes.Structure):
+class _NvmlMemory(ctypes.Structure):
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -32,7 +32,7 @@ class _Memory(ctypes.Structure):
 
 
 def device_memory() -> int:
-    """Bytes that a share is one of: the GPU's, or those free on the host where there is no GPU.
+    """The bytes a share refers to: the GPU's total memory, or the free host memory without a GPU.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def device_memory() -> int:
 
 
 def gpu_memory(number: int = 0) -> GpuMemory | None:
-    """Memory of a GPU as this process counts them; None where there is no such GPU.
+    """Memory of a GPU by its number in this process; None if there is no such GPU.
 
     ``CUDA_VISIBLE_DEVICES`` may name GPUs by number or by UUID; both are followed.
     """
@@ -62,13 +62,13 @@ def gpu_memory(number: int = 0) -> GpuMemory | None:
     if driver.nvmlInit_v2() != 0:
         return None
     try:
-        return _ask(driver, name)
+        return _read(driver, name)
     finally:
         driver.nvmlShutdown()
 
 
-def _ask(driver: ctypes.CDLL, name: str) -> GpuMemory | None:
-    handle, memory = ctypes.c_void_p(), _Memory()
+def _read(driver: ctypes.CDLL, name: str) -> GpuMemory | None:
+    handle, memory = ctypes.c_void_p(), _NvmlMemory()
     if name.isdigit():
         found = driver.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(name)), ctypes.byref(handle))
     else:

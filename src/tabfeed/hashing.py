@@ -1,11 +1,11 @@
-"""One hash for every column type, the same for ever.
+"""One hash for every column type that never changes.
 
 Buckets chosen by a hash end up in saved workflows and trained embedding tables, so this
 hash may never change: not with a library's version, a machine, an engine or a thread
 count. Hashes of Polars, pandas, DuckDB and Python promise none of that. This one is
 plain 64-bit arithmetic on NumPy arrays, written down here and frozen by test vectors.
 
-Equal values hash alike whatever holds them: 5 as int8, uint32 or 5.0; a day as date or
+Equal values have equal hashes in every type: 5 as int8, uint32 or 5.0; a day as date or
 as timestamp of any unit; text as string, large string, view or dictionary. Text and
 numbers that look alike ("5" and 5) differ.
 

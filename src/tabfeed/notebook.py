@@ -1,8 +1,8 @@
-"""Pieces of HTML for notebooks: a line that says what a thing is, and a table.
+"""HTML for notebooks: a headline and tables.
 
-Colours are the notebook's own, so that dark and light both work; lines are grey, which does on
-either. Styles are inline, since a notebook's page belongs to somebody else. Every text is escaped
-here, and nowhere else: column names come from users' files.
+Colours are the notebook's own, so dark and light both work; lines are grey. Styles are inline,
+since the page belongs to the notebook. All text is escaped here, and only here: column names come
+from users' files.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _MOST = 200
 _CELL = 'style="text-align:left;padding:2px 14px 2px 0"'
 
 
-def box(kind: str, said: Iterable[str], *parts: str) -> str:
-    """What a thing is, in one line, above some HTML.
+def box(kind: str, facts: Iterable[str], *parts: str) -> str:
+    """A headline of a kind and facts, above other HTML.
 
     Examples
     --------
     >>> box("Thing", ["2 rows", "<b>"], "<hr>")
     '<div style="font-size:13px"><div><b>Thing</b> · 2 rows · &lt;b&gt;</div><hr></div>'
     """
-    line = " · ".join([f"<b>{escape(kind)}</b>", *map(escape, said)])
+    line = " · ".join([f"<b>{escape(kind)}</b>", *map(escape, facts)])
     return f'<div style="font-size:13px"><div>{line}</div>{"".join(parts)}</div>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _MOST) -> str:
-    """A table that scrolls when it is long, and ends when it is very long."""
+    """A table that scrolls; after `most` rows it is cut."""
     heads = "".join(f"<th {_CELL}>{escape(h)}</th>" for h in head)
     lines = [_row(row) for row in rows[:most]]
     if len(rows) > most:
@@ -40,7 +40,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _MO
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and what they stand for, as a table without a head."""
+    """Names and values as a table without a head."""
     lines = "".join(
         f'<tr><td {_CELL}><span style="opacity:.65">{escape(name)}</span></td>'
         f"<td {_CELL}>{escape(value)}</td></tr>"

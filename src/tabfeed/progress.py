@@ -1,9 +1,9 @@
 """Progress bars for long work: Rich, in a terminal or a notebook, and nothing in a pipe.
 
-A notebook shows them where ipywidgets is installed; without it Rich would write a warning and an
-empty line for each. ``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. A bar is gone when
-its work is done. One bar is shown at a time: work inside other work, or on another thread, is
-silent, since two bars would write over each other.
+A notebook shows them if ipywidgets is installed; without it Rich would print a warning and an
+empty line for each. ``TABFEED_PROGRESS=0`` turns them off, ``1`` forces them on. A bar disappears
+when its work is done. Only one bar is shown at a time: nested work, or work on another thread, has
+none, since two bars would overwrite each other.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _screen = threading.Lock()
 
 
 class Bar(Protocol):
-    """What the work tells the bar."""
+    """Receives progress."""
 
     def advance(self, amount: int = 1) -> None:
-        """So much more is done."""
+        """Add to the amount done."""
         ...
 
 
@@ -48,7 +48,7 @@ class _RichBar:
 
 
 def wanted() -> bool:
-    """Whether anyone is there to see a bar."""
+    """Whether to show bars."""
     setting = os.environ.get("TABFEED_PROGRESS")
     if setting is not None:
         return setting.strip().lower() not in _OFF
@@ -62,7 +62,7 @@ def wanted() -> bool:
 
 @contextmanager
 def progress(label: str, total: int | None, *, unit: str = "rows") -> Iterator[Bar]:
-    """Show how far some work has come; `total` is None where the end is not known.
+    """Show the progress of some work; `total` is None if unknown.
 
     Examples
     --------

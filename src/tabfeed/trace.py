@@ -1,9 +1,9 @@
-"""Spans: what took how long, on which thread.
+"""Spans: how long each piece of work took, and on which thread.
 
-Code marks its work with ``with span("decode", rows=n):``. By default the recorder
-does nothing and costs one attribute look-up and an empty context manager; a profiler
-swaps in one that keeps the spans. The recorder is process-wide rather than passed
-along, so that every stage is visible without each signature carrying it.
+Code marks its work with ``with span("decode", rows=n):``. By default the recorder does nothing and
+costs one attribute look-up and an empty context manager; a profiler swaps in one that keeps the
+spans. The recorder is process-wide rather than passed along, so that every stage is visible without
+a parameter in every signature.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Span:
 
 
 class Recorder(Protocol):
-    """What a profiler provides."""
+    """Receives spans; a profiler implements this."""
 
     def span(self, name: str, data: dict[str, Any]) -> AbstractContextManager[None]:
         """A block whose work is recorded."""
         ...
 
 
-class _Nothing:
+class _NoSpan:
     """The span that records nothing; one shared instance serves every call."""
 
     def __enter__(self) -> None:
@@ -48,10 +48,10 @@ class _Nothing:
 
 
 class _NullRecorder:
-    _nothing = _Nothing()
+    _no_span = _NoSpan()
 
     def span(self, name: str, data: dict[str, Any]) -> AbstractContextManager[None]:
-        return self._nothing
+        return self._no_span
 
 
 class ListRecorder:
@@ -62,7 +62,7 @@ class ListRecorder:
 
     @contextmanager
     def span(self, name: str, data: dict[str, Any]) -> Iterator[None]:
-        """A block that is kept as a `Span` when it ends, whether well or not."""
+        """A block that is kept as a `Span` when it ends, also after an error."""
         start = time.perf_counter_ns()
         try:
             yield

@@ -1,7 +1,7 @@
-"""Calls of functions that users give: an error keeps its own type and gets a note that says where.
+"""Calls of user functions: errors keep their type and get a note that says where they were raised.
 
-`StopIteration` is the exception: a loop takes it for its end, so an epoch would end as if there
-were no more batches. It becomes a `FunctionError`, as it becomes a RuntimeError inside a generator.
+`StopIteration` is different: it would end the loop that calls the function, as if there were no
+more batches. It becomes a `FunctionError`, just as it becomes a RuntimeError inside a generator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MARK = "_tabfeed_users"
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a user's function; its errors can be told from ours by `is_users`.
+    """Call a user's function; `is_users` recognises its errors.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def is_users(error: BaseException) -> bool:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an error, once; Python 3.10 has no notes, nor has an error that is frozen."""
+    """Add a note to an error, once. Python 3.10 has no notes, and frozen errors take none."""
     if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         with suppress(Exception):
             error.add_note(note)
@@ -57,7 +57,7 @@ def explain(error: BaseException, what: str) -> None:
 
 
 def not_the_end(error: StopIteration, what: str) -> FunctionError:
-    """The error to raise instead, which no loop takes for its end."""
+    """The error to raise instead of StopIteration."""
     instead = FunctionError(
         f"StopIteration raised by {what}: it would end the loop that calls it; catch it there"
     )
@@ -71,7 +71,7 @@ class Guarded:
     Parameters
     ----------
     function
-        Which.
+        The function.
     name
         The argument it was given as.
     """
@@ -80,7 +80,7 @@ class Guarded:
         self.function, self.name = function, name
 
     def __call__(self, *args: Any) -> Any:
-        """What the function gives."""
+        """Call the function."""
         try:
             return self.function(*args)
         except StopIteration as e:

@@ -47,7 +47,7 @@ def expected() -> dict[str, list[object]]:
 def test_convert_tfrecords(folder: Path, tmp_path: Path) -> None:
     said = run(folder, tmp_path / "out")
     assert "200 rows of 3 columns in 2 files" in said
-    assert "rows a second" in said
+    assert "rows per second" in said
     assert Dataset(tmp_path / "out").to_arrow().to_pydict() == expected()
 
 

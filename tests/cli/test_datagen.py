@@ -26,7 +26,7 @@ def test_criteo_with_all_options(tmp_path: Path) -> None:
         "--seed", "3", tmp_path / "a",
     )  # fmt: skip
     assert "2,000 rows of 40 columns" in said
-    assert "rows a second" in said
+    assert "rows per second" in said
     dataset = Dataset(tmp_path / "a")
     assert dataset.num_rows == 2_000
     assert str(dataset.schema["C1"].dtype) == "string"

@@ -26,7 +26,7 @@ def run(*arguments: object, status: int = 0) -> str:
 def test_doctor(data: Path) -> None:
     said = run("doctor", data, "--seconds", "0.05")
     assert "Compression (zstd)" in said
-    assert "costs here" in said and "predicted" in said
+    assert "finding" in said and "predicted" in said
 
 
 def test_doctor_as_json(data: Path) -> None:

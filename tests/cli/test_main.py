@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import tabfeed
 from tabfeed.cli import app
-from tabfeed.cli.arguments import ENGINES
+from tabfeed.cli.options import ENGINES
 from tabfeed.errors import ArgumentError
 
 runner = CliRunner()
@@ -34,7 +34,7 @@ def test_an_error_is_one_sentence_and_a_hint_on_stderr(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        "error: --rows is 0; it must be a whole number from 1",
+        "error: --rows is 0; it must be a positive integer",
         "hint: --help after the command lists its options",
     ]
 

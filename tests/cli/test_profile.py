@@ -134,7 +134,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_script_with_nothing_to_watch(folder: Path) -> None:
     (folder / "plain.py").write_text("import sys; sys.exit(0)")
     run = here("--fail-under", "1", "plain.py")
-    assert "no step was seen" in run.stderr
+    assert "no steps: the script" in run.stderr
     assert run.exit_code == 1
 
 
@@ -165,16 +165,16 @@ def test_an_interrupted_script_still_has_a_profile(folder: Path) -> None:
 def test_a_dataset_alone(folder: Path, data: Path) -> None:
     run = here(data, "--model", "none", "--seconds", "0.3", "--batch-size", "20")
     assert run.exit_code == 0, run.stderr
-    assert "left out, no tensor holds them: name" in run.stderr
-    assert "fed alone, the data gives" in " ".join(run.stdout.split())
+    assert "left out, no tensor can hold them: name" in run.stderr
+    assert "without a model, the loader delivers" in " ".join(run.stdout.split())
 
 
 def test_what_cannot_be_profiled(folder: Path, data: Path) -> None:
     for arguments, code, words in (
-        ([data], 1, "say --model none"),
+        ([data], 1, "use --model none"),
         (["none.py"], 1, "there is no script none.py"),
         ([data, "--model", "none", "--fail-under", "9"], 2, "needs a script"),
-        ([data, "--model", "none", "other"], 2, "one dataset at a time"),
+        ([data, "--model", "none", "other"], 2, "only one dataset"),
         ([data, "--modle", "none"], 2, "no such option"),
         (["--save", "a.png", "none.py"], 2, "must end in .html, .json, .txt"),
         (["--save", "none/a.html", "none.py"], 2, "there is no folder none"),
@@ -189,5 +189,5 @@ def test_saved_runs_are_compared(folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(full_run(name=name).to_dict()))
     run = here("fed.json", "tabfeed.json", "--save", "both.html")
     assert run.exit_code == 0, run.stderr
-    assert "times as fast" in run.stdout
+    assert "speedup" in run.stdout
     assert (folder / "both.html").exists()

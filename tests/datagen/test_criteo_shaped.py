@@ -185,9 +185,9 @@ def test_a_simple_model_learns_on_one_seed_what_holds_on_another() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows": 0}, "rows is 0; it must be a whole number from 1"),
+        ({"rows": 0}, "rows is 0; it must be a positive integer"),
         ({"rows": 1.5}, "rows is 1.5"),
-        ({"rows": 10, "seed": -1}, "seed is -1; it must be a whole number from 0"),
+        ({"rows": 10, "seed": -1}, "seed is -1; it must be an integer of at least 0"),
         ({"rows": 10, "row_group_size": 0}, "row_group_size is 0"),
         ({"rows": 10, "files": 0}, "files is 0"),
     ],

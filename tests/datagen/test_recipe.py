@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.datagen.recipe import Layout, Recipe, check_count, tables, write, write_all
+from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, tables, write, write_all
 from tabfeed.errors import ArgumentError, DatasetExistsError
 from tabfeed.schema import ColumnSchema, Schema
 
@@ -33,17 +33,17 @@ def row_groups(folder: Path) -> dict[str, list[int]]:
 
 
 def test_rows_are_shared_among_files_and_row_groups(tmp_path: Path) -> None:
-    write(counting(25), tmp_path, Layout(files=2, row_group_size=5))
+    write(counting(25), tmp_path, FileLayout(files=2, row_group_size=5))
     assert row_groups(tmp_path) == {"part_0.parquet": [5, 5, 2], "part_1.parquet": [5, 5, 3]}
 
 
 def test_never_more_files_than_rows(tmp_path: Path) -> None:
-    write(counting(3), tmp_path, Layout(files=8))
+    write(counting(3), tmp_path, FileLayout(files=8))
     assert list(row_groups(tmp_path).values()) == [[1], [1], [1]]
 
 
 def test_file_names_sort_in_the_order_of_rows(tmp_path: Path) -> None:
-    dataset = write(counting(30), tmp_path, Layout(files=12))
+    dataset = write(counting(30), tmp_path, FileLayout(files=12))
     assert list(row_groups(tmp_path))[:3] == [
         "part_00.parquet",
         "part_01.parquet",
@@ -53,13 +53,13 @@ def test_file_names_sort_in_the_order_of_rows(tmp_path: Path) -> None:
 
 
 def test_a_unit_may_have_several_rows(tmp_path: Path) -> None:
-    dataset = write(counting(10, rows_per_unit=3), tmp_path, Layout(files=1, row_group_size=12))
+    dataset = write(counting(10, rows_per_unit=3), tmp_path, FileLayout(files=1, row_group_size=12))
     assert row_groups(tmp_path) == {"part_0.parquet": [12, 12, 6]}
     assert dataset.num_rows == 30
 
 
 def test_tables_are_the_rows_of_the_files(tmp_path: Path) -> None:
-    layout = Layout(files=3, row_group_size=4)
+    layout = FileLayout(files=3, row_group_size=4)
     in_memory = [t["n"].to_pylist() for t in tables(counting(20), layout)]
     written = write(counting(20), tmp_path, layout).to_arrow()["n"].to_pylist()
     assert [n for chunk in in_memory for n in chunk] == written
@@ -68,14 +68,16 @@ def test_tables_are_the_rows_of_the_files(tmp_path: Path) -> None:
 def test_the_dataset_has_the_tags(tmp_path: Path) -> None:
     schema = Schema([ColumnSchema("n", "int64", tags="target", nullable=False)])
     recipe = Recipe(5, schema, counting(5).columns)
-    assert write(recipe, tmp_path, Layout()).schema.select_by_tag("target").column_names == ["n"]
+    assert write(recipe, tmp_path, FileLayout()).schema.select_by_tag("target").column_names == [
+        "n"
+    ]
 
 
 def test_what_is_there_stays_unless_asked(tmp_path: Path) -> None:
-    write(counting(5), tmp_path, Layout())
+    write(counting(5), tmp_path, FileLayout())
     with pytest.raises(DatasetExistsError, match="overwrite=True"):
-        write(counting(7), tmp_path, Layout())
-    assert write(counting(7), tmp_path, Layout(overwrite=True)).num_rows == 7
+        write(counting(7), tmp_path, FileLayout())
+    assert write(counting(7), tmp_path, FileLayout(overwrite=True)).num_rows == 7
 
 
 class Broken(Exception):
@@ -96,14 +98,14 @@ def failing_at(row: int, units: int) -> Recipe:
 def test_a_failure_leaves_no_files_and_no_threads(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     with pytest.raises(Broken):
-        write(failing_at(55, 100), tmp_path, Layout(files=2, row_group_size=10))
+        write(failing_at(55, 100), tmp_path, FileLayout(files=2, row_group_size=10))
     assert list(tmp_path.rglob("*.parquet")) == []
     assert set(threading.enumerate()) == before
 
 
 def test_tables_given_up_early_leave_no_threads() -> None:
     before = set(threading.enumerate())
-    chunks = tables(counting(1_000), Layout(files=1, row_group_size=10))
+    chunks = tables(counting(1_000), FileLayout(files=1, row_group_size=10))
     next(chunks)
     chunks.close()
     assert set(threading.enumerate()) == before
@@ -111,25 +113,23 @@ def test_tables_given_up_early_leave_no_threads() -> None:
 
 def test_of_several_datasets_all_appear_or_none(tmp_path: Path) -> None:
     with pytest.raises(Broken):
-        write_all({"a": counting(5), "b": failing_at(3, 5)}, tmp_path, Layout())
+        write_all({"a": counting(5), "b": failing_at(3, 5)}, tmp_path, FileLayout())
     assert list(tmp_path.rglob("*.parquet")) == []
-    made = write_all({"a": counting(5), "b": counting(6)}, tmp_path, Layout())
+    made = write_all({"a": counting(5), "b": counting(6)}, tmp_path, FileLayout())
     assert [made[name].num_rows for name in "ab"] == [5, 6]
 
 
 def test_of_several_datasets_one_that_is_there_stops_all(tmp_path: Path) -> None:
-    write(counting(5), tmp_path / "b", Layout())
+    write(counting(5), tmp_path / "b", FileLayout())
     with pytest.raises(DatasetExistsError):
-        write_all({"a": counting(5), "b": counting(6)}, tmp_path, Layout())
+        write_all({"a": counting(5), "b": counting(6)}, tmp_path, FileLayout())
     assert list((tmp_path / "a").glob("*.parquet")) == []
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", True, None])
-def test_counts_are_whole_numbers_from_one(value: object) -> None:
-    with pytest.raises(
-        ArgumentError, match=f"files is {value!r}; it must be a whole number from 1"
-    ):
-        Layout(files=value)  # type: ignore[arg-type]
+def test_counts_are_positive_integers(value: object) -> None:
+    with pytest.raises(ArgumentError, match=f"files is {value!r}; it must be a positive integer"):
+        FileLayout(files=value)  # type: ignore[arg-type]
 
 
 def test_counts_may_have_an_upper_bound() -> None:

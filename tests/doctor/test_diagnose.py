@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.doctor import Cost, Diagnosis, Finding, Forecast, diagnose
-from tabfeed.doctor.measure import Times
+from tabfeed.doctor.measure import RoundTimes
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 from tabfeed.io import Dataset
 from tests.doctor.folders import CASES, ROWS, numbers, plain
@@ -91,21 +91,21 @@ def diagnosis(gain: float, *findings: Finding, size: float = 1.0, bad: int = 0) 
     [
         (
             diagnosis(3.0, finding("codec", 1.5), finding("skew", 9.0), size=2.0),
-            "Rewritten, these files would be read 3.0 times as fast (2 M rows/s now, 6 M rows/s "
-            "then) and be 2.0 times as large, mostly because of codec.",
+            "Rewriting makes these files 3.0 times as fast to read (2 M rows/s now, 6 M rows/s "
+            "then) and 2.0 times as large. The largest cost is codec.",
         ),
         (
             diagnosis(1.01, finding("codec", 1.02)),
-            "These files are fine: read at 2 M rows/s here, and rewriting gains nothing.",
+            "These files are fine: 2 M rows/s here, and rewriting gains nothing.",
         ),
         (
             diagnosis(1.0, finding("text", 4.0)),
-            "Rewriting alone gains nothing here (2 M rows/s); what would help: text.",
+            "Rewriting alone gains nothing here (2 M rows/s); the largest cost is text.",
         ),
         (
             diagnosis(1.0, bad=2),
-            "2 of the files cannot be read: write them again or leave them out before anything "
-            "else. These files are fine: read at 2 M rows/s here, and rewriting gains nothing.",
+            "2 of the files cannot be read: write them again or leave them out first. "
+            "These files are fine: 2 M rows/s here, and rewriting gains nothing.",
         ),
     ],
 )
@@ -114,10 +114,10 @@ def test_the_verdict(told: Diagnosis, verdict: str) -> None:
 
 
 def test_a_cost_within_the_noise_does_not_matter() -> None:
-    times = Times({"a": (1.2, 0.9, 1.2, 0.9), "b": (1.0, 1.0, 1.0, 1.0)})
+    times = RoundTimes({"a": (1.2, 0.9, 1.2, 0.9), "b": (1.0, 1.0, 1.0, 1.0)})
     assert times.cost("a", "b").ratio == pytest.approx(1.05)
     assert not times.cost("a", "b").matters
-    assert Times({"a": (1.2, 1.1, 1.2), "b": (1.0, 1.0, 1.0)}).cost("a", "b").matters
+    assert RoundTimes({"a": (1.2, 1.1, 1.2), "b": (1.0, 1.0, 1.0)}).cost("a", "b").matters
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_no_rows(tmp_path: Path) -> None:
 def test_no_column_that_could_be_fed(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"when": pa.array([1, 2], pa.timestamp("us"))}), path)
-    with pytest.raises(ArgumentError, match="no column here can be fed"):
+    with pytest.raises(ArgumentError, match="no column can be fed"):
         diagnose(path, seconds=QUICK)
 
 
@@ -180,7 +180,7 @@ def test_a_column_no_tensor_holds_is_left_out_and_named(tmp_path: Path) -> None:
     plain(table, tmp_path / "a" / "a.parquet")
     found = diagnose(tmp_path / "a", seconds=QUICK)
     assert found.left_out == ("when",)
-    assert "no tensor holds them: when" in str(found)
+    assert "no tensor can hold them: when" in str(found)
 
 
 def test_text_alone(tmp_path: Path) -> None:

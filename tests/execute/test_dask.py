@@ -21,8 +21,7 @@ import tabfeed
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ArgumentError, ClusterError, WriteError
 from tabfeed.execute import LocalExecutor, as_executor, current_executor
-from tabfeed.execute.dask import DaskExecutor
-from tabfeed.execute.dask_reduce import Tree
+from tabfeed.execute.dask import ClusterReduction, DaskExecutor
 
 
 @pytest.fixture
@@ -117,30 +116,32 @@ def test_a_slow_worker_holds_up_nothing_but_its_own_task(
 
 
 @pytest.mark.parametrize("column", ["C1", "C2"])
-def test_a_vocabulary_too_large_for_a_worker_is_merged_in_shares(
+def test_a_vocabulary_too_large_for_a_worker_is_merged_in_hash_partitions(
     executor: DaskExecutor, files: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = [column] >> ops.Categorify(freq_threshold=3)
     here = Workflow(node, executor=LocalExecutor(1)).fit(Dataset(files))
     expected = here.transform(Dataset(files)).to_arrow()
     cut: list[list[int]] = []
-    shares = Tree._shares
-    monkeypatch.setattr(Tree, "_shares", lambda *args: cut.append(shares(*args)) or cut[-1])
-    monkeypatch.setattr("tabfeed.execute.preflight.Preflight.task_memory", lambda _: 16_000)
+    partitions = ClusterReduction._partitions
+    monkeypatch.setattr(
+        ClusterReduction, "_partitions", lambda *args: cut.append(partitions(*args)) or cut[-1]
+    )
+    monkeypatch.setattr("tabfeed.execute.dask_cluster.Preflight.task_memory", lambda _: 16_000)
     there = Workflow([column] >> ops.Categorify(freq_threshold=3), executor=executor)
     there.fit(Dataset(files, part_size=1 << 30))
     assert max(cut[0]) > 5
     assert there.transform(Dataset(files)).to_arrow().equals(expected)
 
 
-def test_groups_too_many_for_a_worker_are_merged_in_shares(
+def test_groups_too_many_for_a_worker_are_merged_in_hash_partitions(
     executor: DaskExecutor, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def graph() -> Any:
         return ["C1", ["C1", "C2"]] >> ops.JoinGroupby("x", stats=["sum", "std", "max"])
 
     Workflow(graph(), executor=LocalExecutor(1)).fit(Dataset(files)).save(tmp_path / "here")
-    monkeypatch.setattr("tabfeed.execute.preflight.Preflight.task_memory", lambda _: 16_000)
+    monkeypatch.setattr("tabfeed.execute.dask_cluster.Preflight.task_memory", lambda _: 16_000)
     Workflow(graph(), executor=executor).fit(Dataset(files)).save(tmp_path / "there")
     for path in (tmp_path / "here" / "tables").iterdir():
         assert path.read_bytes() == (tmp_path / "there" / "tables" / path.name).read_bytes()
@@ -149,7 +150,7 @@ def test_groups_too_many_for_a_worker_are_merged_in_shares(
 def test_a_scheduler_that_is_away_between_two_levels_of_merging(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = executor.surroundings.workers
+    asked = executor.preflight.workers
     answers = iter([asked, lambda: 1 / 0])  # before the run, and when its runs of eight are done
 
     def workers() -> Any:
@@ -158,7 +159,7 @@ def test_a_scheduler_that_is_away_between_two_levels_of_merging(
         except ZeroDivisionError:
             raise OSError("reconnecting") from None
 
-    monkeypatch.setattr(executor.surroundings, "workers", workers)
+    monkeypatch.setattr(executor.preflight, "workers", workers)
     assert executor.reduce(range(20), float, lambda a, b: a + b) == 190.0
     assert next(answers, None) is None
 

@@ -30,9 +30,9 @@ from distributed import versions
 import tabfeed
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ClusterError
-from tabfeed.execute import LocalExecutor, dask_tasks
+from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
-from tabfeed.execute.dask_run import Lost, Run
+from tabfeed.execute.dask_run import ClusterRun, Lost
 
 pytestmark = pytest.mark.timeout(150)  # processes start slowly on a busy machine
 
@@ -121,12 +121,12 @@ class DeadlyToHold:
     def __init__(self, notes: Path, times: int) -> None:
         self.notes, self.times = str(notes), times
 
-    def __call__(self, parcel: Any) -> Any:
+    def __call__(self, payload: Any) -> Any:
         with open(self.notes, "a") as f:
             f.write("x")
         if os.path.getsize(self.notes) <= self.times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return parcel
+        return payload
 
 
 @pytest.mark.parametrize("verb", ["map", "reduce"])
@@ -135,7 +135,7 @@ def test_what_a_run_holds_is_sent_again_when_its_holders_died(
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
     fragile.wait_for_workers(2, timeout=100)
-    monkeypatch.setattr(dask_tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
+    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
     executor = DaskExecutor(fragile, tries=1)  # it is not the tasks that failed
     if verb == "map":
         assert list(executor.map(range(12), abs)) == list(range(12))
@@ -149,8 +149,8 @@ def test_work_that_kills_whoever_receives_it(
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
     fragile.wait_for_workers(2, timeout=100)
-    monkeypatch.setattr(dask_tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
-    monkeypatch.setattr("tabfeed.execute.dask_run._IN_VAIN", 1)
+    monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
+    monkeypatch.setattr("tabfeed.execute.dask_run._MAX_RESENDS", 1)
     with pytest.raises(ClusterError, match=r"bytes, was sent 1 times, and every worker that got"):
         list(DaskExecutor(fragile).map(range(2), abs))
 
@@ -285,10 +285,9 @@ def test_a_cluster_of_our_own_is_gone_after_the_block(files: Path, tmp_path: Pat
 
 
 def test_a_cluster_that_comes_back_without_workers_is_told_so() -> None:
-    run = Run.__new__(Run)
-    around = SimpleNamespace(count_workers=lambda: 0)
+    run = ClusterRun.__new__(ClusterRun)
+    run.preflight = SimpleNamespace(count_workers=lambda: 0)
     run.client = SimpleNamespace(status="running")
-    run.executor = SimpleNamespace(patience=0.2, tries=3, surroundings=around)
-    run._again = 0
+    run.patience, run.tries, run._restarts = 0.2, 3, 0
     with pytest.raises(ClusterError, match=r"work/part_1: .*no workers are left, nor did any come"):
         run.start_again("work/part_1", Lost("gone"))

@@ -16,7 +16,7 @@ from tabfeed.io.fileset import FileSet
 from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
-from tabfeed.profile.collect.baseline import _cut
+from tabfeed.profile.collect.limits import _cut
 from tabfeed.trace import span
 
 SLOW, QUICK, STEP = 0.02, 0.002, 0.05

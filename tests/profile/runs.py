@@ -8,7 +8,7 @@ from tabfeed.profile import run as r
 
 def make_run(*, wait: float = 0.0, compute: float = 1.0, **changes: Any) -> r.Run:
     """A hundred steps of 10,000 rows in about a second, on four cores."""
-    times = r.Times(
+    times = r.LoopTimes(
         wall=wait + compute + 0.1, startup=0.1, wait=wait, compute=compute, cpu=0.5 * compute
     )
     spread = r.Spread(wait / 100, wait / 50, wait / 10)
@@ -16,9 +16,9 @@ def make_run(*, wait: float = 0.0, compute: float = 1.0, **changes: Any) -> r.Ru
         name="by hand",
         made="2026-01-02T03:04:05+00:00",
         machine=r.Machine("3.12.1", "Linux x86_64", 4),
-        loader=r.Loader("tabfeed", "tabfeed torch.Loader", threads=2),
+        loader=r.LoaderInfo("tabfeed", "tabfeed torch.Loader", threads=2),
         times=times,
-        steps=r.Steps(100, 1_000_000, 40_000_000, spread, r.Spread(0.01, 0.012, 0.02)),
+        steps=r.StepStats(100, 1_000_000, 40_000_000, spread, r.Spread(0.01, 0.012, 0.02)),
         interpreter=r.Interpreter(40, 0, 40, 0),
         elapsed=times.wall,
     )
@@ -37,8 +37,10 @@ def full_run(name: str = "all of it", **changes: Any) -> r.Run:
         r.Stage("finish", 0.05, 0.05, 100, 1_000_000),
     )
     lanes = (
-        r.Lane("MainThread", (r.Block("wait", 0.0, 0.02), r.Block("compute", 0.02, 0.03))),
-        r.Lane("tabfeed-loader-0", (r.Block("chunk", 0.0, 0.03), r.Block("read", 0.002, 0.02))),
+        r.Lane("MainThread", (r.Activity("wait", 0.0, 0.02), r.Activity("compute", 0.02, 0.03))),
+        r.Lane(
+            "tabfeed-loader-0", (r.Activity("chunk", 0.0, 0.03), r.Activity("read", 0.002, 0.02))
+        ),
     )
     points = tuple((i / 20, (i * 7 % 11) / 10) for i in range(40))
     return make_run(
@@ -47,12 +49,12 @@ def full_run(name: str = "all of it", **changes: Any) -> r.Run:
         **{
             "name": name,
             "machine": r.Machine("3.12.1", "Linux x86_64", 4, ("NVIDIA H200",)),
-            "device": r.Device(0.9, 1.1, 100),
+            "device": r.DeviceTimes(0.9, 1.1, 100),
             "ceiling": r.Ceiling(0.009, 10_000, 100),
             "stages": stages,
             "transforms": {"LogOp <b>&": 1.2},
             "threads": (r.ThreadUse("MainThread", 1.0, 0.1),),
-            "seen": (r.Seen("wait", "tabfeed", "loop (train.py:3)", 50),),
+            "seen": (r.SampledPlace("wait", "tabfeed", "loop (train.py:3)", 50),),
             "timeline": r.Series(
                 0.035,
                 {

@@ -112,11 +112,11 @@ def test_a_pass_without_an_end_is_ended_by_stop() -> None:
 
     prof = Profiler()
     prof.start()
-    begun = prof._open_pass("by hand")
+    begun = prof.start_epoch("by hand")
     for _ in range(6):
         begun.arrived(None)
         time.sleep(0.001)
-        begun.asked()
+        begun.requested()
     prof.stop()
     prof.stop()
     assert prof.run.steps.count == 6

@@ -14,7 +14,7 @@ import pytest
 from tabfeed.io import Dataset
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.profile import Profiler
-from tabfeed.profile.collect.baseline import array_pipeline
+from tabfeed.profile.collect.limits import array_pipeline
 from tests.profile import cases as c
 
 
@@ -56,7 +56,7 @@ def check_stages(prof: c.Timed) -> None:
 def test_ours_slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     with c.slow_storage(monkeypatch):
         prof = c.profile(c.ours(), c.quick_step)
-    check(prof, "read", "waiting for the storage")
+    check(prof, "read", "waiting for storage")
     more = prof.verdict.advice[0]
     assert more.text == "more loader threads: threads=2"
     assert 1.2 < more.gain < 2.2
@@ -121,7 +121,7 @@ def test_ours_slow_model() -> None:
 
 def test_ours_python_in_the_loop() -> None:
     prof = c.profile(c.ours(batches=2 * c.BATCHES), c.python_loop)
-    check(prof, "python", "interpreter")
+    check(prof, "python", "GIL")
 
 
 def test_ours_tiny_batches() -> None:
@@ -142,7 +142,7 @@ def test_torch_slow_reader(workers: int) -> None:
     check(prof, "read", "Rows.read_row")
     assert prof.run.through is not None
     assert prof.run.through.rows_per_second > 2 * prof.run.rows_per_second
-    assert any("tabfeed gave" in a.text for a in prof.verdict.advice)
+    assert any("a tabfeed loader delivers" in a.text for a in prof.verdict.advice)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -16,7 +16,7 @@ from tabfeed.loader.build import build_pipeline, dict_layout, split_steps
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.ops import LambdaOp, LogOp
 from tabfeed.profile import Profiler, Run, load_run
-from tabfeed.profile.collect.baseline import _cut
+from tabfeed.profile.collect.limits import _cut
 from tabfeed.profile.collect.probe import random_state_kept
 from tests.profile import cases as c
 
@@ -168,7 +168,7 @@ def test_what_is_no_saved_run(tmp_path: Path) -> None:
         load_run(tmp_path / "none.json")
     for text in ("{", "[]", '{"format": 99}', '{"format": 1, "name": "x"}'):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises((BadFileError, ArgumentError), match="no saved profile"):
+        with pytest.raises((BadFileError, ArgumentError), match="not a saved profile"):
             load_run(tmp_path / "bad.json")
 
 
@@ -176,9 +176,9 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
     prof = Profiler()
     with pytest.raises(ArgumentError, match="nothing was profiled"):
         prof.report()
-    with pytest.raises(ArgumentError, match="something to iterate"):
+    with pytest.raises(ArgumentError, match="watch needs an iterable"):
         prof.watch(3)
-    with prof, pytest.raises(ArgumentError, match="still being made"):
+    with prof, pytest.raises(ArgumentError, match="still running"):
         prof.report()
     with pytest.raises(ArgumentError, match="used already"):
         prof.start()

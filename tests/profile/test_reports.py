@@ -95,7 +95,7 @@ def test_comparison(tmp_path: Path) -> None:
     rows = {name: cells for name, *cells in both.rows()}
     assert rows["seconds"] == ["4.1 s", "1.1 s"]
     assert rows["GPU busy"] == ["30 %", "90 %"]
-    assert rows["times as fast"] == ["1.00", "4.00"]
+    assert rows["speedup"] == ["1.00", "4.00"]
     assert rows["waiting for data"] == ["75 %", "0 %"]
     assert "fed" in str(both) and "4.00" in str(both)
     assert [d["cause"] for d in both.to_dict()] == ["input", "compute"]
@@ -118,14 +118,14 @@ def test_comparison_of_files_and_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_comparison_says_what_changed() -> None:
-    fed = make_run(wait=3.0, name="fed", loader=r.Loader("iterable", "generator"))
+    fed = make_run(wait=3.0, name="fed", loader=r.LoaderInfo("iterable", "generator"))
     run = make_run(name="ours")
     run = replace(run, steps=replace(run.steps, rows=2_000_000))
     told = {row[0]: row[1:] for row in compare([fed, run]).rows()}
-    assert told["rows in a batch"] == ("10,000", "20,000")
-    assert told["what changed"] == (
+    assert told["rows per batch"] == ("10,000", "20,000")
+    assert told["changed"] == (
         "",
-        "generator became tabfeed torch.Loader, batches of 20,000 rows instead of 10,000",
+        "tabfeed torch.Loader instead of generator, batches of 20,000 rows instead of 10,000",
     )
     assert compare([fed, run]).to_dict()[0]["changed"] == []
-    assert "what changed" not in [row[0] for row in compare([fed, fed]).rows()]
+    assert "changed" not in [row[0] for row in compare([fed, fed]).rows()]

@@ -395,7 +395,7 @@ def test_embedding_sizes_of_another_form_stay_a_property(sizes: Any) -> None:
     [
         ("feature {", "expected '}' at line 1"),
         ('{"feature": []}', "not protobuf text"),
-        ("hello: 1", "schema.pbtxt holds no 'feature', but hello"),
+        ("hello: 1", "schema.pbtxt has no 'feature', but hello"),
         ("feature: 3", "a feature is 3"),
         ("feature { type: INT }", "name must be a non-empty string"),
     ],
@@ -411,7 +411,7 @@ def test_text_that_is_no_schema_is_refused(text: str, message: str) -> None:
         ("", "schema.json is not JSON"),
         ("feature { }", "schema.json is not JSON"),
         ("[1]", "not an object"),
-        ('{"columns": []}', "schema.json holds no 'feature', but columns"),
+        ('{"columns": []}', "schema.json has no 'feature', but columns"),
         ('{"feature": [3]}', "a feature is 3"),
         ('{"feature": [{"type": "INT"}]}', "name must be a non-empty string"),
         ('{"feature": [{"name": 3}]}', "name must be a non-empty string"),

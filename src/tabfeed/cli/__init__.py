@@ -1,12 +1,10 @@
-"""The ``tabfeed`` command: thin calls into the library, for people.
+"""The ``tabfeed`` command.
 
-Each file of this package holds one command or group of commands and nothing a program
-would want; that is in the library. Libraries are imported inside the commands, so that
-``--help`` answers at once.
+Each module holds one command or group of commands: thin calls into the library. The library is
+imported inside the commands, so ``--help`` answers at once.
 
-What goes wrong is told in one sentence on stderr, with a hint and exit status 1; ``--debug``
-shows where it came from instead. Wrong usage is told in the same form and exits with 2, an
-interrupt with 130.
+An error is printed to stderr as one sentence and a hint, with exit status 1; ``--debug`` prints the
+traceback instead. Wrong usage exits with 2, an interrupt with 130.
 """
 
 from __future__ import annotations
@@ -19,19 +17,17 @@ import typer
 
 from tabfeed.cli import datagen
 from tabfeed.cli.convert import convert_command
-from tabfeed.cli.doctor import doctor_command
-from tabfeed.cli.failures import Group
-from tabfeed.cli.help_text import ReadableCommand, prose
+from tabfeed.cli.doctor import doctor_command, rewrite_command
 from tabfeed.cli.inspect import inspect_command
+from tabfeed.cli.messages import ErrorReportingGroup, ReadableCommand, prose
 from tabfeed.cli.profile import SETTINGS, profile_command
-from tabfeed.cli.rewrite import rewrite_command
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="tabfeed",
-    cls=Group,
-    help="tabfeed feeds tables to models: look at data, write it, find what slows training.",
+    cls=ErrorReportingGroup,
+    help="tabfeed feeds tables to models: inspect data, write it, find what slows training.",
     epilog="Tab completes commands and options after: tabfeed --install-completion",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,13 +42,13 @@ def _add(
     *examples: str,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    told = ["Examples:" if len(examples) > 1 else "Example:", *(f"  {e}" for e in examples)]
+    lines = ["Examples:" if len(examples) > 1 else "Example:", *(f"  {e}" for e in examples)]
     app.command(
         name,
         cls=ReadableCommand,
         rich_help_panel=panel,
         help=prose(function.__doc__ or ""),
-        epilog="\n".join(told),
+        epilog="\n".join(lines),
         context_settings=settings,
     )(function)
 
@@ -94,16 +90,16 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="On an error, show where it came from.")
+        bool, typer.Option("--debug", help="On an error, print the traceback.")
     ] = False,
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Say what every command accepts; `Group` reads ``debug``."""
+    """Declare the options of every command; `ErrorReportingGroup` reads ``debug``."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``tabfeed convert``: any files that tabfeed reads, as Parquet."""
+"""``tabfeed convert``: write files of any format as Parquet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tabfeed.cli.arguments import (
+from tabfeed.cli.inspect import human_bytes
+from tabfeed.cli.options import (
     Engine,
     Out,
     Overwrite,
@@ -17,7 +18,6 @@ from tabfeed.cli.arguments import (
     separator,
     source_of,
 )
-from tabfeed.cli.inspect import human_bytes
 
 if TYPE_CHECKING:
     from tabfeed.io import Dataset
@@ -35,14 +35,14 @@ def convert_command(
     sep: Separator = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this column; may be given again."),
+        typer.Option(metavar="NAME", help="Read only this column; may be repeated."),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TYPE", help="Such as tags=list<string>; may be given again."),
+        typer.Option(metavar="NAME=TYPE", help="Such as tags=list<string>; may be repeated."),
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Go on without what cannot be read, and say so.")
+        bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")
     ] = False,
     shuffle: ShuffleOption = None,
     files: Annotated[int | None, typer.Option(metavar="N", help="How many files to write.")] = None,
@@ -50,13 +50,14 @@ def convert_command(
         int | None, typer.Option(metavar="ROWS", help="Rows in a row group.")
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Larger files that are read at the speed of a copy.")
+        bool,
+        typer.Option("--fast", help="Write larger files that are read at the speed of a copy."),
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write files of any format as Parquet, once, so that they are read fast ever after.
+    """Write files of any format as Parquet, which reads much faster.
 
-    The data stream by, and OUT appears when all of it is whole.
+    Streams the data; OUT appears only once complete.
     """
     from tabfeed.io import Dataset
 
@@ -77,7 +78,7 @@ def convert_command(
         layout="fast" if fast else "compact",
         overwrite=overwrite,
     )
-    _tell(dataset, written, out, time.perf_counter() - start)
+    _report(dataset, written, out, time.perf_counter() - start)
 
 
 def _types(texts: list[str]) -> dict[str, str]:
@@ -91,7 +92,7 @@ def _types(texts: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _tell(read: Dataset, written: Dataset, out: str, seconds: float) -> None:
+def _report(read: Dataset, written: Dataset, out: str, seconds: float) -> None:
     rows = written.num_rows
     sizes = [_size(read.files), _size(written.files)]
     typer.echo(
@@ -100,12 +101,12 @@ def _tell(read: Dataset, written: Dataset, out: str, seconds: float) -> None:
     )
     if all(sizes):
         typer.echo(f"{human_bytes(sizes[0])} became {human_bytes(sizes[1])}")
-    typer.echo(f"converted in {seconds:.1f} s, {rows / seconds:,.0f} rows a second")
+    typer.echo(f"converted in {seconds:.1f} s, {rows / seconds:,.0f} rows per second")
     for skipped in read.skipped:
         typer.secho(f"left out {skipped}", fg=typer.colors.YELLOW, err=True)
 
 
 def _size(files: list[str]) -> int:
-    """Bytes of local files; 0 if some are elsewhere."""
+    """Bytes of local files; 0 if some are not local."""
     paths = [Path(f) for f in files]
     return sum(p.stat().st_size for p in paths) if all(p.exists() for p in paths) else 0

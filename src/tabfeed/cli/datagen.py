@@ -1,4 +1,4 @@
-"""``tabfeed datagen``: write synthetic data and say what was written."""
+"""``tabfeed datagen``: write synthetic data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tabfeed.cli.arguments import Out, Overwrite
-from tabfeed.cli.help_text import ReadableCommand, ReadableGroup
+from tabfeed.cli.messages import ReadableCommand, ReadableGroup
+from tabfeed.cli.options import Out, Overwrite
 
 if TYPE_CHECKING:
     from tabfeed.io import Dataset
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Rows = Annotated[int, typer.Option(metavar="ROWS", help="How many; 1_000_000 may be written so.")]
+Rows = Annotated[int, typer.Option(metavar="ROWS", help="How many; 1_000_000 is allowed.")]
 Files = Annotated[int, typer.Option(metavar="N", help="Files in each dataset.")]
 Seed = Annotated[
     int, typer.Option(metavar="N", help="Another seed gives other rows of the same kind.")
@@ -79,7 +79,7 @@ def movielens(
         data = datagen.movielens(
             out, rows, users=users, movies=movies, files=files, seed=seed, overwrite=overwrite
         )
-        return _named(out, data._asdict())
+        return _by_path(out, data._asdict())
 
     _run(make)
 
@@ -103,7 +103,7 @@ def outbrain(
         data = datagen.outbrain(
             out, displays, documents=documents, ads=ads, files=files, seed=seed, overwrite=overwrite
         )
-        return _named(out, data._asdict())
+        return _by_path(out, data._asdict())
 
     _run(make)
 
@@ -114,7 +114,7 @@ def reviews(
     rows: Rows = 100_000,
     users: Annotated[int, typer.Option(metavar="N", help="How many users.")] = 5_000,
     items: Annotated[int, typer.Option(metavar="N", help="How many items.")] = 2_000,
-    words: Annotated[int, typer.Option(metavar="N", help="How many words there are.")] = 5_000,
+    words: Annotated[int, typer.Option(metavar="N", help="Size of the vocabulary.")] = 5_000,
     files: Files = 4,
     seed: Seed = 0,
     overwrite: Overwrite = False,
@@ -138,12 +138,12 @@ def reviews(
     )
 
 
-def _named(out: str, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
+def _by_path(out: str, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
     return {os.path.join(out, name): dataset for name, dataset in datasets.items()}
 
 
 def _run(make: Callable[[], Mapping[str, Dataset]]) -> None:
-    """Make the datasets and say what came of it."""
+    """Make the datasets and print what was written."""
     start = time.perf_counter()
     made = make()
     seconds = time.perf_counter() - start
@@ -151,4 +151,4 @@ def _run(make: Callable[[], Mapping[str, Dataset]]) -> None:
     for path, dataset in made.items():
         columns = len(dataset.column_names)
         typer.echo(f"{path}: {dataset.num_rows:,} rows of {columns} columns")
-    typer.echo(f"made in {seconds:.1f} s, {total / seconds:,.0f} rows a second")
+    typer.echo(f"made in {seconds:.1f} s, {total / seconds:,.0f} rows per second")

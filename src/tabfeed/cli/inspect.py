@@ -1,4 +1,4 @@
-"""``tabfeed inspect``: what is in these files, as a table a person likes to read."""
+"""``tabfeed inspect``: what is in these files, as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tabfeed.cli.arguments import Engine, Separator, separator, source_of
+from tabfeed.cli.options import Engine, Separator, separator, source_of
 
 if TYPE_CHECKING:
     from tabfeed.io.inspect import ColumnFacts, FileFacts, Inspection
@@ -36,7 +36,7 @@ def inspect_command(
 ) -> None:
     """Show schema, files, row groups, sizes, null counts and encodings.
 
-    For Parquet only footers are read, however large the data.
+    Of Parquet files only the footers are read, however large the data.
     """
     from tabfeed.io import Dataset
     from tabfeed.io.inspect import inspect
@@ -53,7 +53,7 @@ def inspect_command(
     if facts.index:
         names = ", ".join(facts.index)
         console.print(
-            f"[yellow]left out:[/] {names}, a pandas index; name it in columns= to have it",
+            f"[yellow]left out:[/] {names}, a pandas index; name it in columns= to read it",
             highlight=False,
         )
     for reason in facts.skipped:
@@ -104,13 +104,13 @@ def _column_row(column: ColumnFacts, rows: int | None) -> list[Text]:
 
 
 def _role(tags: tuple[str, ...]) -> str:
-    """The tag that says most, and how many others there are."""
+    """The most important tag, and the number of others."""
     main = next((t for t in _MAIN_ROLES if t in tags), next(iter(tags), ""))
     return main if len(tags) < 2 else f"{main} +{len(tags) - 1}"
 
 
 def _pages(column: ColumnFacts) -> str:
-    """Encodings and codecs, briefly; a dictionary's own page is plain and not worth a word."""
+    """Encodings and codecs, abbreviated; "plain" is left out beside "dict"."""
     encodings = dict.fromkeys(_SHORT.get(e, e.lower()) for e in column.encodings)
     if "dict" in encodings:
         encodings.pop("plain", None)
@@ -148,7 +148,7 @@ def _span(file: FileFacts) -> str:
 
 
 def human_bytes(count: int) -> str:
-    """A size as a person writes it.
+    """A size in bytes as readable text.
 
     Examples
     --------

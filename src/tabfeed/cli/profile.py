@@ -1,4 +1,4 @@
-"""``tabfeed profile``: where did the time go, of a script or of a dataset alone."""
+"""``tabfeed profile``: where the time of a training script, or of loading a dataset, goes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEWEST_STEPS = 10
 _INTERRUPTED = 130
 _FORMS = (".html", ".json", ".txt")
 
-# Whatever follows a script is the script's own, even where we have an option of that name.
+# Arguments after a script belong to the script, even if an option has the same name.
 SETTINGS = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -43,36 +43,34 @@ def profile_command(
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="none", help="For a dataset: feed it without training."),
+        typer.Option(metavar="none", help="For a dataset: load it without training."),
     ] = None,
     save: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Write the report: .html, .json or .txt; may be given again."
+            metavar="FILE", help="Write the report: .html, .json or .txt; may be repeated."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     fail_under: Annotated[
         float | None,
-        typer.Option(
-            metavar="PERCENT", help="Exit with 1 if less than this of the ceiling was reached."
-        ),
+        typer.Option(metavar="PERCENT", help="Exit with 1 if the run reached less of its ceiling."),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(metavar="ROWS", help="For a dataset: rows in a batch.")
+        int, typer.Option(metavar="ROWS", help="For a dataset: rows per batch.")
     ] = 65_536,
     shuffle: Annotated[bool, typer.Option(help="For a dataset: in random order.")] = True,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For a dataset: read it this long.")
+        float, typer.Option(metavar="SECONDS", help="For a dataset: how long to read it.")
     ] = 5.0,
 ) -> None:
-    """Say whether training waits for its data, and why.
+    """Measure whether training waits for its data, and why.
 
-    Tabfeed loaders, torch DataLoaders and tf.data are watched in a script. What follows the script
-    on the line is the script's own.
+    In a script, tabfeed loaders, torch DataLoaders and tf.data are watched. Arguments after the
+    script are passed to it.
     """
     rest = list(context.args)
-    _check_places(save or [])
+    _check_paths(save or [])
     if rest and not target.endswith(".py") and not context.allow_interspersed_args:
         _read_again(context, [target, *rest])
     elif target.endswith(".json"):
@@ -90,7 +88,7 @@ def profile_command(
 
 
 def _read_again(context: typer.Context, arguments: list[str]) -> None:
-    """Only a script owns what follows it; for the rest options may stand anywhere."""
+    """Parse again with options allowed anywhere; only after a script they belong to the script."""
     again = context.command.make_context(
         context.info_name,
         arguments,
@@ -102,29 +100,29 @@ def _read_again(context: typer.Context, arguments: list[str]) -> None:
         context.command.invoke(again)
 
 
-def _check_places(save: Sequence[str]) -> None:
-    """Said before the run, not after it: what was measured would be lost."""
+def _check_paths(save: Sequence[str]) -> None:
+    """Check the paths before the run, since a failure after it would lose the results."""
     for path in save:
         if Path(path).suffix not in _FORMS:
-            told = f"{path} must end in {', '.join(_FORMS)}, which says what to write"
-            raise typer.BadParameter(told, param_hint="--save")
+            message = f"{path} must end in {', '.join(_FORMS)}"
+            raise typer.BadParameter(message, param_hint="--save")
         if not Path(path).parent.is_dir():
-            told = f"there is no folder {Path(path).parent} to write {path} in"
-            raise typer.BadParameter(told, param_hint="--save")
+            message = f"there is no folder {Path(path).parent} to write {path} in"
+            raise typer.BadParameter(message, param_hint="--save")
 
 
 def _refuse(rest: Sequence[str], fail_under: float | None) -> None:
     if rest:
-        raise typer.BadParameter(f"one dataset at a time; what is {' '.join(rest)}?")
+        raise typer.BadParameter(f"only one dataset can be given; got {' '.join(rest)} too")
     if fail_under is not None:
-        raise typer.BadParameter("--fail-under needs a script: without a model nothing waits")
+        raise typer.BadParameter("--fail-under needs a script, since it compares to a model")
 
 
 def _script(path: str, arguments: list[str]) -> tuple[Profiler, bool]:
-    """The profile of a script, and whether it came to its end."""
+    """Profile a script; returns also whether it ran to its end."""
     from tabfeed.errors import SourceNotFoundError
     from tabfeed.profile import Profiler
-    from tabfeed.profile.collect.script import watching
+    from tabfeed.profile.script import watching
 
     if not Path(path).is_file():
         raise SourceNotFoundError(f"there is no script {path}")
@@ -135,7 +133,7 @@ def _script(path: str, arguments: list[str]) -> tuple[Profiler, bool]:
 
 
 def _run_script(path: str) -> bool:
-    """Run it; what it raises is told as Python would, less our own part of the way there."""
+    """Run a script; its errors are printed as Python does, without the frames above it."""
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as e:
@@ -155,7 +153,7 @@ def _run_script(path: str) -> bool:
 
 @contextmanager
 def _as_main(path: str, arguments: list[str]) -> Iterator[None]:
-    """The command line and the search path a script would have on its own."""
+    """Set sys.argv and sys.path as for a script run on its own."""
     before, paths = sys.argv, list(sys.path)
     sys.argv = [path, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -172,21 +170,21 @@ def _dataset(
     from tabfeed.io import Dataset
     from tabfeed.loader.options import LoaderOptions
     from tabfeed.profile import Profiler
-    from tabfeed.profile.collect.baseline import array_pipeline
+    from tabfeed.profile.collect.limits import array_pipeline
 
     if model != "none":
         given = "" if model is None else f", not {model!r},"
         raise ArgumentError(
-            f"{path} is no script, so there is no model to train: say --model none{given} to feed "
-            "it without one"
+            f"{path} is not a script, so there is no model to train: use --model none{given} to "
+            "load it without one"
         )
     dataset = Dataset(path)
     options = LoaderOptions(batch_size=min(batch_size, dataset.num_rows or 1), shuffle=shuffle)
-    feed = array_pipeline(dataset, options, _numbers(dataset))
+    pipeline = array_pipeline(dataset, options, _numbers(dataset))
     prof = Profiler(os.path.basename(path.rstrip("/")) or path, model=False)
     with prof:
-        _drain(prof, feed, seconds)
-    feed.close()
+        _drain(prof, pipeline, seconds)
+    pipeline.close()
     return prof
 
 
@@ -203,17 +201,17 @@ def _numbers(dataset: Dataset) -> list[str]:
         except LoaderError:
             left.append(column.name)
     if not kept:
-        raise ArgumentError(f"no column here is a number: {', '.join(left[:8])}")
+        raise ArgumentError(f"no column holds numbers: {', '.join(left[:8])}")
     if left:
-        typer.secho(f"left out, no tensor holds them: {', '.join(left)}", err=True)
+        typer.secho(f"left out, no tensor can hold them: {', '.join(left)}", err=True)
     return kept
 
 
-def _drain(prof: Profiler, feed: Any, seconds: float) -> None:
-    """Pass after pass, until the time is over and there is something to say."""
+def _drain(prof: Profiler, pipeline: Any, seconds: float) -> None:
+    """Read epoch after epoch until time is up, and for at least a few steps."""
     end, steps = time.monotonic() + seconds, 0
     while time.monotonic() < end or steps < _FEWEST_STEPS:
-        for _ in prof.watch(feed):
+        for _ in prof.watch(pipeline):
             steps += 1
             if time.monotonic() > end and steps >= _FEWEST_STEPS:
                 break
@@ -226,8 +224,8 @@ def _tell(prof: Profiler, save: Sequence[str], as_json: bool) -> None:
 
     if not prof.run.steps.count:
         typer.secho(
-            "no step was seen: the script iterates no tabfeed loader, torch DataLoader or "
-            "tf.data.Dataset in its main thread; watch its batches with Profiler().watch(...)",
+            "no steps: the script iterates no tabfeed loader, torch DataLoader or tf.data.Dataset "
+            "in its main thread; watch its batches with Profiler().watch(...)",
             err=True,
         )
     if as_json:

@@ -11,8 +11,8 @@ tell whether it did.
 `reviews`           review texts and ratings, for models with two towers
 ==================  ==================================================================
 
-Each writes Parquet and returns the datasets; its twin ``..._tables`` gives the same rows
-as Arrow tables without files.
+Each writes Parquet and returns the datasets. ``..._tables`` yields the same rows as Arrow tables
+without writing files.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tabfeed.datagen import draw
 from tabfeed.datagen.arrays import hex_strings
 from tabfeed.datagen.recipe import (
     DICTIONARY_LIMIT,
-    Layout,
+    FileLayout,
     Recipe,
     check_count,
     check_seed,
@@ -115,7 +115,7 @@ def criteo(
     >>> dataset.num_rows, len(dataset.schema.select_by_tag("categorical"))
     (1000, 26)
     """
-    layout = Layout(files, row_group_size, overwrite)
+    layout = FileLayout(files, row_group_size, overwrite)
     return write(recipe(rows, raw=raw, seed=seed), path, layout)
 
 
@@ -133,7 +133,7 @@ def criteo_tables(
     >>> [table.num_rows for table in criteo_tables(600, row_group_size=250)]
     [250, 250, 100]
     """
-    layout = Layout(files=1, row_group_size=row_group_size)
+    layout = FileLayout(files=1, row_group_size=row_group_size)
     return tables(recipe(rows, raw=raw, seed=seed), layout)
 
 

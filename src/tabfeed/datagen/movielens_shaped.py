@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from tabfeed.datagen import draw
 from tabfeed.datagen.arrays import joined, ragged
-from tabfeed.datagen.recipe import Layout, Recipe, check_count, check_seed, tables, write_all
+from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, check_seed, tables, write_all
 from tabfeed.io import Dataset
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 
@@ -92,7 +92,7 @@ def movielens(
     (500, genres: list<string> [categorical, item, list] not null 1..4 values)
     """
     recipes = _recipes(rows, users, movies, seed)
-    return MovieLens(**write_all(recipes, path, Layout(files, row_group_size, overwrite)))
+    return MovieLens(**write_all(recipes, path, FileLayout(files, row_group_size, overwrite)))
 
 
 def movielens_tables(
@@ -111,7 +111,7 @@ def movielens_tables(
     >>> movies.slice(0, 1).to_pylist()
     [{'movieId': 1, 'title': 'Movie 1 (1998)', 'genres': ['Adventure']}]
     """
-    layout = Layout(files=1, row_group_size=row_group_size)
+    layout = FileLayout(files=1, row_group_size=row_group_size)
     recipes = _recipes(rows, users, movies, seed)
     return {name: tables(recipe, layout) for name, recipe in recipes.items()}
 

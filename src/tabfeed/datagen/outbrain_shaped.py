@@ -25,7 +25,7 @@ import pyarrow as pa
 from tabfeed.datagen import outbrain_rows as make
 from tabfeed.datagen.recipe import (
     Columns,
-    Layout,
+    FileLayout,
     Recipe,
     check_count,
     check_seed,
@@ -89,7 +89,7 @@ def outbrain(
     (100, ['display_id', 'ad_id', 'clicked'])
     """
     recipes = _recipes(displays, documents, ads, seed)
-    return Outbrain(**write_all(recipes, path, Layout(files, row_group_size, overwrite)))
+    return Outbrain(**write_all(recipes, path, FileLayout(files, row_group_size, overwrite)))
 
 
 def outbrain_tables(
@@ -108,7 +108,7 @@ def outbrain_tables(
     >>> sum(clicks["clicked"].to_pylist())
     100
     """
-    layout = Layout(files=1, row_group_size=row_group_size)
+    layout = FileLayout(files=1, row_group_size=row_group_size)
     recipes = _recipes(displays, documents, ads, seed)
     return {name: tables(recipe, layout) for name, recipe in recipes.items()}
 

@@ -1,4 +1,4 @@
-"""A table that does not exist yet, and the two ways to have it: as tables, or as files.
+"""A `Recipe` for a table, which can be made as Arrow tables or written as files.
 
 A `Recipe` makes any run of its *units* (rows; for some tables groups of rows, such as one
 display of several ads) from their numbers alone. So chunks are made in threads, in any
@@ -29,7 +29,7 @@ from tabfeed.schema import Schema
 
 __all__ = [
     "Columns",
-    "Layout",
+    "FileLayout",
     "Recipe",
     "check_count",
     "check_seed",
@@ -76,8 +76,8 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How rows lie in files.
+class FileLayout:
+    """How rows are divided into files and row groups.
 
     Parameters
     ----------
@@ -98,13 +98,13 @@ class Layout:
         check_count("row_group_size", self.row_group_size)
 
 
-def tables(recipe: Recipe, layout: Layout) -> Generator[pa.Table]:
+def tables(recipe: Recipe, layout: FileLayout) -> Generator[pa.Table]:
     """The rows of all files in order, a row group at a time; close it to end its threads."""
     spans = chain.from_iterable(_file_spans(recipe, layout))
     yield from LocalExecutor().map(spans, lambda span: recipe.make(*span))
 
 
-def write(recipe: Recipe, path: str | os.PathLike[str], layout: Layout) -> Dataset:
+def write(recipe: Recipe, path: str | os.PathLike[str], layout: FileLayout) -> Dataset:
     """Make the files, all of them or none, and open them."""
     with Commit(path, overwrite=layout.overwrite) as commit:
         _fill(commit, recipe, layout)
@@ -112,7 +112,7 @@ def write(recipe: Recipe, path: str | os.PathLike[str], layout: Layout) -> Datas
 
 
 def write_all(
-    recipes: Mapping[str, Recipe], path: str | os.PathLike[str], layout: Layout
+    recipes: Mapping[str, Recipe], path: str | os.PathLike[str], layout: FileLayout
 ) -> dict[str, Dataset]:
     """Make a folder of datasets: none gets its name before the last row of all is written."""
     paths = {name: f"{os.fspath(path).rstrip('/')}/{name}" for name in recipes}
@@ -126,7 +126,7 @@ def write_all(
     return {name: Dataset(paths[name]) for name in recipes}
 
 
-def _fill(commit: Commit, recipe: Recipe, layout: Layout) -> None:
+def _fill(commit: Commit, recipe: Recipe, layout: FileLayout) -> None:
     commit.schema = recipe.schema
     files = _file_spans(recipe, layout)
     width = len(str(len(files) - 1))
@@ -153,7 +153,7 @@ def _write_file(recipe: Recipe, sink: pa.NativeFile, chunks: Iterable[pa.Table],
     return rows
 
 
-def _file_spans(recipe: Recipe, layout: Layout) -> list[list[tuple[int, int]]]:
+def _file_spans(recipe: Recipe, layout: FileLayout) -> list[list[tuple[int, int]]]:
     """Units from and to of each row group of each file, files being of nearly equal size."""
     files = min(layout.files, recipe.units)
     step = max(1, layout.row_group_size // recipe.rows_per_unit)
@@ -165,14 +165,17 @@ def _file_spans(recipe: Recipe, layout: Layout) -> list[list[tuple[int, int]]]:
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
-    """Refuse what is not a whole number in the range."""
+    """Raise unless `value` is an integer in the range."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and value >= least and (most is None or value <= most):  # type: ignore[operator]
         return
-    span = f"from {least:,}" + ("" if most is None else f" to {most:,}")
-    raise ArgumentError(f"{name} is {value!r}; it must be a whole number {span}")
+    if most is not None:
+        wanted = f"an integer from {least:,} to {most:,}"
+    else:
+        wanted = "a positive integer" if least == 1 else f"an integer of at least {least:,}"
+    raise ArgumentError(f"{name} is {value!r}; it must be {wanted}")
 
 
 def check_seed(seed: object) -> None:
-    """Refuse what cannot seed a generator."""
+    """Raise unless `seed` can seed a generator."""
     check_count("seed", seed, least=0)

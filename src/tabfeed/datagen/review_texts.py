@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from tabfeed.datagen import draw
 from tabfeed.datagen.arrays import ragged
-from tabfeed.datagen.recipe import Layout, Recipe, check_count, check_seed, tables, write
+from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, check_seed, tables, write
 from tabfeed.io import Dataset
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 
@@ -40,7 +40,7 @@ _USER, _ITEM, _NOISE = range(3)
 _S_LENGTH, _S_TONE, _S_WORD, _S_KIND = range(60, 64)  # of users; of items 10 more
 
 
-class _Sizes(NamedTuple):
+class _ReviewSizes(NamedTuple):
     users: int
     items: int
     words: int
@@ -90,8 +90,8 @@ def reviews(
     >>> dataset.column_names
     ['user_id', 'item_id', 'user_text', 'item_text', 'rating']
     """
-    recipe = _recipe(rows, _Sizes(users, items, words, longest), seed)
-    return write(recipe, path, Layout(files, row_group_size, overwrite))
+    recipe = _recipe(rows, _ReviewSizes(users, items, words, longest), seed)
+    return write(recipe, path, FileLayout(files, row_group_size, overwrite))
 
 
 def reviews_tables(
@@ -112,8 +112,8 @@ def reviews_tables(
     >>> table["user_text"][0].as_py()[:24]
     'seba vano teba piba nuba'
     """
-    layout = Layout(files=1, row_group_size=row_group_size)
-    return tables(_recipe(rows, _Sizes(users, items, words, longest), seed), layout)
+    layout = FileLayout(files=1, row_group_size=row_group_size)
+    return tables(_recipe(rows, _ReviewSizes(users, items, words, longest), seed), layout)
 
 
 def vocabulary(words: int) -> list[str]:
@@ -139,7 +139,7 @@ def _words(count: int) -> pa.Array:
     return pa.array(vocabulary(count))
 
 
-def _recipe(rows: int, sizes: _Sizes, seed: int) -> Recipe:
+def _recipe(rows: int, sizes: _ReviewSizes, seed: int) -> Recipe:
     check_count("rows", rows)
     check_count("users", sizes.users, most=_MOST_IDS)
     check_count("items", sizes.items, most=_MOST_IDS)
@@ -150,7 +150,7 @@ def _recipe(rows: int, sizes: _Sizes, seed: int) -> Recipe:
     return Recipe(rows, _schema(sizes), partial(_columns, sizes, seed))
 
 
-def _schema(sizes: _Sizes) -> Schema:
+def _schema(sizes: _ReviewSizes) -> Schema:
     def column(name: str, dtype: str, *tags: str, domain: Domain | None = None) -> ColumnSchema:
         return ColumnSchema(name, dtype, tags=tags, nullable=False, domain=domain)
 
@@ -166,7 +166,7 @@ def _schema(sizes: _Sizes) -> Schema:
     )
 
 
-def _columns(sizes: _Sizes, seed: int, start: int, stop: int) -> dict[str, Any]:
+def _columns(sizes: _ReviewSizes, seed: int, start: int, stop: int) -> dict[str, Any]:
     def drawn(column: int) -> draw.Words:
         return draw.bits(seed, (_TABLE, column), start, stop)
 
@@ -193,7 +193,7 @@ def expected(mild: draw.Floats, good: draw.Floats) -> draw.Floats:
     )
 
 
-def _texts(ids: draw.Ids, sizes: _Sizes, *, side: int) -> tuple[pa.Array, draw.Floats]:
+def _texts(ids: draw.Ids, sizes: _ReviewSizes, *, side: int) -> tuple[pa.Array, draw.Floats]:
     """The text of each id, and the share of kind words in it."""
     once, back = np.unique(ids, return_inverse=True)
     length = FEWEST_WORDS + draw.spread(
@@ -206,7 +206,7 @@ def _texts(ids: draw.Ids, sizes: _Sizes, *, side: int) -> tuple[pa.Array, draw.F
     return text.take(pa.array(back)), share[back]
 
 
-def _chosen(ids: draw.Ids, sizes: _Sizes, side: int) -> tuple[draw.Ids, draw.Mask]:
+def _chosen(ids: draw.Ids, sizes: _ReviewSizes, side: int) -> tuple[draw.Ids, draw.Mask]:
     """A word for each place of each id's text, and whether it is a kind one."""
     longest = sizes.longest
     places = ids[:, None] * np.int32(longest) + np.arange(longest, dtype=np.int32)

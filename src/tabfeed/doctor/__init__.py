@@ -1,18 +1,18 @@
-"""What in these files slows training, and files without it.
+"""Find what slows the reading of Parquet files, and rewrite them.
 
 ::
 
     from tabfeed.doctor import diagnose, rewrite
 
-    print(diagnose("train/"))                # findings, each with what it costs here
-    print(rewrite("train/", "train_fast/"))  # predicted and measured gain, side by side
+    print(diagnose("train/"))                # findings and their cost on this machine
+    print(rewrite("train/", "train_fast/"))  # predicted and measured gain
 """
 
 from __future__ import annotations
 
 from tabfeed.doctor.examine import diagnose
-from tabfeed.doctor.findings import Diagnosis, Finding, Forecast
 from tabfeed.doctor.measure import Cost
+from tabfeed.doctor.report import Diagnosis, Finding, Forecast
 from tabfeed.doctor.rewriter import RewriteOptions, Rewritten, rewrite
 
 __all__ = [

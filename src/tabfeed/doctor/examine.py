@@ -1,19 +1,64 @@
-"""`diagnose`: what in these files slows training, by measurement on a sample."""
+"""`diagnose`: what slows the reading of Parquet files, measured on a sample.
+
+The sample is written to a temporary folder as it is (the baseline), once for each `Question` of
+`tabfeed.doctor.rules`, and once in each layout that `rewrite` can write. All of
+these are then read in turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from tabfeed.doctor.facts import facts_of
-from tabfeed.doctor.findings import Diagnosis, Finding
-from tabfeed.doctor.opening import Source, name_of, open_parquet_files
-from tabfeed.doctor.order import skew, sortedness
-from tabfeed.doctor.sample import take_sample
-from tabfeed.doctor.trial import Subject, try_out
+from tabfeed.doctor.files import FileFacts, Source, facts_of, is_local, name_of, open_parquet_files
+from tabfeed.doctor.measure import RoundTimes, loader_of, measure
+from tabfeed.doctor.report import Diagnosis, Finding, Forecast
+from tabfeed.doctor.rules import Question, good_group_rows, questions, skew, sortedness
+from tabfeed.doctor.sample import (
+    NumberedTable,
+    Sample,
+    WriteSettings,
+    settings_of,
+    take_sample,
+    write_sample,
+)
 from tabfeed.errors import ArgumentError
+from tabfeed.io.dataset import Dataset
+from tabfeed.io.partition import Partition
+from tabfeed.progress import Bar, progress
 
-__all__ = ["diagnose"]
+__all__ = ["LAYOUTS", "Subject", "Trial", "diagnose", "read_in_turn", "try_out"]
+
+LAYOUTS = ("fast", "compact")
+_BASELINE, _IN_PLACE = "baseline", "in place"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dataset, the facts in its footers, and a sample of it."""
+
+    dataset: Dataset
+    facts: FileFacts
+    sample: Sample
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Subject:
+        """Read the footers and choose a sample."""
+        facts = facts_of(dataset)
+        return cls(dataset, facts, take_sample(dataset, facts))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Measurements: rows per second of the files as they are, findings, forecasts."""
+
+    rows_per_second: float
+    findings: tuple[Finding, ...]
+    forecasts: tuple[Forecast, ...]
 
 
 def diagnose(
@@ -23,18 +68,18 @@ def diagnose(
     seconds: float = 5.0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Say what in Parquet files slows training, and what each thing costs on this machine.
+    """Find what slows the reading of Parquet files, and what each thing costs on this machine.
 
     A sample of the rows is written to a temporary folder as it is, and again with one thing
-    changed at a time; all of these are read in turn, the way a loader reads. Everything is
-    read from memory, once warm: what storage costs is not in these figures.
+    changed at a time; a loader then reads all of these in turn. Everything is read from memory
+    after a warm-up, so the figures leave out the time storage takes.
 
     Parameters
     ----------
     data
         A path, a list of paths, a glob, a folder, a URL, or a `Dataset`.
     ranks
-        How many processes would share the data; for the skew between them.
+        How many training processes share the data; for the skew between them.
     seconds
         About how long to read.
     storage_options
@@ -46,8 +91,8 @@ def diagnose(
     >>> from tabfeed import Dataset
     >>> folder = tempfile.mkdtemp()
     >>> _ = Dataset({"x": list(range(1000))}).to_parquet(folder)
-    >>> told = diagnose(folder, seconds=0.1)
-    >>> told.rows, [f.layout for f in told.forecasts]
+    >>> diagnosis = diagnose(folder, seconds=0.1)
+    >>> diagnosis.rows, [f.layout for f in diagnosis.forecasts]
     (1000, ['fast', 'compact'])
     """
     if ranks < 1:
@@ -55,7 +100,7 @@ def diagnose(
     dataset, unreadable = open_parquet_files(data, storage_options)
     facts = facts_of(dataset)
     if not facts.rows:
-        raise ArgumentError(f"there are no rows in {name_of(data)}, so nothing can be measured")
+        raise ArgumentError(f"{name_of(data)} has no rows, so there is nothing to measure")
     subject = Subject(dataset, facts, take_sample(dataset, facts))
     trial = try_out(subject, seconds)
     order = (sortedness(facts, subject.sample), skew(dataset, facts, ranks))
@@ -74,8 +119,110 @@ def diagnose(
 
 
 def _by_weight(findings: Sequence[Finding]) -> list[Finding]:
-    """What costs most first; what is not a matter of one process's time after that."""
+    """The most expensive first, then those that don't affect the time of a single process."""
     timed = [f for f in findings if f.cost is not None and f.name != "skew"]
     rest = [f for f in findings if f not in timed]
     heavy = sorted(timed, key=lambda f: -f.cost.ratio if f.cost else 0.0)
     return sorted([*heavy, *rest], key=lambda f: not f.matters)
+
+
+def try_out(
+    subject: Subject,
+    seconds: float,
+    *,
+    layouts: Sequence[str] = LAYOUTS,
+    group_rows: int | None = None,
+    ask: bool = True,
+) -> Trial:
+    """Write the sample in every variant there is a question about, and read them all in turn.
+
+    Parameters
+    ----------
+    subject
+        What to examine.
+    seconds
+        About how long to read.
+    layouts
+        The layouts to forecast.
+    group_rows
+        Rows in their row groups; by default what suits a loader.
+    ask
+        Whether to look for findings, or only to forecast.
+    """
+    facts, sample = subject.facts, subject.sample
+    settings = settings_of(facts)
+    asked = questions(facts, sample, settings) if ask else []
+    rows = group_rows or good_group_rows(facts)
+    with (
+        tempfile.TemporaryDirectory(prefix="tabfeed-doctor-") as folder,
+        progress("trying", len(asked) + len(layouts) + 2, unit="variants") as bar,
+    ):
+        variants = _write_variants(Path(folder), sample, settings, asked, bar)
+        sizes = {}
+        for layout in layouts:
+            out = Path(folder) / f"layout_{layout}"
+            variants[layout] = _in_layout(variants[_BASELINE], out, layout, rows)
+            stored = sum(os.path.getsize(f) for f in variants[layout].files)
+            sizes[layout] = stored * facts.rows / sample.rows
+            bar.advance()
+        if is_local(subject.dataset):
+            variants[_IN_PLACE] = sample.dataset
+        times = read_in_turn(variants, facts, seconds, short=[_IN_PLACE] if sample.few else [])
+    base = _IN_PLACE if _IN_PLACE in variants else _BASELINE
+    return Trial(
+        times.rate(base),
+        tuple(_answer(q, times, base) for q in asked),
+        tuple(Forecast(n, times.cost(base, n), sizes[n] / facts.stored) for n in layouts),
+    )
+
+
+def read_in_turn(
+    variants: Mapping[str, Dataset], facts: FileFacts, seconds: float, *, short: Sequence[str] = ()
+) -> RoundTimes:
+    """Read datasets with the same columns in turn, with a loader; see `measure`."""
+    kinds = {c.name: c.kind for c in facts.columns}
+    return measure(variants, lambda d: loader_of(d, _kinds_in(d, kinds)), seconds, short=short)
+
+
+def _kinds_in(dataset: Dataset, kinds: Mapping[str, str]) -> dict[str, str]:
+    """The kinds of the columns; those of text may have been written as codes."""
+    coded = {c.name for c in dataset.schema if kinds[c.name] == "text" and str(c.dtype) == "int32"}
+    return {n: "number" if n in coded else kinds[n] for n in dataset.column_names}
+
+
+def _write_variants(
+    folder: Path, sample: Sample, settings: WriteSettings, asked: Sequence[Question], bar: Bar
+) -> dict[str, Dataset]:
+    """The sample as it is, and once for each question that another way of writing answers."""
+    baseline = write_sample(sample.tables(), folder / _BASELINE, settings)
+    bar.advance()
+    variants = {_BASELINE: baseline}
+    for question in asked:
+        if question.change is not None:
+            name = question.finding.name
+            variants[name] = write_sample(_row_groups(baseline), folder / name, question.change)
+        bar.advance()
+    return variants
+
+
+def _row_groups(dataset: Dataset) -> Iterator[NumberedTable]:
+    """Each row group as a table."""
+    for part in dataset.partitions:
+        for piece in part.pieces:
+            yield piece.file, dataset.read(Partition((piece,)))
+
+
+def _in_layout(sample: Dataset, folder: Path, layout: str, group_rows: int) -> Dataset:
+    """The sample as `Dataset.to_parquet` writes it."""
+    if layout == "fast":
+        return sample.to_parquet(folder, layout="fast", row_group_size=group_rows, output_files=1)
+    return sample.to_parquet(folder, row_group_size=group_rows, output_files=1)
+
+
+def _answer(question: Question, times: RoundTimes, base: str) -> Finding:
+    finding = question.finding
+    if question.change is not None:
+        return replace(finding, cost=times.cost(_BASELINE, finding.name))
+    if base == _BASELINE:
+        return replace(finding, note="not measured")
+    return replace(finding, cost=times.cost(base, _BASELINE))

@@ -1,9 +1,9 @@
 """`rewrite`: the same rows in files that a loader reads fast.
 
-Rows are dealt out evenly: files hold equally many, give or take a row group. Partitions of the size
-of a row group stream through, so memory is bounded by a few of them and by what a full shuffle is
-allowed. The folder appears when all of it is whole. Before writing, a sample tells what it will
-gain; afterwards the files themselves are read against the old ones.
+All files get the same number of rows, give or take a row group. Rows stream through in partitions
+of one row group, so memory is bounded by a few of them and by the limit of a full shuffle. The new
+folder appears only once complete. A sample predicts the gain before writing; afterwards the new
+files are measured against the old ones.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tabfeed.doctor.findings import Forecast
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tabfeed.doctor.examine import Subject, read_in_turn, try_out
+from tabfeed.doctor.files import Source, is_local, open_parquet_files
 from tabfeed.doctor.measure import Cost
-from tabfeed.doctor.opening import Source, is_local, open_parquet_files
+from tabfeed.doctor.report import Forecast
 from tabfeed.doctor.rules import good_group_rows
-from tabfeed.doctor.trial import Subject, read_in_turn, try_out
 from tabfeed.errors import ArgumentError, BadFileError, WriteError
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.storage.paths import RemotePath, path_of
 from tabfeed.profile.format import count, megabytes, rate
 
-__all__ = ["RewriteOptions", "Rewritten", "rewrite"]
+__all__ = ["RewriteOptions", "Rewritten", "rewrite", "show_rewritten"]
 
-_GROUPS_A_FILE = 8
+_GROUPS_PER_FILE = 8
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class RewriteOptions:
     layout
         "fast" for plain, uncompressed pages; "compact" for small files.
     row_group_rows
-        Most rows in a row group; about 64 MiB of them, a million at most, by default.
+        Maximum rows in a row group; by default about 64 MiB of them, a million at most.
     rows_per_file
         About how many rows a file has; eight row groups by default.
     shuffle
@@ -48,7 +53,7 @@ class RewriteOptions:
     seed
         Of the shuffle.
     memory_limit
-        What a full shuffle may hold in memory; a quarter of what is free by default.
+        How much memory a full shuffle may use; by default a quarter of what is free.
     """
 
     layout: Literal["fast", "compact"] = "fast"
@@ -69,7 +74,7 @@ class RewriteOptions:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What was written, and what it gained.
+    """The new files, and the gain.
 
     Attributes
     ----------
@@ -78,11 +83,11 @@ class Rewritten:
     stored, stored_before
         Bytes of the new files and of the old ones.
     forecast
-        What a sample foretold.
+        The prediction from a sample.
     measured
-        How many times as fast the new files are read; None where they are not on this machine.
+        How many times as fast the new files are read; None unless old and new files are local.
     rows_per_second
-        Of the old files.
+        Reading speed of the old files.
     """
 
     dataset: Dataset
@@ -108,12 +113,12 @@ class Rewritten:
 
     def __str__(self) -> str:
         found = self.measured
-        told = "nothing: not on this machine" if found is None else f"{found.ratio:.2f} times"
+        gained = "nothing: files not local" if found is None else f"{found.ratio:.2f} times"
         now = "" if found is None else f", {rate(self.rows_per_second * found.ratio)}"
         return (
             f"{count(self.dataset.num_rows)} rows in {count(len(self.dataset.files))} files\n"
-            f"reads as fast: predicted {self.forecast.gain.ratio:.2f} times, measured {told}{now}\n"
-            f"as large: predicted {self.forecast.size:.2f} times, measured "
+            f"speed: predicted {self.forecast.gain.ratio:.2f} times, measured {gained}{now}\n"
+            f"size: predicted {self.forecast.size:.2f} times, measured "
             f"{self.stored / self.stored_before:.2f} times, {megabytes(self.stored)}"
         )
 
@@ -128,22 +133,22 @@ def rewrite(
     seconds: float = 3.0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rewritten:
-    """Write Parquet files again so that a loader reads them fast, and tell what was gained.
+    """Write Parquet files again so that a loader reads them fast, and measure the gain.
 
     Parameters
     ----------
     data
         A path, a list of paths, a glob, a folder, a URL, or a `Dataset`.
     out
-        The folder to write; it must not hold a dataset, unless `overwrite` is True.
+        The folder to write; must not hold a dataset unless `overwrite` is True.
     options
         How to write; plain pages, the order kept, by default.
     overwrite
-        Replace the dataset that is there.
+        Replace an existing dataset.
     skip_bad
-        Go on without the files that cannot be opened.
+        Leave out files that can't be opened.
     seconds
-        About how long to measure, before and again after.
+        About how long to measure, once before and once after.
     storage_options
         For URLs, passed to the filesystem.
 
@@ -153,16 +158,16 @@ def rewrite(
     >>> from tabfeed import Dataset
     >>> old, new = tempfile.mkdtemp(), tempfile.mkdtemp()
     >>> _ = Dataset({"x": list(range(1000))}).to_parquet(old)
-    >>> told = rewrite(old, new, RewriteOptions(rows_per_file=250), seconds=0.1)
-    >>> len(told.dataset.files), told.dataset.to_arrow()["x"].to_pylist() == list(range(1000))
-    (4, True)
+    >>> written = rewrite(old, new, RewriteOptions(rows_per_file=250), seconds=0.1)
+    >>> len(written.dataset.files), written.dataset.to_arrow()["x"].to_pylist()[:3]
+    (4, [0, 1, 2])
     """
     chosen = options or RewriteOptions()
     Commit(out, overwrite=overwrite, storage_options=storage_options).check()
     dataset, bad = open_parquet_files(data, storage_options)
     _refuse_bad(bad, skip=skip_bad)
     if not dataset.num_rows:
-        raise ArgumentError("there are no rows to write")
+        raise ArgumentError("the data has no rows")
     old = Subject.of(dataset)
     before = try_out(
         old, seconds, layouts=[chosen.layout], group_rows=chosen.row_group_rows, ask=False
@@ -194,7 +199,7 @@ def _write(
     if options.rows_per_file is not None:
         group_rows = min(group_rows, options.rows_per_file)
     groups = -(-rows // group_rows)
-    files = -(-rows // (options.rows_per_file or _GROUPS_A_FILE * group_rows))
+    files = -(-rows // (options.rows_per_file or _GROUPS_PER_FILE * group_rows))
     return old.dataset.repartition(npartitions=max(groups, files)).to_parquet(
         out,
         shuffle=options.shuffle,
@@ -209,21 +214,41 @@ def _write(
 
 
 def _measure(old: Subject, new: Subject, seconds: float) -> Cost | None:
-    """The files themselves, read in turn; None unless all of them are here."""
+    """Read the old and new files in turn; None unless all are local."""
     if not is_local(old.dataset) or not is_local(new.dataset):
         return None
-    ways = {"old": old.sample.dataset, "new": new.sample.dataset}
+    variants = {"old": old.sample.dataset, "new": new.sample.dataset}
     few = [name for name, s in (("old", old), ("new", new)) if s.sample.few]
-    return read_in_turn(ways, old.facts, seconds, short=few).cost("old", "new")
+    return read_in_turn(variants, old.facts, seconds, short=few).cost("old", "new")
 
 
-# -- refusing before any work is done --------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def show_rewritten(written: Rewritten, out: str, seconds: float, console: Console) -> None:
+    """Print what rewriting gained: predicted and measured side by side."""
+    rows, files = written.dataset.num_rows, len(written.dataset.files)
+    console.print(Text(f"{out}: {count(rows)} rows in {count(files)} files, in {seconds:.1f} s"))
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in ("", "before", "predicted", "measured"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    gain, found, before = written.forecast.gain.ratio, written.measured, written.rows_per_second
+    table.add_row("speed", "1.00", f"{gain:.2f}", "" if found is None else f"{found.ratio:.2f}")
+    measured = "files not local" if found is None else rate(before * found.ratio)
+    table.add_row("rows per second", rate(before), rate(before * gain), measured)
+    predicted = written.forecast.size * written.stored_before
+    sizes = (written.stored_before, predicted, written.stored)
+    table.add_row("size", *(megabytes(size) for size in sizes))
+    console.print(table)
+
+
+# -- checks before any work ------------------------------------------------------------------------
 
 
 def _refuse_bad(bad: list[str], *, skip: bool) -> None:
     if bad and not skip:
         raise BadFileError(
-            f"{bad[0]} ({len(bad)} such files). To go on without: skip_bad=True, on the command "
+            f"{bad[0]} ({len(bad)} such files). Leave them out with skip_bad=True, on the command "
             "line --skip-bad",
             file=bad[0],
         )
@@ -238,6 +263,6 @@ def _refuse_full_disk(out: RemotePath, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise WriteError(
-            f"{out.name} would take about {megabytes(needed)}, and {megabytes(free)} are free "
-            'there: free some space, choose another folder, or layout="compact"'
+            f"{out.name} needs about {megabytes(needed)}, and {megabytes(free)} are free: "
+            'free some space, choose another folder, or layout="compact"'
         )

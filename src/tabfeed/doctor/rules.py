@@ -1,8 +1,9 @@
-"""What may slow the reading of Parquet files, and the one change that shows by how much.
+"""What may slow the reading of Parquet files.
 
-A rule looks at what the footers say. If there is something to ask, it gives a `Question`: the
-finding as far as it is known, and how to write a sample so that only this thing differs. Whether
-it costs anything here is then measured; nothing is called slow because a rule of thumb says so.
+A rule looks at the footers. If something may slow reading, it returns a `Question`: the finding,
+and how to write a sample so that only this thing differs. Whether it costs anything on this machine
+is then measured. Two rules need no measurement: how well the loader's shuffle hides that files are
+sorted, and how evenly several ranks share the row groups.
 """
 
 from __future__ import annotations
@@ -12,46 +13,59 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tabfeed.doctor.facts import Column, Facts
-from tabfeed.doctor.findings import Finding
-from tabfeed.doctor.sample import Sample
-from tabfeed.doctor.writing import PAGE_BYTES, PAGE_ROWS, Writing, as_codes, filled, without
+from tabfeed.doctor.files import FileFacts, StoredColumn
+from tabfeed.doctor.measure import Cost, loader_of
+from tabfeed.doctor.report import Finding
+from tabfeed.doctor.sample import (
+    PAGE_BYTES,
+    PAGE_ROWS,
+    Sample,
+    WriteSettings,
+    as_codes,
+    filled,
+    without,
+)
+from tabfeed.io.dataset import Dataset
+from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan.shuffle_quality import shuffle_quality
 from tabfeed.profile.format import count, megabytes, percent
 
-__all__ = ["TWIN", "Question", "good_group_rows", "questions"]
+__all__ = ["Question", "good_group_rows", "questions", "rank_load", "skew", "sortedness"]
 
-TWIN = "as they are, written again"
+
 _GROUP_BYTES = 64 * 2**20
-_MOST_GROUP_ROWS, _FEWEST_GROUP_ROWS = 1_000_000, 1_000
+_MAX_GROUP_ROWS, _MIN_GROUP_ROWS = 1_000_000, 1_000
 _GROUPS, _SHARED_ROWS = 16, 100_000
 _SMALL = 4  # a quarter of what is good
 _SMALL_PAGE = 2**18
+_GOOD_ORDER = 0.95  # of a uniform shuffle
+_UNEVEN = 1.2  # times its share
 
 
 @dataclass(frozen=True)
 class Question:
     """A finding, and how to write the sample without what it found.
 
-    ``change`` is None where the files in place are held against their twin instead.
+    ``change`` is None where the files in place are compared to the baseline instead.
     """
 
     finding: Finding
-    change: Writing | None
+    change: WriteSettings | None
 
 
-def good_group_rows(facts: Facts) -> int:
-    """Rows of a row group that suits a loader: about 64 MiB in memory, a million at most.
+def good_group_rows(facts: FileFacts) -> int:
+    """Rows in a row group that suits a loader: about 64 MiB in memory, a million at most.
 
-    Of little data fewer, so that threads and ranks can share the groups.
+    Small datasets get smaller groups, so that threads and ranks can share them.
     """
     width = max(1, facts.memory // max(1, facts.rows))
-    fits = max(_FEWEST_GROUP_ROWS, min(_MOST_GROUP_ROWS, _GROUP_BYTES // width))
+    fits = max(_MIN_GROUP_ROWS, min(_MAX_GROUP_ROWS, _GROUP_BYTES // width))
     return min(fits, max(_SHARED_ROWS, -(-facts.rows // _GROUPS)))
 
 
-def questions(facts: Facts, sample: Sample, twin: Writing) -> list[Question]:
-    """Everything worth asking about these files."""
-    rules: tuple[Callable[[Facts, Sample, Writing], Question | None], ...] = (
+def questions(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> list[Question]:
+    """All questions about these files."""
+    rules: tuple[Callable[[FileFacts, Sample, WriteSettings], Question | None], ...] = (
         _large_groups,
         _small_groups,
         _small_files,
@@ -64,22 +78,22 @@ def questions(facts: Facts, sample: Sample, twin: Writing) -> list[Question]:
         _text,
         _lists,
     )
-    asked = (rule(facts, sample, twin) for rule in rules)
+    asked = (rule(facts, sample, baseline) for rule in rules)
     return [q for q in asked if q is not None]
 
 
 # -- how rows lie in files -----------------------------------------------------------------------
 
 
-def _large_groups(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _large_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     if not sample.slices and not sample.few:
         return None
     largest, groups = max(facts.group_rows), len(facts.group_rows)
     if sample.slices:
         title = "Row groups too large"
         evidence = (
-            f"up to {count(largest)} rows: more than a loader may hold, so it reads slices, and "
-            "decodes a row group from its start for each"
+            f"up to {count(largest)} rows: too large to hold, so a loader reads slices and decodes "
+            "the row group from its start for each"
         )
     else:
         title = "Too few row groups"
@@ -90,19 +104,19 @@ def _large_groups(facts: Facts, sample: Sample, twin: Writing) -> Question | Non
     )
 
 
-def _small_groups(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _small_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     good, middle = good_group_rows(facts), median(facts.group_rows)
     if middle >= good / _SMALL or len(facts.group_rows) < 2 * len(facts.file_rows):
         return None
     evidence = (
         f"{count(len(facts.group_rows))} row groups of about {count(middle)} rows; "
-        f"{count(good)} would suit {len(facts.columns)} columns"
+        f"{count(good)} suit {len(facts.columns)} columns"
     )
     finding = Finding("small_groups", "Row groups too small", evidence, advice="larger row groups")
-    return Question(finding, replace(twin, group_rows=good_group_rows(facts)))
+    return Question(finding, replace(baseline, group_rows=good_group_rows(facts)))
 
 
-def _small_files(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _small_files(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     good, files = good_group_rows(facts), len(facts.file_rows)
     middle = median(facts.file_rows)
     if files < 8 or middle >= good / _SMALL:
@@ -111,31 +125,31 @@ def _small_files(facts: Facts, sample: Sample, twin: Writing) -> Question | None
         "small_files",
         "Many small files",
         f"{count(files)} files of about {count(middle)} rows ({megabytes(facts.stored / files)}); "
-        "each is opened for every read",
+        "every read opens one",
         advice="fewer files",
     )
-    return Question(finding, replace(twin, one_file=True, group_rows=good_group_rows(facts)))
+    return Question(finding, replace(baseline, one_file=True, group_rows=good_group_rows(facts)))
 
 
 # -- how values are stored -----------------------------------------------------------------------
 
 
-def _codec(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
-    packed = [c for c in facts.columns if c.codecs and c.kind != "other"]
-    if not packed:
+def _codec(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+    compressed = [c for c in facts.columns if c.codecs and c.kind != "other"]
+    if not compressed:
         return None
-    codecs = Counter(c.codecs[0].lower() for c in packed)
-    stored, memory = sum(c.stored for c in packed), sum(c.memory for c in packed)
+    codecs = Counter(c.codecs[0].lower() for c in compressed)
+    stored, memory = sum(c.stored for c in compressed), sum(c.memory for c in compressed)
     finding = Finding(
         "codec",
         f"Compression ({', '.join(codecs)})",
-        f"{_columns(packed, facts)}, to {percent(stored / max(1, memory))} of their size in memory",
+        f"{_columns(compressed, facts)}, to {percent(stored / max(1, memory))} of memory size",
         advice="uncompressed pages (layout fast)",
     )
-    return Question(finding, replace(twin, codecs={}))
+    return Question(finding, replace(baseline, codecs={}))
 
 
-def _encodings(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _encodings(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     coded = [c for c in facts.columns if c.encoding != "PLAIN" and c.kind != "other"]
     if not coded:
         return None
@@ -143,13 +157,13 @@ def _encodings(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
     finding = Finding(
         "encodings",
         f"Encoded values ({', '.join(names)})",
-        f"{_columns(coded, facts)}; plain values are copied, these are decoded",
+        f"{_columns(coded, facts)}; plain values are copied, encoded ones decoded",
         advice="plain values (layout fast)",
     )
-    return Question(finding, replace(twin, encodings={}))
+    return Question(finding, replace(baseline, encodings={}))
 
 
-def _pages(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _pages(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     pages = facts.pages
     if pages is None or not pages.bytes or pages.bytes >= _SMALL_PAGE:
         return None
@@ -159,55 +173,55 @@ def _pages(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
         f"about {megabytes(pages.bytes)} and {count(pages.values)} values each, by their headers",
         advice="pages of 1 MiB (layout fast)",
     )
-    return Question(finding, replace(twin, page_bytes=PAGE_BYTES, page_rows=PAGE_ROWS))
+    return Question(finding, replace(baseline, page_bytes=PAGE_BYTES, page_rows=PAGE_ROWS))
 
 
-def _checksums(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
-    if not twin.checksums:
+def _checksums(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+    if not baseline.checksums:
         return None
     finding = Finding(
         "checksums",
         "Page checksums",
-        "verified at every read of a compact file; of a fast one only by Dataset.validate",
+        "verified whenever a compact file is read, but not in a fast one",
         advice="layout fast",
     )
-    return Question(finding, replace(twin, checksums=False))
+    return Question(finding, replace(baseline, checksums=False))
 
 
 # -- what the columns are ------------------------------------------------------------------------
 
 
-def _nullable(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
-    idle = [c for c in facts.of_kind("number", "text") if c.nullable and c.nulls == 0]
-    if not idle:
+def _nullable(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+    unused = [c for c in facts.of_kind("number", "text") if c.nullable and c.nulls == 0]
+    if not unused:
         return None
     finding = Finding(
         "nullable",
-        "Nulls allowed where there are none",
-        f"{_columns(idle, facts)} may hold nulls and hold none; each value is looked at",
+        "Nullable columns without nulls",
+        f"{_columns(unused, facts)}: every value is checked for null",
         advice="columns declared without nulls (layout fast)",
     )
-    return Question(finding, replace(twin, required=True))
+    return Question(finding, replace(baseline, required=True))
 
 
-def _nulls(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
-    lacking = [c for c in facts.of_kind("number") if c.nulls]
-    if not lacking or not facts.rows:
+def _nulls(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+    with_nulls = [c for c in facts.of_kind("number") if c.nulls]
+    if not with_nulls or not facts.rows:
         return None
-    most = max(lacking, key=lambda c: c.nulls or 0)
+    most = max(with_nulls, key=lambda c: c.nulls or 0)
     finding = Finding(
         "nulls",
         "Nulls",
-        f"{_columns(lacking, facts)}, up to {percent((most.nulls or 0) / facts.rows)} of "
-        f"{most.name!r}; a tensor has none, so they are filled in every epoch",
+        f"{_columns(with_nulls, facts)}, up to {percent((most.nulls or 0) / facts.rows)} of "
+        f"{most.name!r}; a tensor has no nulls, so they are filled in every epoch",
         cure="workflow",
         advice="fill them once: FillMissing in a Workflow",
     )
-    names = [c.name for c in lacking]
-    return Question(finding, replace(twin, change=filled(names), required=True))
+    names = [c.name for c in with_nulls]
+    return Question(finding, replace(baseline, change=filled(names), required=True))
 
 
-def _text(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _text(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     text = facts.of_kind("text")
     if not text:
         return None
@@ -215,16 +229,16 @@ def _text(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
         "text",
         "Text columns",
         f"{_columns(text, facts)}, {percent(_memory(text) / max(1, facts.memory))} of the data in "
-        "memory; held against the same column as numbers of 4 bytes",
+        "memory; compared to the same columns as 4-byte numbers",
         cure="workflow",
-        advice="make numbers of them once: Categorify in a Workflow, then to_parquet",
+        advice="convert them to numbers once: Categorify in a Workflow, then to_parquet",
     )
     names = [c.name for c in text]
-    plain = {n: e for n, e in twin.encodings.items() if n not in names}
-    return Question(finding, replace(twin, change=as_codes(names), encodings=plain))
+    plain = {n: e for n, e in baseline.encodings.items() if n not in names}
+    return Question(finding, replace(baseline, change=as_codes(names), encodings=plain))
 
 
-def _lists(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
+def _lists(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     lists = facts.of_kind("list", "text list")
     if not lists or len(lists) == len([c for c in facts.columns if c.kind != "other"]):
         return None
@@ -232,19 +246,93 @@ def _lists(facts: Facts, sample: Sample, twin: Writing) -> Question | None:
         "lists",
         "List columns",
         f"{_columns(lists, facts)}, {percent(_memory(lists) / max(1, facts.memory))} of the data "
-        "in memory; held against reading without them",
+        "in memory; compared to reading without them",
         cure="workflow",
-        advice="leave out what the model does not use; shorten the rest once: ListSlice",
+        advice="drop lists the model doesn't use; shorten the others once: ListSlice",
     )
-    return Question(finding, replace(twin, change=without(c.name for c in lists)))
+    return Question(finding, replace(baseline, change=without(c.name for c in lists)))
 
 
-def _memory(columns: Iterable[Column]) -> int:
+def _memory(columns: Iterable[StoredColumn]) -> int:
     return sum(c.memory for c in columns)
 
 
-def _columns(columns: list[Column], facts: Facts) -> str:
-    """Their names if they are few, else how many they are."""
+def _columns(columns: list[StoredColumn], facts: FileFacts) -> str:
+    """Their names if there are at most three, else their number."""
     if len(columns) <= 3:
         return ", ".join(c.name for c in columns)
     return f"{len(columns)} of {len(facts.columns)} columns"
+
+
+# -- order and shares: arithmetic, nothing is read ------------------------------------------------
+
+
+def sortedness(facts: FileFacts, sample: Sample) -> Finding | None:
+    """Whether the footers show sorted columns, and how well the loader's shuffle mixes them."""
+    if not facts.sorted_by:
+        return None
+    quality = shuffle_quality(sample.plan)
+    learned = [c for c in facts.sorted_by if c in facts.targets]
+    named = learned or list(facts.sorted_by)
+    shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
+    what = "the target" if learned else "row group after row group"
+    poor = quality.score < _GOOD_ORDER
+    return Finding(
+        "sorted",
+        f"Sorted by {shown}",
+        f"{what}; the loader's shuffle reaches {quality.score:.2f} of a uniform one",
+        note=f"order {quality.score:.2f}" if poor else "",
+        cure="rewrite --shuffle full",
+        advice="shuffle the files once",
+    )
+
+
+def skew(dataset: Dataset, facts: FileFacts, ranks: int) -> Finding | None:
+    """How much more than its share the busiest rank reads."""
+    if ranks < 2 or facts.rows < ranks:
+        return None
+    kinds = {c.name: c.kind for c in facts.columns}
+    load = rank_load(loader_of(dataset, kinds, ranks=ranks).plan)
+    by_file = _load_by_file(facts.file_rows, ranks)
+    if load < _UNEVEN and by_file < _UNEVEN:
+        return None
+    evidence = (
+        f"{len(facts.group_rows)} row groups in {len(facts.file_rows)} files of up to "
+        f"{count(max(facts.file_rows))} rows: the busiest rank decodes {load:.2f} times its "
+        f"share here; with whole files per rank, {_times(by_file)}"
+    )
+    return Finding(
+        "skew",
+        f"Skew over {ranks} ranks",
+        evidence,
+        cost=Cost(load, load, load) if load >= _UNEVEN else None,
+        note="" if load >= _UNEVEN else "not here",
+        advice="files and row groups of equal rows, several for each rank",
+    )
+
+
+def _times(load: float) -> str:
+    return "some have none" if load == float("inf") else f"{load:.2f} times its share"
+
+
+def rank_load(plan: Plan) -> float:
+    """Rows the busiest rank of a plan decodes, divided by its even share.
+
+    Examples
+    --------
+    >>> one_group = Plan((8000,), batch=80, streams=8, chunk=10, ranks=8)
+    >>> many_groups = Plan((100,) * 80, batch=80, streams=8, chunk=10, ranks=8)
+    >>> rank_load(one_group), rank_load(many_groups)
+    (8.0, 1.0)
+    """
+    epoch, ranks = plan.epoch(0), plan.ranks
+    loads = [sum(map(epoch.block_rows, epoch.last_use(rank, ranks))) for rank in range(ranks)]
+    return max(loads) * ranks / max(1, plan.rows)
+
+
+def _load_by_file(rows: tuple[int, ...], ranks: int) -> float:
+    """The same if rank r reads the files r, r + ranks, ..."""
+    loads = [sum(rows[rank::ranks]) for rank in range(ranks)]
+    if not min(loads):
+        return float("inf")
+    return max(loads) * ranks / sum(rows)

@@ -1,9 +1,8 @@
-"""Who does the work: two verbs, map and reduce, over whatever a partition is.
+"""Executors: objects with two methods, ``map`` and ``reduce``, that do the work.
 
-An executor is anything with these two methods. `tabfeed.execute.local` runs them on
-threads of this process. The work itself (decoding, expressions, writing) releases the
-interpreter lock, so threads are enough on one machine. `tabfeed.execute.dask` runs them on a
-cluster; `tabfeed.execute.choice` says which of them is meant where nobody says.
+`tabfeed.execute.local` runs them on threads of this process. The work itself (decoding,
+expressions, writing) releases the GIL, so threads are enough on one machine. `tabfeed.execute.dask`
+runs them on a cluster. `tabfeed.execute.choice` holds the default.
 """
 
 from __future__ import annotations

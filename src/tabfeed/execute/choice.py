@@ -1,15 +1,16 @@
-"""Who does the work when nobody says: the threads of this machine, or a cluster set for all.
+"""The default executor: threads of this machine, or a cluster chosen for the whole process.
 
-The order is: an ``executor=`` given to the call; the client or executor a `Workflow` was made
-with; the innermost ``with Distributed(...)`` block that is open; what `set_client` set; the threads
-of this machine. A ``distributed.Client`` that merely exists in the process is left alone: it may
-belong to somebody else, and its workers may not see the files.
+In order of precedence: an ``executor=`` given to the call; the client or executor a `Workflow` was
+made with; the innermost open ``with Distributed(...)`` block; what `set_client` set; the threads of
+this machine. A ``distributed.Client`` that merely exists in the process is not used: it may belong
+to other code, and its workers may not see the files.
 
-The choice holds for the whole process, threads included.
+The choice applies to all threads of the process.
 """
 
 from __future__ import annotations
 
+import importlib
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,69 +23,71 @@ if TYPE_CHECKING:
 
 __all__ = ["Distributed", "as_executor", "current_executor", "set_client"]
 
-_for_all: list[Executor] = []
+_process_wide: list[Executor] = []
 _blocks: list[Executor] = []
 
 
 def current_executor() -> Executor:
-    """Who does the work now, where nobody says.
+    """The executor used when a call names none.
 
     Examples
     --------
     >>> type(current_executor()).__name__
     'LocalExecutor'
     """
-    chosen = _blocks or _for_all
+    chosen = _blocks or _process_wide
     return chosen[-1] if chosen else LocalExecutor()
 
 
 def set_client(client: Any | None) -> None:
-    """Do all further work of this process on a cluster; None goes back to threads.
+    """Use a cluster for all further work of this process; None goes back to threads.
 
     Parameters
     ----------
     client
         A ``distributed.Client``, a `tabfeed.execute.dask.DaskExecutor`, or None.
     """
-    _for_all[:] = [] if client is None else [as_executor(client)]
+    _process_wide[:] = [] if client is None else [as_executor(client)]
 
 
 def as_executor(client: Any) -> Executor:
-    """A client's executor; an executor as it is."""
+    """The executor of a client; an executor is returned as it is."""
     if hasattr(client, "map") and hasattr(client, "reduce"):
         executor: Executor = client
         return executor
-    return _dask().executor_of(client)  # type: ignore[no-any-return]
+    _require_dask()
+    from tabfeed.execute.dask import executor_of
+
+    return executor_of(client)
 
 
-def _dask() -> Any:
+def _require_dask() -> None:
     try:
-        from tabfeed.execute import dask
+        importlib.import_module("distributed")
     except ModuleNotFoundError as e:
         if e.name not in ("dask", "distributed"):
             raise
         raise MissingExtraError("dask", "Dask clusters") from e
-    return dask
 
 
 class Distributed:
-    """Do the work inside a ``with`` block on a Dask cluster.
+    """Run the work inside a ``with`` block on a Dask cluster.
 
     Parameters
     ----------
     client
         A ``distributed.Client``, or the address of a scheduler. Without it, a cluster of processes
-        is started on this machine and stopped when the block ends.
+        is started on this machine, and stopped when the block ends.
     workers
-        How many processes to start; one for each core by default.
+        How many processes to start; one per core by default.
     threads_per_worker
-        Threads of each.
+        Threads of each worker.
     memory_limit
-        Memory of each: ``"4GB"``; an equal share of this machine's by default.
+        Memory of each worker: ``"4GB"``; by default an equal share of this machine's.
     shared
         A folder that every worker and this process can write, for rows that are regrouped
-        (`Dataset.shuffle_by_keys`, `tabfeed.ops.Groupby`). The temporary folder of this process
-        by default, which does where all share a machine; it is tried before the work starts.
+        (`Dataset.shuffle_by_keys`, `tabfeed.ops.Groupby`). By default the temporary folder of this
+        process, which works if all run on one machine. It is checked before the work starts.
 
     Examples
     --------
@@ -104,7 +107,7 @@ class Distributed:
         shared: str | None = None,
     ) -> None:
         if client is not None and workers is not None:
-            raise ArgumentError("give client= or workers=, not both: a client has its workers")
+            raise ArgumentError("give client= or workers=, not both: a client already has workers")
         for name, number in {"workers": workers, "threads_per_worker": threads_per_worker}.items():
             if number is not None and number < 1:
                 raise ArgumentError(f"{name} is {number}; it must be 1 or more")
@@ -119,13 +122,16 @@ class Distributed:
         return None if self.executor is None else self.executor.client
 
     def __enter__(self) -> Distributed:
-        dask = _dask()
+        _require_dask()
+        from tabfeed.execute.dask import DaskExecutor
+        from tabfeed.execute.dask_cluster import connect, start_local
+
         client = self._given
         if client is None:
-            client = self._own = dask.start_local(*self._sizes)
+            client = self._own = start_local(*self._sizes)
         elif isinstance(client, str):
-            client = self._own = dask.connect(client)
-        self.executor = dask.DaskExecutor(client, shared=self._shared)
+            client = self._own = connect(client)
+        self.executor = DaskExecutor(client, shared=self._shared)
         _blocks.append(self.executor)
         return self
 
@@ -139,5 +145,7 @@ class Distributed:
             _blocks.remove(self.executor)
         self.executor = None
         if self._own is not None:
-            _dask().disconnect(self._own)
+            from tabfeed.execute.dask_cluster import disconnect
+
+            disconnect(self._own)
             self._own = None

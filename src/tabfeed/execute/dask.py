@@ -1,126 +1,39 @@
 """Map and reduce on a Dask cluster: any that a ``distributed.Client`` can reach.
 
-The two verbs. Dask does what it is good at (scheduling, moving data between workers, starting
-lost tasks again, spilling results to the workers' disks); nothing of its collections is used.
-`tabfeed.execute.dask_run` is one run: what is sent, submitted, waited for and begun again.
-`tabfeed.execute.dask_reduce` is the tree of a reduction. `tabfeed.execute.dask` makes
-clients and judges them. No other file knows Dask.
+Dask does what it is good at: scheduling, moving data between workers, repeating lost tasks,
+spilling results to the workers' disks. Its collections are not used. `tabfeed.execute.dask_run` is
+one run, submitted, awaited and restarted; `tabfeed.execute.dask_cluster` makes clients and checks
+workers. No other module imports Dask.
+
+A reduction has one task for ``partial`` of each item. Each run of eight summaries is merged and
+split into merge groups; each group then has a tree of merges (`tabfeed.execute.local.MergeTree`),
+whose root alone reaches the client. A group too large for one worker is first cut into hash
+partitions, each with a tree of its own. Tasks carry readable names for the dashboard.
 
 A task that fails is tried three times in all; then the run ends with an error that names it. Tasks
-of a worker that dies are done again elsewhere, by Dask while few workers died under a task, and by
-submitting the task anew after that. If the scheduler itself is lost, or all results
-with it, the run starts again once it is back, and ends with an error if it stays away.
-
-Clients of Dask clusters: whether one can be used, made for an address, or with its own cluster.
-
-Workers started here keep the memory they free for a while instead of giving it back at once.
-Dask's own setting returns it after every task; the next one then takes each page anew from the
-kernel, zeroed: fitting the README's workflow on 0.75 M rows took 300,000 page faults and 4.3 s of
-processor time so, and 35,000 and 3.3 s with these settings. They reach glibc and
-Polars' allocator only through the environment in which a worker starts; whoever set one of these
-variables is obeyed.
-
-Nor do they watch themselves as closely as Dask's do. Sampling the stack a hundred times a second,
-looking at the memory ten times and at the event loop fifty times took 4.8 % of a core for two
-workers that had nothing to do, and 2.8 % for the client that has their scheduler; now 0.7 and
-0.8 %. What is lost is the dashboard's page of profiles, and half a second until a worker that
-outgrows its memory is noticed. Nobody takes the work of a run (its parcel) off a worker either, as
-Dask's memory manager does while the worker waits: it would be opened again for the next task.
+of a worker that dies are repeated elsewhere, by Dask while few workers died under a task, and by
+submitting the task again after that. If the scheduler or all results are lost, the run restarts
+once the cluster is back, and ends with an error if it stays away.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-import dask
-import distributed
 from distributed import Client, Future
 
-from tabfeed.errors import ArgumentError, ClusterError
-from tabfeed.execute.dask_reduce import Tree
-from tabfeed.execute.dask_run import Killed, Lost, Run
-from tabfeed.execute.dask_tasks import Reduction, task_name
-from tabfeed.execute.local import LocalExecutor
+from tabfeed.execute import tasks
+from tabfeed.execute.dask_cluster import Preflight, connected
+from tabfeed.execute.dask_run import ClusterRun, Lost, WorkersDied, fatal_task
+from tabfeed.execute.local import MERGE_WIDTH, LocalExecutor, runs_of
 from tabfeed.execute.payload import pack, unpack
-from tabfeed.execute.preflight import Preflight
+from tabfeed.execute.tasks import Reduction, task_name
 
-__all__ = [
-    "KEEP_MEMORY",
-    "DaskExecutor",
-    "connect",
-    "connected",
-    "disconnect",
-    "executor_of",
-    "start_local",
-]
-
-_BEFORE_SPAWN = "distributed.nanny.pre-spawn-environ"
-KEEP_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": 2**28,
-    "MALLOC_MMAP_THRESHOLD_": 2**25,
-    "_RJEM_MALLOC_CONF": "dirty_decay_ms:5000,muzzy_decay_ms:5000",
-}
-
-_QUIETLY = {
-    "distributed.worker.profile.enabled": False,
-    "distributed.worker.memory.monitor-interval": "500ms",
-    "distributed.admin.tick.interval": "500ms",
-    "distributed.admin.system-monitor.interval": "5s",
-    "distributed.scheduler.active-memory-manager.start": False,
-}
-
-
-def connected(client: Any) -> Client:
-    """The client, if it can be used."""
-    if not isinstance(client, Client):
-        raise ArgumentError(
-            f"client is {client!r}; it must be a distributed.Client, or a DaskExecutor made of one"
-        )
-    if client.asynchronous:
-        raise ArgumentError("the client is asynchronous; make one without asynchronous=True")
-    if client.status != "running":
-        raise ClusterError(
-            f"the client is {client.status}: {client!r}. Connect a new one: Client(address)"
-        )
-    return client
-
-
-def start_local(workers: int, threads: int, memory_limit: str) -> Client:
-    """A cluster of processes on this machine, and a client of it."""
-    memory = {**dask.config.get(_BEFORE_SPAWN), **KEEP_MEMORY}
-    with dask.config.set({_BEFORE_SPAWN: memory, **_QUIETLY}):
-        cluster = distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=threads,
-            memory_limit=memory_limit,
-            processes=True,
-            dashboard_address=":0",
-            env={"POLARS_MAX_THREADS": str(threads), "TABFEED_THREADS": str(threads)},
-        )
-    return Client(cluster, set_as_default=False, direct_to_workers=True)
-
-
-def connect(address: str) -> Client:
-    """A client of the scheduler at an address."""
-    try:
-        return Client(address, set_as_default=False)
-    except (OSError, ValueError, distributed.TimeoutError) as e:
-        raise ClusterError(
-            f"no scheduler answers at {address!r}: {e}; give the address that `dask scheduler` "
-            "prints, such as tcp://10.0.0.1:8786"
-        ) from e
-
-
-def disconnect(client: Client) -> None:
-    """Close a client, and the cluster that was started for it."""
-    cluster = client.cluster
-    client.close()
-    if cluster is not None:
-        cluster.close()
+__all__ = ["ClusterReduction", "DaskExecutor", "executor_of"]
 
 
 T = TypeVar("T")
@@ -138,7 +51,7 @@ class DaskExecutor:
         A connected, synchronous ``distributed.Client``.
     shared
         A folder that every worker and this process can write, for rows that are regrouped; the
-        temporary folder of this process by default, which does where all share a machine.
+        temporary folder of this process by default, which works if all run on one machine.
     tries
         How often a task may fail before the run ends.
     patience
@@ -157,18 +70,18 @@ class DaskExecutor:
     ) -> None:
         self.client = connected(client)
         self.shared, self.tries, self.patience = shared, tries, patience
-        self.surroundings = Preflight(client)
+        self.preflight = Preflight(self.client)
 
-    # -- the two verbs ------------------------------------------------------------
+    # -- map and reduce -----------------------------------------------------------
 
     def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Generator[R, None, None]:
         """``fn`` of each item, in order, lazily; a bounded number of results waits on workers."""
-        run = Run(self, fn)
+        run = self._run(fn)
         numbered = enumerate(items)
         waiting: deque[tuple[str, bytes, Future[Any]]] = deque()
         try:
             while True:
-                if len(waiting) <= self._window() // 2:  # some at a time: each submission costs
+                if len(waiting) <= self._window() // 2:  # several at a time: each submission costs
                     more = list(islice(numbered, self._window() - len(waiting)))
                     waiting += run.call([(task_name(fn, item, n), pack(item)) for n, item in more])
                 if not waiting:
@@ -176,9 +89,9 @@ class DaskExecutor:
                 name, _, future = waiting[0]
                 try:
                     data = run.result(future)
-                except Killed as e:
+                except WorkersDied as e:
                     run.count_death(name, e)
-                    waiting = _called_again(run, waiting)
+                    waiting = _resubmitted(run, waiting)
                     continue
                 except Lost as e:
                     run.start_again(name, e)
@@ -193,61 +106,63 @@ class DaskExecutor:
     def reduce(
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
-        """All of ``partial(item)``, neighbours merged; None if there are no items."""
+        """``partial`` of each item, neighbours merged; None if there are no items."""
         every = list(items)
         if not every:
             return None
         work = Reduction(partial, merge)
-        run = Run(self, work)
+        run = self._run(work)
         names = [task_name(partial, item, i) for i, item in enumerate(every)]
         leaves = list(zip(names, every, strict=True))
         while True:
             try:
-                result: R = work.assemble(Tree(run, work).merged(leaves))
+                result: R = work.assemble(ClusterReduction(run, work).merged(leaves))
                 return result
             except Lost as e:
                 run.start_again(names[0], e)
 
-    # -- what the cluster is like -------------------------------------------------
+    # -- checks -------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a client that is closed, and workers that cannot do the work."""
-        connected(self.client)
-        self.surroundings.check(self.patience)
+        """Raise if the client is closed, or a worker can't do the work."""
+        self.preflight.check(self.patience)
 
     def require_files(self, files: Sequence[Any]) -> None:
-        """Refuse to start unless the workers see these files as this process does."""
+        """Raise unless the workers see these files as this process does."""
         self.check()
-        self.surroundings.require_files(files)
+        self.preflight.require_files(files)
 
-    def require_folder(self, place: Any) -> None:
-        """Refuse to start unless the workers can write into a folder of this process."""
+    def require_folder(self, folder: Any) -> None:
+        """Raise unless the workers can write into a folder of this process."""
         self.check()
-        self.surroundings.require_folder(place)
+        self.preflight.require_folder(folder)
 
     @property
     def task_memory(self) -> int | None:
-        """Bytes one task may use: half of the smallest worker's share for a thread."""
+        """Bytes one task may use: half of the smallest worker's memory per thread."""
         self.check()
-        return self.surroundings.task_memory()
+        return self.preflight.task_memory()
+
+    def _run(self, work: Any) -> ClusterRun:
+        return ClusterRun(self.preflight, work, tries=self.tries, patience=self.patience)
 
     def _window(self) -> int:
-        return max(8, _AHEAD * self.surroundings.threads)
+        return max(8, _AHEAD * self.preflight.threads)
 
     def __reduce__(self) -> tuple[type[LocalExecutor], tuple[()]]:
-        return LocalExecutor, ()  # elsewhere, the work is done there
+        return LocalExecutor, ()  # in another process, work runs in that process
 
     def __repr__(self) -> str:
         return f"DaskExecutor({self.client!r})"
 
 
-def _called_again(
-    run: Run, waiting: deque[tuple[str, bytes, Future[Any]]]
+def _resubmitted(
+    run: ClusterRun, waiting: deque[tuple[str, bytes, Future[Any]]]
 ) -> deque[tuple[str, bytes, Future[Any]]]:
-    """The same tasks, those anew under which workers died."""
+    """The tasks, with those under which workers died submitted again."""
     killed = [i for i, (_, _, future) in enumerate(waiting) if run.was_killed(future)]
-    anew = dict(zip(killed, run.call([waiting[i][:2] for i in killed]), strict=True))
-    return deque(anew.get(i, task) for i, task in enumerate(waiting))
+    again = dict(zip(killed, run.call([waiting[i][:2] for i in killed]), strict=True))
+    return deque(again.get(i, task) for i, task in enumerate(waiting))
 
 
 _known: weakref.WeakKeyDictionary[Client, DaskExecutor] = weakref.WeakKeyDictionary()
@@ -260,3 +175,177 @@ def executor_of(client: Any) -> DaskExecutor:
     if client not in _known:
         _known[connected(client)] = DaskExecutor(client)
     return _known[client]
+
+
+# -- a reduction -----------------------------------------------------------------------------------
+
+
+_MAX_PARTITIONS = 256
+_TASK_COST = 2**20  # bytes that could be merged in the time Dask needs for a task
+Leaf = tuple[str, Any]  # a task's name, and its item
+
+
+class ClusterReduction:
+    """One reduction, level by level.
+
+    Parameters
+    ----------
+    run
+        Submits and waits.
+    work
+        The partial and the merge.
+    """
+
+    def __init__(self, run: ClusterRun, work: Reduction) -> None:
+        self._run, self._work = run, work
+
+    def merged(self, leaves: Sequence[Leaf]) -> Iterator[tuple[int, Any]]:
+        """Groups and their merged parts, one at a time; the cluster drops each once fetched."""
+        roots = self._roots(_FirstLevel(self._run, self._work, leaves).merged())
+        roots.reverse()
+        while roots:
+            group, future = roots.pop()
+            yield group, unpack(self._run.result(future))
+
+    def _roots(self, runs: list[Future[Any]]) -> list[tuple[int, Future[Any]]]:
+        """The root of each group's tree of merges; of a group too large, one per hash partition.
+
+        The largest come first: the client fetches them while workers merge the others.
+        """
+        sizes = self._sizes(runs)
+        partitions = self._partitions(sizes) if len(runs) > 1 else [1] * len(sizes)
+        workers = self._workers(sizes)
+        order = sorted(range(len(sizes)), key=lambda group: -sizes[group])
+        return [
+            (group, root)
+            for number, group in enumerate(order)
+            for root in self._group_roots(
+                group, partitions[group], runs, worker=workers[group], priority=-number / len(order)
+            )
+        ]
+
+    def _group_roots(
+        self, group: int, partitions: int, runs: list[Future[Any]], **where: Any
+    ) -> list[Future[Any]]:
+        run, name = self._run, self._work.groups[group]
+        if partitions == 1 and len(runs) <= MERGE_WIDTH:  # few enough to send all to each worker
+            return [run.submit(tasks.merge_picked, name, group, *runs, **where)]
+        parts = [run.submit_plain(tasks.pick, name, f, group) for f in runs]
+        if partitions == 1:
+            return [self._merge_tree(group, name, parts)]
+        cut = [run.submit(tasks.cut_group, name, group, partitions, part) for part in parts]
+        return [
+            self._merge_tree(group, name, [run.submit_plain(tasks.pick, name, f, n) for f in cut])
+            for n in range(partitions)
+        ]
+
+    def _sizes(self, runs: list[Future[Any]]) -> list[int]:
+        """Bytes of each group over all runs."""
+        run = self._run
+        asked = [run.submit_plain(tasks.sizes, "merge/sizes", f) for f in runs]
+        return [sum(s) for s in zip(*(run.result(f) for f in asked), strict=True)]
+
+    def _partitions(self, sizes: list[int]) -> list[int]:
+        """How many hash partitions each group needs, so that a merge fits a worker's memory."""
+        most = max(1, (self._run.task_memory() or 2**30) // 8)
+        return [min(_MAX_PARTITIONS, max(1, -(-size // most))) for size in sizes]
+
+    def _workers(self, sizes: list[int]) -> list[str | None]:
+        """A worker for each group, so that all have about the same amount to merge.
+
+        By itself Dask merges everything where most of it already is, since it overestimates the
+        cost of moving bytes.
+        """
+        loads: dict[str | None, int] = dict.fromkeys(self._run.workers(), 0)
+        chosen: list[str | None] = [None] * len(sizes)
+        for group in sorted(range(len(sizes)), key=lambda group: -sizes[group]):
+            least = min(loads, key=lambda worker: loads[worker], default=None)
+            loads[least] = loads.get(least, 0) + sizes[group] + _TASK_COST
+            chosen[group] = least
+        return chosen
+
+    def _merge_tree(self, group: int, name: str, level: list[Future[Any]]) -> Future[Any]:
+        while len(level) > 1:
+            level = [
+                run[0] if len(run) == 1 else self._run.submit(tasks.merge_group, name, group, *run)
+                for run in runs_of(level)
+            ]
+        return level[0]
+
+
+class _FirstLevel:
+    """The first level of a reduction's tree: a summary of each item, merged eight at a time.
+
+    When workers die under a task, Dask suspects all tasks they had, so the whole run of eight is
+    submitted again; if that keeps happening, one after the other, to find the task to blame.
+    """
+
+    def __init__(self, run: ClusterRun, work: Reduction, leaves: Sequence[Leaf]) -> None:
+        self._run = run
+        self._done = getattr(work.partial, "finished", lambda item: None)
+        self._groups = runs_of(leaves)
+        self._merged: dict[int, Future[Any]] = {}
+        self._runs: dict[Any, int] = {}
+        self._tasks: dict[int, list[Future[Any]]] = {}
+        self._items: dict[Any, Any] = {}
+        self._deaths: Counter[int] = Counter()
+
+    def merged(self) -> list[Future[Any]]:
+        """Each run merged and split into groups; waits for all of them."""
+        workers = self._run.workers()
+        even = len(self._groups) // len(workers) * len(workers) if len(workers) > 1 else 0
+        for number, group in enumerate(self._groups[:even]):
+            # A run on one worker, where its summaries are merged without being sent.
+            self._merge(number, self._summaries(group, workers[number % len(workers)]))
+        rest = [leaf for group in self._groups[even:] for leaf in group]
+        summaries = iter(self._summaries(rest))
+        for number, group in enumerate(self._groups[even:], even):
+            self._merge(number, list(islice(summaries, len(group))))
+        for future in self._run.finished():
+            if future.key not in self._runs:
+                continue  # belongs to a run that was submitted again
+            try:
+                self._run.raise_for(future)
+            except WorkersDied as e:
+                self._submit_again(self._runs[future.key], e)
+                continue
+            if future.key in self._items:
+                self._done(self._items.pop(future.key))
+            else:
+                del self._tasks[self._runs[future.key]]  # so that the cluster drops them too
+        return [self._merged[number] for number in range(len(self._groups))]
+
+    def _summaries(self, leaves: Sequence[Leaf], worker: str | None = None) -> list[Future[Any]]:
+        work = [(name, pack(item)) for name, item in leaves]
+        futures = self._run.submit_many(tasks.summarise, work, worker=worker)
+        self._items.update({f.key: item for f, (_, item) in zip(futures, leaves, strict=True)})
+        return futures
+
+    def _merge(self, number: int, futures: list[Future[Any]]) -> None:
+        merged = self._run.submit(tasks.merge_run, f"merge/run_{number}", *futures)
+        self._merged[number] = merged
+        self._tasks[number] = [*futures, merged]
+        self._runs.update({f.key: number for f in self._tasks[number]})
+        self._run.watch(self._tasks[number])
+
+    def _submit_again(self, number: int, error: WorkersDied) -> None:
+        self._runs = {key: n for key, n in self._runs.items() if n != number}
+        self._run.cancel(self._tasks.pop(number))
+        self._deaths[number] += not error.is_payload
+        if self._deaths[number] < max(1, self._run.tries - 1):
+            self._merge(number, self._summaries(self._groups[number]))
+            return
+        self._merge(number, [self._summary_alone(*leaf) for leaf in self._groups[number]])
+
+    def _summary_alone(self, name: str, item: Any) -> Future[Any]:
+        """A summary made while nothing else of its run is in progress, with two attempts."""
+        attempts = 2
+        while True:
+            (future,) = self._summaries([(name, item)])
+            try:
+                self._run.result(future)
+                return future
+            except WorkersDied as e:
+                attempts -= not e.is_payload
+                if attempts == 0:
+                    raise fatal_task(name) from e

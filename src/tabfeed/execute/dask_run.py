@@ -1,13 +1,13 @@
-"""One map or reduce on a Dask cluster: what is sent, submitted, waited for, begun again.
+"""One map or reduce on a Dask cluster: submitted, awaited, restarted.
 
-What a run holds is sent once, as a `tabfeed.execute.payload.Payload` that every task takes as an
-argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a GB
-it is itself the result of a task, so that the scheduler can have it made again when every worker
-that held it has died; a larger one is scattered to all workers, and if all die it is sent again.
+The function of a run is sent once, as a `tabfeed.execute.payload.Payload` that every task takes as
+an argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a
+GB it is itself the result of a task, so the scheduler can have it made again when every worker
+that held it has died. A larger one is scattered to all workers, and sent again if all of them die.
 
-Whose fault is it when a worker dies? Dask suspects every task the worker had, and gives a task up
-after four deaths. Such a task is submitted anew here, a few times; the parcel, which does
-nothing but lie there, as often as needed while other tasks get done in between.
+When a worker dies, Dask suspects every task it had, and gives a task up after four deaths. Such a
+task is submitted again here, a few times. The payload can't be at fault by itself, so it is sent
+again as often as needed, as long as other tasks finish in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import dask
 import distributed
@@ -29,50 +29,50 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from tabfeed.errors import ClusterError, TabfeedError
-from tabfeed.execute import dask_tasks
+from tabfeed.execute import tasks
+from tabfeed.execute.dask_cluster import Preflight
 from tabfeed.execute.payload import Payload
+from tabfeed.user_functions import add_note
 
-if TYPE_CHECKING:
-    from tabfeed.execute.dask import DaskExecutor
-
-__all__ = ["Killed", "Lost", "Run", "deadly"]
+__all__ = ["ClusterRun", "Lost", "WorkersDied", "fatal_task"]
 
 R = TypeVar("R")
-_IN_GRAPH = 2**29  # bytes of a parcel that may wait on the scheduler
-_LOOK_EVERY = 5.0  # seconds between two looks at whether anybody is still working
-_IN_VAIN = 5  # times that a parcel is sent while no task gets done
+_IN_GRAPH = 2**29  # bytes of a payload that may be kept on the scheduler
+_CHECK_EVERY = 5.0  # seconds between two checks that there still are workers
+_MAX_RESENDS = 5  # times a payload is sent while no task finishes
 _SENT = "send/"
 
 
 class Lost(Exception):
-    """Results are gone, through nobody's fault: the run must start again."""
+    """Results are lost, and no task is to blame: the run must start again."""
 
 
-class Killed(Lost):
-    """Every worker that was given a task died: the task must be given out again.
+class WorkersDied(Lost):
+    """Every worker that got a task died: the task must be submitted again.
 
     Parameters
     ----------
     task
         Its name.
-    parcel
-        Whether it was not a task of the run but the parcel that all of them take.
+    is_payload
+        Whether it was not a task of the run, but the one that delivers its payload.
     """
 
-    def __init__(self, task: str, *, parcel: bool) -> None:
+    def __init__(self, task: str, *, is_payload: bool) -> None:
         super().__init__(task)
-        self.parcel = parcel
+        self.is_payload = is_payload
 
 
-class Run:
-    """One map or reduce: its parcel on the cluster, its tasks, and what becomes of them."""
+class ClusterRun:
+    """One map or reduce: its payload on the cluster, and its tasks."""
 
-    def __init__(self, executor: DaskExecutor, work: Any) -> None:
-        self.executor, self.client = executor, executor.client
-        self.parcel = Payload.of(work)
-        executor.check()
-        self._again = 0
-        self._in_vain = 0
+    def __init__(self, preflight: Preflight, work: Any, *, tries: int, patience: float) -> None:
+        self.preflight, self.client = preflight, preflight.client
+        self.tries, self.patience = tries, patience
+        self.payload = Payload.of(work)
+        preflight.check(patience)
+        self._restarts = 0
+        self._resends = 0
         self._deaths: Counter[str] = Counter()
         self._begin()
 
@@ -83,31 +83,32 @@ class Run:
         self._send()
 
     def _send(self) -> None:
-        """The parcel, ahead of whatever else waits for a worker."""
+        """Send the payload, ahead of all waiting tasks."""
         key = f"{_SENT}{uuid.uuid4().hex[:8]}"
-        if len(self.parcel) <= _IN_GRAPH:
+        if len(self.payload) <= _IN_GRAPH:
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GiB"}):
                 self.sent = self.client.submit(
-                    dask_tasks.receive, self.parcel, key=key, pure=False, priority=1
+                    tasks.receive, self.payload, key=key, pure=False, priority=1
                 )
         else:
-            self.sent = self.client.scatter({key: self.parcel}, broadcast=True)[key]
+            self.sent = self.client.scatter({key: self.payload}, broadcast=True)[key]
 
-    def _send_again(self, killed: KilledWorker) -> None:
-        """The parcel, to those that are there now."""
-        self._in_vain += 1
-        if self._in_vain > _IN_VAIN:
+    def _send_again(self, error: KilledWorker) -> None:
+        """Send the payload to the current workers."""
+        self._resends += 1
+        if self._resends > _MAX_RESENDS:
             raise ClusterError(
-                f"the work of this run, {len(self.parcel):,} bytes, was sent {_IN_VAIN} times, and "
-                "every worker that got it died before a task was done; give workers more memory"
-            ) from killed
+                f"the payload of this run, {len(self.payload):,} bytes, was sent {_MAX_RESENDS} "
+                "times, and every worker that got it died before a task finished; give workers "
+                "more memory"
+            ) from error
         self._send()
 
     # -- submitting ---------------------------------------------------------------
 
     def call(self, work: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes, Future[Any]]]:
-        """Tasks of a map, and what is needed to submit each again."""
-        futures = self.submit_many(dask_tasks.call, work)
+        """Submit tasks of a map; each comes with what is needed to submit it again."""
+        futures = self.submit_many(tasks.call, work)
         return [(name, item, f) for (name, item), f in zip(work, futures, strict=True)]
 
     def submit_many(
@@ -117,11 +118,11 @@ class Run:
         *,
         worker: str | None = None,
     ) -> list[Future[Any]]:
-        """Tasks of one kind, each with its name and its item, which need each other for nothing.
+        """Submit independent tasks of one kind, each with its name and item.
 
-        They come as one group, so that the scheduler keeps them and gives each to whoever is free,
-        wherever the parcel lies: a slow worker gets few. A worker that is wished for gets them at
-        once; others that have nothing to do may take them from it.
+        They form one group, so the scheduler queues them and gives each to a free worker, wherever
+        the payload is: a slow worker gets few. A preferred worker gets them at once; idle workers
+        may take them from it.
         """
         if not work:
             return []
@@ -131,8 +132,8 @@ class Run:
         with self._submitting():
             return list(
                 self.client.map(
-                    fn, sent, names, items, key=keys, retries=self.executor.tries - 1, pure=False,
-                    **_wish(worker),
+                    fn, sent, names, items, key=keys, retries=self.tries - 1, pure=False,
+                    **_prefer(worker),
                 )
             )  # fmt: skip
 
@@ -144,11 +145,11 @@ class Run:
         worker: str | None = None,
         priority: float = 0.0,
     ) -> Future[Any]:
-        """A task that takes the parcel and its own name; the worker is a wish."""
+        """Submit a task that takes the payload and its own name; `worker` is a preference."""
         return self._submit(name, fn, self.sent, name, *args, worker=worker, priority=priority)
 
     def submit_plain(self, fn: Callable[..., Any], name: str, *args: Any) -> Future[Any]:
-        """A task that needs no parcel."""
+        """Submit a task that doesn't need the payload."""
         return self._submit(name, fn, name, *args)
 
     def _submit(
@@ -160,10 +161,10 @@ class Run:
         priority: float = 0.0,
     ) -> Future[Any]:
         key = f"{name}-{self.token}-{next(self._numbers)}"
-        tries = self.executor.tries - 1
+        tries = self.tries - 1
         with self._submitting():
             return self.client.submit(
-                fn, *args, key=key, retries=tries, pure=False, priority=priority, **_wish(worker)
+                fn, *args, key=key, retries=tries, pure=False, priority=priority, **_prefer(worker)
             )
 
     @contextmanager
@@ -173,105 +174,106 @@ class Run:
         except CommClosedError as e:
             raise Lost(str(e)) from e
 
-    # -- who is there -------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------
 
     def workers(self) -> list[str]:
-        """The workers; `Lost` if the scheduler does not answer."""
-        return list(_answered(self.executor.surroundings.workers))
+        """The addresses of the workers; raises `Lost` if the scheduler does not answer."""
+        return list(_answered(self.preflight.workers))
 
     def task_memory(self) -> int | None:
-        """Bytes one task may use; `Lost` if the scheduler does not answer."""
-        return _answered(self.executor.surroundings.task_memory)
+        """Bytes one task may use; raises `Lost` if the scheduler does not answer."""
+        return _answered(self.preflight.task_memory)
 
     # -- waiting ------------------------------------------------------------------
 
     def result(self, future: Future[Any]) -> bytes:
-        """A task's result; `Lost` if it must be done again."""
-        alone_since: float | None = None
+        """Wait for a task's result; raises `Lost` if it must be done again."""
+        without_workers_since: float | None = None
         while True:
             try:
-                data: bytes = future.result(timeout=_LOOK_EVERY)
-                self._in_vain = 0
+                data: bytes = future.result(timeout=_CHECK_EVERY)
+                self._resends = 0
                 return data
             except distributed.TimeoutError:
-                alone_since = self._look(alone_since, future.key)
+                without_workers_since = self._check_workers(without_workers_since, future.key)
             except Exception as e:
                 raise self._explain(e, future.key) from e
 
     def watch(self, futures: Sequence[Future[Any]]) -> None:
-        """Have `finished` report these."""
+        """Add tasks for `finished` to report."""
         self._watched.update(futures)
 
     def raise_for(self, future: Future[Any]) -> None:
-        """Raise what went wrong with a task that is done, if anything did."""
+        """Raise the error of a finished task, if it has one."""
         if future.status != "finished":
             self.result(future)
-        self._in_vain = 0
+        self._resends = 0
 
     def was_killed(self, future: Future[Any]) -> bool:
-        """Whether a task is done for because workers died."""
+        """Whether a task failed because workers died."""
         return future.status == "error" and isinstance(future.exception(), KilledWorker)
 
     def finished(self) -> Iterator[Future[Any]]:
-        """The watched tasks as they are done, well or not."""
-        alone_since: float | None = None
-        looked = time.monotonic()
+        """The watched tasks as they finish or fail."""
+        without_workers_since: float | None = None
+        checked = time.monotonic()
         while self._watched.count():
             batch = self._watched.next_batch(block=False)
             yield from batch
             if batch:
-                alone_since, looked = None, time.monotonic()
+                without_workers_since, checked = None, time.monotonic()
                 continue
-            with self._watched.thread_condition:  # told whenever a task is done
+            with self._watched.thread_condition:  # notified when a task finishes
                 if not self._watched.has_ready():
-                    self._watched.thread_condition.wait(_LOOK_EVERY)
-            if time.monotonic() - looked > _LOOK_EVERY:
-                alone_since = self._look(alone_since, "the run")
-                looked = time.monotonic()
+                    self._watched.thread_condition.wait(_CHECK_EVERY)
+            if time.monotonic() - checked > _CHECK_EVERY:
+                without_workers_since = self._check_workers(without_workers_since, "the run")
+                checked = time.monotonic()
 
-    def _look(self, alone_since: float | None, key: Any) -> float | None:
-        """Whether there is still a worker; since when not; an error if for too long."""
+    def _check_workers(self, without_workers_since: float | None, key: Any) -> float | None:
+        """None if there are workers, else since when not; raises after `patience` seconds."""
         now = time.monotonic()
-        if self.executor.surroundings.count_workers():
+        if self.preflight.count_workers():
             return None
-        if alone_since is not None and now - alone_since > self.executor.patience:
+        if without_workers_since is not None and now - without_workers_since > self.patience:
             raise ClusterError(
-                f"{_name(key)}: the cluster has had no worker for {self.executor.patience:.0f} s; "
+                f"{_name(key)}: the cluster has had no worker for {self.patience:.0f} s; "
                 "start some, then run it again"
             )
-        return now if alone_since is None else alone_since
+        return now if without_workers_since is None else without_workers_since
 
     def _explain(self, error: Exception, key: Any) -> Exception:
-        """What a task's failure means."""
+        """The exception to raise for a task's failure."""
         if isinstance(error, KilledWorker):
-            parcel = str(error.task).startswith(_SENT)
-            if error.task == self.sent.key:  # and not one that was sent again already
+            is_payload = str(error.task).startswith(_SENT)
+            if error.task == self.sent.key:  # not an earlier one, already replaced
                 self._send_again(error)
-            return Killed(_name(error.task), parcel=parcel)
+            return WorkersDied(_name(error.task), is_payload=is_payload)
         if isinstance(error, CancelledError | CommClosedError | OSError) and not isinstance(
             error, TabfeedError
         ):
             return Lost(str(error))
         if isinstance(error, TabfeedError):
-            return _tried(error, self.executor.tries)
+            add_note(error, f"the task was tried {self.tries} times")
+            return error
         return ClusterError(f"{_name(key)} failed: {type(error).__name__}: {error}")
 
-    def count_death(self, name: str, killed: Killed) -> None:
-        """Raise if workers died under a task again and again, and not by bad luck."""
-        self._deaths[name] += not killed.parcel
-        if self._deaths[name] >= max(2, self.executor.tries):
-            raise deadly(name) from killed
+    def count_death(self, name: str, error: WorkersDied) -> None:
+        """Raise if workers keep dying under a task."""
+        self._deaths[name] += not error.is_payload
+        if self._deaths[name] >= max(2, self.tries):
+            raise fatal_task(name) from error
 
     # -- starting again -----------------------------------------------------------
 
     def start_again(self, name: str, why: Lost) -> None:
-        """Wait until there is a cluster again, and send the parcel anew."""
-        self._again += 1
-        end = time.monotonic() + self.executor.patience
-        while self._again <= self.executor.tries and time.monotonic() < end:
+        """Wait until the cluster is back, and send the payload again."""
+        self._restarts += 1
+        end = time.monotonic() + self.patience
+        while self._restarts <= self.tries and time.monotonic() < end:
             if self.client.status in ("closed", "closing"):
                 break
-            if self.client.status == "running" and self.executor.surroundings.count_workers():
+            if self.client.status == "running" and self.preflight.count_workers():
                 try:
                     self._begin()
                     return
@@ -279,54 +281,48 @@ class Run:
                     pass
             time.sleep(0.2)
         raise ClusterError(
-            f"{name}: the cluster lost this run's tasks ({why}), {self._again} times now, and "
-            f"{self._state()}; nothing was changed. Run it again once the cluster is well"
+            f"{name}: the cluster lost this run's tasks ({why}), {self._restarts} times now, and "
+            f"{self._state()}; nothing was changed. Run it again once the cluster is back"
         ) from why
 
     def _state(self) -> str:
-        """What the cluster is like, for a message."""
+        """The state of the cluster, for an error message."""
         if self.client.status != "running":
             return f"its scheduler does not answer (the client is {self.client.status})"
-        workers = self.executor.surroundings.count_workers()
+        workers = self.preflight.count_workers()
         if not workers:
-            return f"no workers are left, nor did any come within {self.executor.patience:.0f} s"
+            return f"no workers are left, nor did any come within {self.patience:.0f} s"
         return f"has {workers} workers"
 
     def cancel(self, futures: list[Future[Any]]) -> None:
-        """Tell the cluster that nobody waits for these."""
+        """Cancel these tasks."""
         if futures and self.client.status == "running":
             self.client.cancel(futures, force=True)
 
 
 def _answered(question: Callable[[], R]) -> R:
-    """What the scheduler says."""
+    """The scheduler's answer; raises `Lost` if there is none."""
     try:
         return question()
     except (OSError, TimeoutError, AttributeError, KeyError) as e:  # reconnecting
         raise Lost(str(e)) from e
 
 
-def _wish(worker: str | None) -> dict[str, Any]:
-    """What to tell Dask of a worker that would be best."""
+def _prefer(worker: str | None) -> dict[str, Any]:
+    """Dask's options for a preferred worker."""
     return {} if worker is None else {"workers": [worker], "allow_other_workers": True}
 
 
 def _name(key: Any) -> str:
-    """The name in a task's key, whichever of the two kinds it is, or the text of it."""
+    """The task's name in a key, which is a tuple or a text."""
     if isinstance(key, str) and key.startswith("("):
         key = ast.literal_eval(key)
     return str(key[1]) if isinstance(key, tuple) else str(key).rsplit("-", 2)[0]
 
 
-def deadly(name: str) -> ClusterError:
-    """What is told of a task under which workers keep dying."""
+def fatal_task(name: str) -> ClusterError:
+    """The error for a task under which workers keep dying."""
     return ClusterError(
         f"{name}: every worker that tried it died; most often a task needs more memory than a "
         "worker has: give workers more, or the dataset a smaller part_size"
     )
-
-
-def _tried(error: TabfeedError, tries: int) -> TabfeedError:
-    if hasattr(error, "add_note"):
-        error.add_note(f"the task was tried {tries} times")
-    return error

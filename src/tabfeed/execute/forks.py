@@ -1,9 +1,9 @@
-"""Polars in a forked child: an error where there would be a wait without an end.
+"""Refuse Polars in a forked child, where it would deadlock.
 
-A fork copies memory, not threads. A child of a process in which Polars has started its threads
-hands it work that nobody does. Whether they run is looked up in ``/proc`` at the moment of the
-fork, which costs a fraction of a millisecond; where there is no ``/proc``, Polars counts as running
-once it is imported.
+A fork copies memory, not threads. If Polars had started its threads in the parent, work handed to
+Polars in the child never runs. Whether the threads exist is read from ``/proc`` at the moment of
+the fork, which costs a fraction of a millisecond; without ``/proc``, Polars counts as running once
+imported.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tabfeed.errors import TabfeedError, WorkflowError
 __all__ = ["refuse_forked"]
 
 _TASKS = Path("/proc/self/task")
-_ran = False  # in this process, when it was last forked
-_orphan = False  # this process was forked from one in which Polars ran
+_running = False  # whether Polars had threads when this process last forked
+_orphan = False  # whether this process was forked while Polars had threads
 
 
 def _before_fork() -> None:
-    global _ran
-    _ran = "polars" in sys.modules and _threads_run()
+    global _running
+    _running = "polars" in sys.modules and _threads_run()
 
 
 def _threads_run() -> bool:
@@ -36,7 +36,7 @@ def _threads_run() -> bool:
 
 def _in_child() -> None:
     global _orphan
-    _orphan = _orphan or _ran
+    _orphan = _orphan or _running
 
 
 if hasattr(os, "register_at_fork"):
@@ -44,9 +44,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_forked(what: str = "this workflow", error: type[TabfeedError] = WorkflowError) -> None:
-    """Raise if Polars would wait for threads that stayed in the parent.
+    """Raise if this process was forked after Polars had started its threads.
 
-    Whatever hands Polars a frame, or takes one from it, calls this first.
+    Call this before handing Polars a frame, or taking one from it.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def refuse_forked(what: str = "this workflow", error: type[TabfeedError] = Workf
     if _orphan:
         raise error(
             f"Polars, which runs {what}, had started its threads when this process was forked, "
-            "and would wait for them without end: start processes with spawn or forkserver (for a "
+            "and would wait for them forever: start processes with spawn or forkserver (for a "
             'DataLoader multiprocessing_context="spawn", gunicorn without --preload), or use '
-            "threads alone (num_workers=0)"
+            "only threads (num_workers=0)"
         )

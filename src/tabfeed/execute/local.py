@@ -1,32 +1,39 @@
-"""Map and reduce on threads.
+"""The executor protocol, its implementation on threads, and the order in which results merge.
 
-At most ``threads + 1`` items are in work or done and waiting, beside the result the caller
-holds: a slow consumer slows the workers instead of filling memory. Results come in the order
-of the items. The first exception cancels what has not started and reaches the caller as it
-was raised.
+`LocalExecutor` has at most ``threads + 1`` items in work or waiting, besides the result its caller
+holds: a slow consumer slows the workers instead of filling memory. Results arrive in the order of
+the items. The first exception cancels what has not started and reaches the caller as it was raised.
+
+Every executor merges in the order of `MergeTree`. Results are folded from the left in runs of
+eight, the runs' results again in runs of eight, and so on until one is left. The tree depends only
+on the number of results. So a merge that is only nearly associative, such as a sum of floats, gives
+the same bits whoever did the work and whichever partition finished first. A plain fold from left to
+right would too, but only one worker could take part in it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError
-from tabfeed.execute.merge_tree import Tree
 
-__all__ = ["Executor", "LocalExecutor"]
+__all__ = ["MERGE_WIDTH", "Executor", "LocalExecutor", "MergeTree", "runs_of"]
+
 
 T = TypeVar("T")
 R = TypeVar("R")
+MERGE_WIDTH = 8
 
 
 class Executor(Protocol):
-    """Anything with these two verbs can read, fit and write any dataset."""
+    """Anything with these two methods can read, fit and write any dataset."""
 
     def map(self, items: Iterable[T], fn: Callable[[T], R]) -> Iterator[R]:
         """``fn`` of each item, in order, lazily."""
@@ -35,9 +42,9 @@ class Executor(Protocol):
     def reduce(
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
-        """All of ``partial(item)``, neighbours merged; None if there are no items.
+        """``partial`` of each item, neighbours merged; None if there are no items.
 
-        Which neighbours first is told by `tabfeed.execute.merge_tree`, alike for every executor.
+        Every executor merges in the order of `MergeTree`.
         """
         ...
 
@@ -67,7 +74,7 @@ class LocalExecutor:
         """``fn`` of each item, in order, lazily."""
         source = iter(items)
         if self.threads == 1:
-            for item in source:  # not yield from map: it would take fn's StopIteration for the end
+            for item in source:  # not `yield from map`: a StopIteration from fn would end it
                 yield fn(item)
             return
         with ThreadPoolExecutor(self.threads, thread_name_prefix="tabfeed-map") as pool:
@@ -80,7 +87,7 @@ class LocalExecutor:
                     for item in islice(source, 1):
                         window.append(pool.submit(fn, item))
                     yield result
-                    del result  # the caller may be done with it; then so are we
+                    del result  # or it would stay alive after the caller drops it
             finally:
                 for future in window:
                     future.cancel()
@@ -88,13 +95,67 @@ class LocalExecutor:
     def reduce(
         self, items: Iterable[T], partial: Callable[[T], R], merge: Callable[[R, R], R]
     ) -> R | None:
-        """All of ``partial(item)``, neighbours merged; None if there are no items."""
-        tree = Tree(merge)
+        """``partial`` of each item, neighbours merged; None if there are no items."""
+        tree = MergeTree(merge)
         with closing(self.map(items, partial)) as results:
             for result in results:
                 tree.add(result)
-                del result  # the tree's now, which may be done with it soon
+                del result  # or it would stay alive after the tree drops it
         return tree.result()
 
     def __repr__(self) -> str:
         return f"LocalExecutor(threads={self.threads})"
+
+
+def runs_of(items: Sequence[R], width: int = MERGE_WIDTH) -> list[Sequence[R]]:
+    """Consecutive items, `width` at a time.
+
+    Examples
+    --------
+    >>> runs_of([1, 2, 3, 4, 5], width=2)
+    [[1, 2], [3, 4], [5]]
+    """
+    return [items[start : start + width] for start in range(0, len(items), width)]
+
+
+class MergeTree(Generic[R]):
+    """Merges results as they arrive, in order, holding one per level of the tree.
+
+    Parameters
+    ----------
+    merge
+        Merges two neighbours.
+    width
+        The length of a run.
+
+    Examples
+    --------
+    >>> tree = MergeTree(lambda a, b: f"({a}{b})", width=3)
+    >>> for letter in "abcdefgh":
+    ...     tree.add(letter)
+    >>> tree.result()
+    '((((ab)c)((de)f))(gh))'
+    """
+
+    def __init__(self, merge: Callable[[R, R], R], width: int = MERGE_WIDTH) -> None:
+        self._merge, self._width = merge, width
+        self._levels: list[tuple[int, list[R]]] = []
+
+    def add(self, result: R, level: int = 0) -> None:
+        """Add the next result."""
+        if level == len(self._levels):
+            self._levels.append((0, []))
+        number, held = self._levels[level]
+        held = [self._merge(held[0], result)] if held else [result]
+        if number + 1 == self._width:
+            self._levels[level] = (0, [])
+            self.add(held[0], level + 1)
+        else:
+            self._levels[level] = (number + 1, held)
+
+    def result(self) -> R | None:
+        """All results merged; None if there were none."""
+        whole: list[R] = []
+        for _, held in self._levels:
+            whole = [functools.reduce(self._merge, [*held, *whole])] if held else whole
+        return whole[0] if whole else None

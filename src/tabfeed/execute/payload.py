@@ -1,13 +1,12 @@
-"""Work and results on their way to another process: bytes, made once, opened once.
+"""Functions and results as bytes, to be sent to other processes.
 
-A function is sent as a `Payload`. A worker keeps the parcel for as long as the run lasts and opens
-it at the first task, so that a vocabulary inside is moved and unpacked once for each worker, not
-once for each task. Its large arrays lie beside the pickle (protocol 5), so that they are copied
-neither into it nor out of it, on any of the machines they pass. Results travel as plain bytes: a
-task that is run again cannot find its input changed by the first attempt, and whoever holds a
-result knows its real size.
+A function is sent as a `Payload`. A worker keeps it for the whole run and unpacks it at its first
+task, so a vocabulary inside is moved and unpacked once per worker, not once per task. Large arrays
+travel beside the pickle (protocol 5), so they are not copied into or out of it on any machine they
+pass. Results travel as plain bytes: a task that runs again can't find its input changed by the
+first attempt, and the size of a result is known.
 
-What cannot be sent is found before anything starts, and named by the way that leads to it.
+What can't be pickled is found before the run starts, and the error names the path to it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tabfeed.errors import ClusterError
 
 __all__ = ["Payload", "pack", "unpack"]
 
-_DEEPEST = 12
+_MAX_DEPTH = 12
 
 
 def pack(what: Any) -> bytes:
-    """Anything as bytes; functions of the main module and lambdas too."""
+    """Pickle anything, also lambdas and functions of the main module."""
     return _dumps(what)
 
 
@@ -37,12 +36,12 @@ def _dumps(what: Any, **apart: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What `pack` packed."""
+    """Unpickle what `pack` returned."""
     return pickle.loads(data)
 
 
 class Payload:
-    """A function and what it holds, sent once.
+    """A function and the data it holds, sent once per worker.
 
     Examples
     --------
@@ -62,18 +61,18 @@ class Payload:
 
     @classmethod
     def of(cls, what: Any) -> Payload:
-        """Pack something, or say what in it cannot be sent."""
+        """Pack something, or raise an error that names what can't be sent."""
         arrays: list[pickle.PickleBuffer] = []
         try:
             return cls(_dumps(what, buffer_callback=arrays.append), arrays)
         except Exception as e:  # any __reduce__ or __getstate__ may raise anything
-            way = " of ".join(reversed(list(_way_to_culprit(what))))
+            path = " of ".join(reversed(list(_path_to_culprit(what))))
             raise ClusterError(
-                f"the work cannot be sent to other processes: {e}, found in {way}"
+                f"the work cannot be sent to other processes: {e}, found in {path}"
             ) from e
 
     def open(self) -> Any:
-        """What is inside; unpacked once."""
+        """The function; unpacked at the first call."""
         with self._lock:
             if not self._opened:
                 self._opened.append(pickle.loads(self.data, buffers=self.arrays))
@@ -90,11 +89,11 @@ class Payload:
         return Payload, (apart(self.data), [apart(array) for array in self.arrays])
 
 
-def _way_to_culprit(what: Any) -> Iterator[str]:
-    """What holds what, down to the thing that cannot be packed."""
+def _path_to_culprit(what: Any) -> Iterator[str]:
+    """The names of nested objects, down to the one that can't be pickled."""
     seen: set[int] = set()
     name = type(what).__name__
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         seen.add(id(what))
         bad = next((p for p in _parts(what) if id(p[1]) not in seen and not _packs(p[1])), None)
         if bad is None:
@@ -108,13 +107,13 @@ def _way_to_culprit(what: Any) -> Iterator[str]:
 def _packs(what: Any) -> bool:
     try:
         pack(what)
-    except Exception:  # whatever it is, this is where it comes from
+    except Exception:  # whatever was raised, this object caused it
         return False
     return True
 
 
 def _parts(what: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds: attributes, items, what a function closes over."""
+    """The objects inside an object: attributes, items, closure variables."""
     if isinstance(what, dict):
         yield from ((str(k), v) for k, v in what.items())
     elif isinstance(what, list | tuple | set | frozenset):
@@ -131,5 +130,5 @@ def _parts(what: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _worth_naming(what: Any) -> bool:
-    """Nodes and operators of a graph, which a user wrote and knows."""
+    """Whether this is a node of a graph, which the user wrote."""
     return hasattr(what, "parents") and hasattr(what, "op")

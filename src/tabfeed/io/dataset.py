@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from tabfeed.io.fileset import FileSet
     from tabfeed.io.filters import Filter
+    from tabfeed.io.partition import Partition
     from tabfeed.io.validate import Report
     from tabfeed.io.write.writer import Shuffle
 
@@ -265,6 +266,10 @@ class Dataset(Partitioned):
         if not self._maps:
             known = Schema([*known, *(c for c in self._left_out if c.name not in known)])
         return self._derive(schema=select_columns(known, columns))
+
+    def with_partitions(self, partitions: Sequence[Partition]) -> Dataset:
+        """Only these partitions, in this order; one given twice is read twice."""
+        return self._derive(partitions=tuple(partitions))
 
     @property
     def index_columns(self) -> list[str]:

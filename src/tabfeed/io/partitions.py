@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.execute.dask_tasks import Titled
+from tabfeed.execute.tasks import Titled
 from tabfeed.io.align import cast_table, combine
 from tabfeed.io.open import select_columns
 from tabfeed.io.partition import (

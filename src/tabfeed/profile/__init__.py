@@ -1,4 +1,4 @@
-"""Where did the time go: a profiler for input pipelines.
+"""A profiler for input pipelines: where the time of a training loop goes.
 
 ::
 
@@ -10,12 +10,12 @@
     print(prof.report())                     # or prof.save("report.html"), prof.to_json()
 
 `tabfeed.profile.keras`, `tabfeed.profile.lightning` and `tabfeed.profile.fastai` each hold a
-`ProfilerCallback` for that framework; nothing here imports one.
+`ProfilerCallback` for that framework; nothing else here imports a framework.
 """
 
 from __future__ import annotations
 
-from tabfeed.profile.analyse.findings import Verdict
+from tabfeed.profile.analyse.causes import Verdict
 from tabfeed.profile.profiler import Profiler
 from tabfeed.profile.report.compare import Comparison, compare
 from tabfeed.profile.run import Run, load_run

@@ -1,16 +1,16 @@
 """A callback for fastai.
 
-The copy to the device counts as waiting, since fastai makes it before callbacks hear of the batch.
+The copy to the device counts as waiting, since fastai makes it before callbacks run.
 """
 
 from __future__ import annotations
 
 import warnings
 
-from tabfeed.profile.collect.batches import Pass
+from tabfeed.profile.collect.batches import EpochTimer
 from tabfeed.profile.profiler import Profiler
 
-# fastai's, of torch: not the user's to mend
+# fastai uses deprecated names of torch, which users can't change
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(fastai|torch)\b")
 from fastai.callback.core import Callback  # type: ignore[import-untyped]  # noqa: E402
 
@@ -23,36 +23,36 @@ class ProfilerCallback(Callback):  # type: ignore[misc]
     Parameters
     ----------
     profiler
-        Where to keep what is seen; a new one by default, as `callback.profiler`.
+        The profiler to use; a new one by default, as `callback.profiler`.
     """
 
     def __init__(self, profiler: Profiler | None = None) -> None:
         super().__init__()
         self.profiler = profiler or Profiler("fastai")
-        self._pass: Pass | None = None
+        self._epoch: EpochTimer | None = None
 
     def before_fit(self) -> None:
-        """Begin."""
+        """Start."""
         self.profiler.start()
 
     def before_train(self) -> None:
-        """A pass begins."""
-        self._pass = self.profiler._open_pass(self.learn.dls.train)
+        """An epoch starts."""
+        self._epoch = self.profiler.start_epoch(self.learn.dls.train)
 
     def before_batch(self) -> None:
-        """A batch is there."""
-        if self._pass is not None and self.learn.training:
-            self._pass.arrived((self.learn.xb, self.learn.yb))
+        """A batch arrived."""
+        if self._epoch is not None and self.learn.training:
+            self._epoch.arrived((self.learn.xb, self.learn.yb))
 
     def after_batch(self) -> None:
-        """The next one is asked for."""
-        if self._pass is not None and self.learn.training:
-            self._pass.asked()
+        """The next batch is requested."""
+        if self._epoch is not None and self.learn.training:
+            self._epoch.requested()
 
     def after_train(self) -> None:
-        """The pass is over."""
-        if self._pass is not None:
-            self._pass.finish()
+        """The epoch ends."""
+        if self._epoch is not None:
+            self._epoch.finish()
 
     def after_fit(self) -> None:
         """Stop."""

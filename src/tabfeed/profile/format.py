@@ -1,12 +1,40 @@
-"""Figures as a person says them."""
+"""Numbers and stage names as readable text."""
 
 from __future__ import annotations
 
-__all__ = ["count", "megabytes", "percent", "rate", "seconds", "times"]
+__all__ = [
+    "STAGE_LABELS",
+    "WAITING_STAGES",
+    "count",
+    "megabytes",
+    "percent",
+    "rate",
+    "seconds",
+    "times",
+]
+
+STAGE_LABELS = {
+    "read": "reading and decoding",
+    "fetch": "fetching from storage",
+    "transform": "transforming",
+    "convert": "making arrays",
+    "plan": "planning the order",
+    "gather": "shuffling and gathering",
+    "finish": "making batches",
+    "copy": "copying to the device",
+    "queue": "queueing work for the device",
+    "chunk": "work in between",
+    "ahead": "work in between, ahead",
+    "share": "waiting for another thread",
+    "full": "queue full",
+    "wait": "waiting for data",
+    "behind": "waiting for the model",
+}
+WAITING_STAGES = ("share", "full", "wait", "behind")
 
 
 def seconds(value: float) -> str:
-    """A length of time.
+    """A duration.
 
     Examples
     --------
@@ -23,7 +51,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1.
+    """A fraction as a percentage.
 
     Examples
     --------
@@ -35,7 +63,7 @@ def percent(share: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things.
+    """A count.
 
     Examples
     --------
@@ -50,7 +78,7 @@ def count(value: float) -> str:
 
 
 def rate(rows: float) -> str:
-    """Rows in a second.
+    """Rows per second.
 
     Examples
     --------
@@ -61,7 +89,7 @@ def rate(rows: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    """Bytes.
+    """A size in bytes.
 
     Examples
     --------
@@ -75,7 +103,7 @@ def megabytes(value: float) -> str:
 
 
 def times(gain: float) -> str:
-    """How many times as fast.
+    """A speedup.
 
     Examples
     --------

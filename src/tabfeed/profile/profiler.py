@@ -1,4 +1,4 @@
-"""`Profiler`: watches a training loop and says where its time went."""
+"""`Profiler`: measures where the time of a training loop goes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from types import TracebackType
 from typing import Any
 
 from tabfeed.errors import ArgumentError
-from tabfeed.profile.analyse.findings import Verdict
-from tabfeed.profile.analyse.summary import Recorded, summarise
+from tabfeed.profile.analyse.causes import Verdict
+from tabfeed.profile.analyse.summary import Recording, summarise
 from tabfeed.profile.analyse.verdict import judge
-from tabfeed.profile.collect import baseline, ceiling, probe
+from tabfeed.profile.collect import probe
 from tabfeed.profile.collect.accelerator import CudaMarks, Nvml, may_use_cuda
-from tabfeed.profile.collect.batches import Pass, Phase, Watch
+from tabfeed.profile.collect.batches import EpochTimer, LoopPhase, Watch
+from tabfeed.profile.collect.limits import measure_baseline, measure_ceiling
 from tabfeed.profile.collect.sampler import Sampler
 from tabfeed.profile.collect.spans import SpanLog
-from tabfeed.profile.run import Ceiling, Part, Run
+from tabfeed.profile.run import Ceiling, Run, TimedPart
 from tabfeed.trace import recording, span
 
 __all__ = ["Profiler"]
@@ -29,17 +30,17 @@ _STARVED = 0.1
 
 
 class Profiler:
-    """Says whether a training loop waits for its data, and why.
+    """Measures whether a training loop waits for its data, and why.
 
     Parameters
     ----------
     name
-        What to call the run, in reports and comparisons.
+        The name of the run in reports and comparisons.
     model
-        False if nothing is trained and the feed alone is timed.
+        False if the loader is timed alone, without training.
     probe
-        Whether, when a loop was starved by a loader that cannot be seen into, parts of that loader
-        are timed on a sample afterwards; this reads some of the data again.
+        Whether to time parts of the loader on a sample afterwards, if the loop waited for a loader
+        whose inside is not visible. This reads some of the data again.
 
     Examples
     --------
@@ -54,8 +55,8 @@ class Profiler:
         self.name = name
         self._model = model
         self._probe = probe
-        self._passes: list[Pass] = []
-        self._phase = Phase()
+        self._epochs: list[EpochTimer] = []
+        self._phase = LoopPhase()
         self._marks = CudaMarks()
         self._log = SpanLog()
         self._sampler: Sampler | None = None
@@ -65,11 +66,11 @@ class Profiler:
         self._training_thread = threading.current_thread().name
         self._ceiling: Ceiling | None = None
         self._failed = False
-        self._parts: list[Part] = []
-        self._waits_seen = True
+        self.parts: list[TimedPart] = []
+        self.waits_seen = True
         self._run: Run | None = None
 
-    # -- while it runs ---------------------------------------------------------------------------
+    # -- during the run --------------------------------------------------------------------------
 
     def __enter__(self) -> Profiler:
         self.start()
@@ -85,9 +86,9 @@ class Profiler:
         self.stop()
 
     def start(self) -> None:
-        """Begin; a profiler is used once."""
+        """Start; a profiler can be used only once."""
         if self._sampler is not None:
-            raise ArgumentError("this Profiler was used already; make a new one for another run")
+            raise ArgumentError("this Profiler was used already; create a new one for each run")
         self._nvml = Nvml()
         self._gpus = self._nvml.names
         self._sampler = Sampler(self._phase, self._log, self._nvml)
@@ -96,10 +97,10 @@ class Profiler:
         self._sampler.start()
 
     def stop(self) -> None:
-        """End; nothing of the profiler runs after this. May be called again."""
+        """Stop all measurements; may be called again."""
         if self._recording is None or self._sampler is None or self._nvml is None:
             return
-        for p in self._passes:
+        for p in self._epochs:
             p.finish()
         self._sampler.stop()
         self._recording.__exit__(None, None, None)
@@ -108,28 +109,29 @@ class Profiler:
         self._nvml.close()
 
     def watch(self, iterable: Any) -> Watch:
-        """The same batches, timed.
+        """Iterate over a loader and time each batch.
 
         Parameters
         ----------
         iterable
-            A loader of tabfeed, a torch DataLoader, a tf.data.Dataset, or anything else that gives
-            batches. Several may be watched, one after the other or one inside another's loop.
+            A tabfeed loader, a torch DataLoader, a tf.data.Dataset, or any other iterable of
+            batches. Several can be watched, one after another or nested.
         """
         if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
-            raise ArgumentError(f"watch needs something to iterate, not {iterable!r}")
-        return Watch(iterable, self._open_pass)
+            raise ArgumentError(f"watch needs an iterable, not {iterable!r}")
+        return Watch(iterable, self.start_epoch)
 
-    def _open_pass(self, source: Any, begin: int | None = None) -> Pass:
+    def start_epoch(self, source: Any, begin: int | None = None) -> EpochTimer:
+        """Start to time an epoch over `source`; for callbacks that `watch` doesn't fit."""
         here = threading.get_ident()
-        inner = any(not p.end and p.thread == here for p in self._passes)
+        inner = any(not p.end and p.thread == here for p in self._epochs)
         marks = self._marks if may_use_cuda() and not inner else None
-        if self._recording is None:  # before or after: batches are given, times are not kept
-            return Pass(source, Phase(), begin=begin)
-        if not self._passes:
+        if self._recording is None:  # not running: times are not kept
+            return EpochTimer(source, LoopPhase(), begin=begin)
+        if not self._epochs:
             self._training_thread = threading.current_thread().name
-        new = Pass(source, self._phase, marks, inner=inner, begin=begin)
-        self._passes.append(new)
+        new = EpochTimer(source, self._phase, marks, inner=inner, begin=begin)
+        self._epochs.append(new)
         return new
 
     @staticmethod
@@ -145,50 +147,50 @@ class Profiler:
         seconds: float = 1.0,
         halves: bool = False,
     ) -> Ceiling:
-        """Time the step on one batch that is there already: the most any input could give.
+        """Time the step on a batch in memory: the highest speed any input could reach.
 
         Parameters
         ----------
         step
-            The training step; it does train, so give it a model that may be changed.
+            The training step. It really trains, so use a model that may be changed.
         batch
-            A batch, as the loop gets it.
+            A batch as the loop receives it.
         seconds
             About how long to measure.
         halves
-            Time the step on half of the batch too, which tells what larger batches would gain.
+            Also time the step on half of the batch, to predict the gain of larger batches.
         """
-        self._ceiling = ceiling.measure(step, batch, seconds=seconds, halves=halves)
+        self._ceiling = measure_ceiling(step, batch, seconds=seconds, halves=halves)
         if self._run is not None:
             self._run = replace(self._run, ceiling=self._ceiling)
         return self._ceiling
 
-    # -- afterwards ------------------------------------------------------------------------------
+    # -- after the run ---------------------------------------------------------------------------
 
     @property
     def run(self) -> Run:
-        """All that was measured."""
+        """Everything that was measured."""
         if self._run is None:
             if self._sampler is None:
                 raise ArgumentError(
-                    "nothing was profiled yet: put the loop inside `with Profiler()`"
+                    "nothing was profiled yet: run the loop inside `with Profiler()`"
                 )
             if self._recording is not None:
-                raise ArgumentError("the profile is still being made: leave its with block first")
-            self._run = self._look_closer(summarise(self._recorded(self._sampler)))
-            for p in self._passes:
+                raise ArgumentError("the profiler is still running: leave its with block first")
+            self._run = self._with_probes(summarise(self._recorded(self._sampler)))
+            for p in self._epochs:
                 p.first_batch = p.source = None
         return self._run
 
-    def _recorded(self, sampler: Sampler) -> Recorded:
-        extra: dict[str, Any] = {"model": self._model, "waits_seen": self._waits_seen}
+    def _recorded(self, sampler: Sampler) -> Recording:
+        extra: dict[str, Any] = {"model": self._model, "waits_seen": self.waits_seen}
         if self._ceiling is not None:
             extra["ceiling"] = self._ceiling
-        if self._parts:
-            extra["parts"] = tuple(self._parts)
-        return Recorded(
+        if self.parts:
+            extra["parts"] = tuple(self.parts)
+        return Recording(
             self.name,
-            self._passes,
+            self._epochs,
             sampler,
             self._marks,
             self._gpus,
@@ -196,20 +198,20 @@ class Profiler:
             extra,
         )
 
-    def _look_closer(self, run: Run) -> Run:
-        """Where the loop was starved by something that cannot be seen into, time its parts."""
+    def _with_probes(self, run: Run) -> Run:
+        """If the loop waited for a loader whose inside is not visible, time parts of it."""
         if not self._probe or self._failed or run.wait_share < _STARVED or not run.waits_seen:
             return run
-        source, batch = self._passes[0].source, self._passes[0].first_batch
+        source, batch = self._epochs[0].source, self._epochs[0].first_batch
         with probe.random_state_kept():
             run = replace(run, parts=tuple(_parts(source, run)))
             if run.loader.kind != "tabfeed":
-                run = replace(run, through=baseline.measure(batch))
+                run = replace(run, through=measure_baseline(batch))
         return run
 
     @property
     def verdict(self) -> Verdict:
-        """What held the run up."""
+        """What limits the run."""
         return judge(self.run)
 
     def report(self) -> str:
@@ -221,8 +223,7 @@ class Profiler:
     def save(self, path: str | Path) -> Path:
         """Write the report as a file: .html, .json or .txt.
 
-        A web page holds everything it needs and opens offline; JSON can be compared with others
-        later.
+        The web page opens offline. JSON files can be compared later, with `compare`.
         """
         from tabfeed.profile.report.page import page
 
@@ -233,19 +234,19 @@ class Profiler:
             ".txt": self.report,
         }
         if path.suffix not in forms:
-            raise ArgumentError(f"{path} must end in {', '.join(forms)}, which says what to write")
+            raise ArgumentError(f"{path} must end in {', '.join(forms)}")
         path.write_text(forms[path.suffix](), "utf-8")
         return path
 
     def to_json(self) -> str:
-        """The run and the verdict, for programs."""
+        """The run and the verdict as JSON."""
         return json.dumps(run_as_dict(self.run), indent=1)
 
 
 def run_as_dict(run: Run) -> dict[str, Any]:
-    """A run and what follows from it, as plain values."""
+    """A run, its rates and its verdict as plain values."""
     verdict = judge(run)
-    told = {
+    result = {
         "cause": verdict.cause,
         "sentence": verdict.sentence,
         "evidence": list(verdict.evidence),
@@ -258,10 +259,10 @@ def run_as_dict(run: Run) -> dict[str, Any]:
         "efficiency": run.efficiency,
         "gpu_busy": run.gpu_busy_mean,
     }
-    return {"verdict": told, "rates": rates, **run.to_dict()}
+    return {"verdict": result, "rates": rates, **run.to_dict()}
 
 
-def _parts(source: Any, run: Run) -> list[Part]:
+def _parts(source: Any, run: Run) -> list[TimedPart]:
     if run.loader.kind == "tabfeed":
         slow = [s.name for s in run.stages if s.name in ("read", "transform", "gather", "finish")]
         return probe.probe_workflow(source) if slow[:1] == ["transform"] else []

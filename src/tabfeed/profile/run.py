@@ -1,6 +1,6 @@
-"""A run as it is kept: plain values, the same in memory, in JSON and in every report.
+"""The record of a profiled run: plain values, the same in memory, in JSON and in reports.
 
-Times are seconds. What was not measured is None, never 0.
+Times are in seconds. Values that were not measured are None, never 0.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, TypeVar
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 
 __all__ = [
-    "Block",
+    "Activity",
+    "Baseline",
     "Ceiling",
-    "Device",
+    "DeviceTimes",
     "Interpreter",
     "Lane",
-    "Loader",
+    "LoaderInfo",
+    "LoopTimes",
     "Machine",
-    "Part",
     "Run",
-    "Seen",
+    "SampledPlace",
     "Series",
     "Spread",
     "Stage",
-    "Steps",
+    "StepStats",
     "ThreadUse",
-    "Through",
-    "Times",
+    "TimedPart",
     "Window",
     "load_run",
 ]
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran."""
+    """The machine of a run."""
 
     python: str
     system: str
@@ -52,8 +52,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Loader:
-    """What was iterated: its kind ("tabfeed", "torch", "tf.data", "iterable") and name."""
+class LoaderInfo:
+    """The loader: its kind ("tabfeed", "torch", "tf.data", "iterable") and name."""
 
     kind: str
     name: str
@@ -62,23 +62,23 @@ class Loader:
 
 
 @dataclass(frozen=True)
-class Times:
+class LoopTimes:
     """Where the training thread's time went; the parts add up to `wall`.
 
     Attributes
     ----------
     startup
-        Until the first batch was there.
+        Waiting for the first batch.
     wait
-        For all later batches.
+        Waiting for all later batches.
     compute
-        Between having a batch and asking for the next, less `copy`.
+        From receiving a batch to requesting the next, less `copy`.
     copy
-        Marked as copying to the device, in the loop.
+        Spans named "copy" in the loop.
     between
-        Outside of any pass, from the first to the last; not part of `wall`.
+        Between epochs; not part of `wall`.
     cpu
-        Of the training thread, on a core or waiting for one; None if not known.
+        Time of the training thread on a core or waiting for one; None if unknown.
     """
 
     wall: float
@@ -91,12 +91,12 @@ class Times:
 
     @property
     def steady(self) -> float:
-        """After the first batch was there."""
+        """Time after the first batch arrived."""
         return self.wall - self.startup
 
     @property
     def wait_share(self) -> float:
-        """Waiting, of the time after start-up."""
+        """Share of the time after start-up spent waiting."""
         return self.wait / self.steady if self.steady > 0 else 0.0
 
 
@@ -110,8 +110,8 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Batches, and what was in them; rows and bytes are None where they could not be seen."""
+class StepStats:
+    """The number of batches, and their contents; rows and bytes are None if unknown."""
 
     count: int
     rows: int | None
@@ -121,8 +121,8 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Device:
-    """By the GPU's own clock: idle for want of a batch, and between having and asking."""
+class DeviceTimes:
+    """By the GPU's clock: time without a batch, and from each batch to the next request."""
 
     idle: float
     busy: float
@@ -131,7 +131,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Stage:
-    """What the loader's threads spent on one thing, all threads together."""
+    """Time of the loader's threads in one stage, all threads together."""
 
     name: str
     seconds: float
@@ -151,7 +151,7 @@ class ThreadUse:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """How often the interpreter was found taken by another thread, by phase."""
+    """How often a sample found the GIL held by another thread, by phase."""
 
     wait_looks: int = 0
     wait_held: int = 0
@@ -160,18 +160,18 @@ class Interpreter:
 
     @property
     def compute_share(self) -> float:
-        """Of the looks while the loop computed."""
+        """Share of the samples while the loop computed."""
         return self.compute_held / self.compute_looks if self.compute_looks else 0.0
 
     @property
     def wait_share(self) -> float:
-        """Of the looks while the loop waited."""
+        """Share of the samples while the loop waited."""
         return self.wait_held / self.wait_looks if self.wait_looks else 0.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A place in the code where the training thread was found, and how often."""
+class SampledPlace:
+    """A line of code the training thread was at, and in how many samples."""
 
     phase: str
     kind: str
@@ -188,8 +188,8 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Something a thread did, from when to when."""
+class Activity:
+    """Something a thread did, with its start and end."""
 
     name: str
     start: float
@@ -198,15 +198,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one thread did in a window; inner blocks come after the ones around them."""
+    """What one thread did in a window; nested activities come after the outer ones."""
 
     name: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[Activity, ...]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A few steps looked at closely."""
+    """A close-up of a few steps."""
 
     start: float
     end: float
@@ -215,18 +215,18 @@ class Window:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The step with one frozen batch.
+    """The step repeated on one batch.
 
     Attributes
     ----------
     seconds
-        A step.
+        Time of a step.
     rows
-        In the batch.
+        Rows of the batch.
     steps
-        How many were timed.
+        How many steps were timed.
     half_seconds
-        A step with half of the batch, if that could be measured.
+        Time of a step with half of the batch, if measured.
     """
 
     seconds: float
@@ -236,8 +236,8 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a loader timed on its own, on a sample: seconds for what makes one batch."""
+class TimedPart:
+    """A part of a loader timed alone on a sample: its seconds per batch."""
 
     name: str
     kind: str
@@ -245,8 +245,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Through:
-    """What a sample of the same rows gave through a tabfeed loader on this machine."""
+class Baseline:
+    """The speed of a tabfeed loader on a sample of the same rows, on this machine."""
 
     rows_per_second: float
     rows: int
@@ -255,25 +255,25 @@ class Through:
 
 @dataclass(frozen=True)
 class Run:
-    """All that is known of a run."""
+    """Everything measured in a run."""
 
     name: str
     made: str
     machine: Machine
-    loader: Loader
-    times: Times
-    steps: Steps
+    loader: LoaderInfo
+    times: LoopTimes
+    steps: StepStats
     interpreter: Interpreter = Interpreter()
     model: bool = True
     waits_seen: bool = True
-    device: Device | None = None
+    device: DeviceTimes | None = None
     ceiling: Ceiling | None = None
-    through: Through | None = None
+    through: Baseline | None = None
     stages: tuple[Stage, ...] = ()
     transforms: dict[str, float] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TimedPart, ...] = ()
     threads: tuple[ThreadUse, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SampledPlace, ...] = ()
     timeline: Series | None = None
     stage_series: Series | None = None
     window: Window | None = None
@@ -287,27 +287,29 @@ class Run:
 
     @property
     def step_seconds(self) -> float:
-        """A step, on average, after start-up."""
+        """Average time of a step after start-up."""
         return self.times.steady / max(1, self.steps.count)
 
     @property
     def wait_share(self) -> float:
-        """Waiting for data: what the GPU saw of it, if that was measured."""
+        """Share of time waiting for data, by the GPU's clock if measured."""
         if self.device is not None and self.device.idle + self.device.busy > 0:
             return self.device.idle / (self.device.idle + self.device.busy)
         return self.times.wait_share
 
     @property
     def rows_per_second(self) -> float | None:
-        """Rows the loop was given a second, after start-up."""
-        over = self.times.steady if self.model else self.times.wall  # a feed alone starts up too
+        """Rows per second after start-up."""
+        over = (
+            self.times.steady if self.model else self.times.wall
+        )  # a loader alone has no step to hide start-up
         return None if self.steps.rows is None or over <= 0 else self.steps.rows / over
 
     @property
     def efficiency(self) -> float:
-        """What the run got of what the model could do, from 0 to 1.
+        """How close the run came to the model's own speed, from 0 to 1.
 
-        Against the measured ceiling where there is one, else the share of time not spent waiting.
+        Compared to the measured ceiling if there is one, else the share of time not spent waiting.
         """
         if self.ceiling is not None and self.step_seconds > 0:
             return min(1.0, self.ceiling.seconds / self.step_seconds)
@@ -326,10 +328,10 @@ class Run:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Run:
-        """From what `to_dict` gave, here or in an earlier version."""
+        """Read what `to_dict` returned, in this or an earlier version."""
         if data.get("format") != FORMAT:
             raise ArgumentError(
-                f"this is no saved profile of format {FORMAT}: 'format' is {data.get('format')!r}; "
+                f"this is not a saved profile of format {FORMAT}, but {data.get('format')!r}; "
                 'give a file that Profiler.save("run.json") wrote'
             )
         return _build(cls, data)
@@ -344,11 +346,11 @@ def load_run(path: str | Path) -> Run:
     try:
         return Run.from_dict(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise BadFileError(f"{path} is no saved profile: {e}", file=str(path)) from e
+        raise BadFileError(f"{path} is not a saved profile: {e}", file=str(path)) from e
 
 
 def _build(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass from plain values, nested ones too; names it does not know are left out."""
+    """A dataclass from plain values, nested ones too; unknown names are left out."""
     hints = typing.get_type_hints(kind)
     known = {f.name: f for f in fields(kind) if f.name in data}  # type: ignore[arg-type]
     return kind(**{name: _value(hints[name], data[name]) for name in known})

@@ -270,7 +270,7 @@ class ColumnSchema:
         return " ".join(parts)
 
     def notes(self) -> list[str]:
-        """Short remarks: tags, ranges, sizes."""
+        """Short descriptions of tags, ranges and sizes."""
         notes = []
         if self.tags:
             notes.append(f"[{', '.join(str(t) for t in self.tags)}]")

@@ -1,8 +1,8 @@
-"""The schema files older tools leave beside their data: ``schema.pbtxt``, ``.merlin/schema.json``.
+"""The schema files of older tools: ``schema.pbtxt`` and ``.merlin/schema.json``.
 
-Both hold a ``tensorflow_metadata`` Schema, one in protobuf's text format, one as JSON. They
-are read into one plain form, a dict a column with the format's own field names;
-`tabfeed.schema.tf_metadata` makes columns of that, and writing goes the same way back.
+Both hold a ``tensorflow_metadata`` Schema, one in protobuf's text format, the other as JSON. They
+are read into the same plain form, a dict per column with the format's field names, which
+`tabfeed.schema.tf_metadata` converts to columns. Writing takes the same steps in reverse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tabfeed.schema.textproto import (
     struct_from_message,
     struct_to_message,
 )
-from tabfeed.schema.tf_metadata import Plain, column_from_feature, feature_from_column
+from tabfeed.schema.tf_metadata import Plain, as_list, column_from_feature, feature_from_column
 
 __all__ = ["read_merlin_json", "read_pbtxt", "write_merlin_json", "write_pbtxt"]
 
@@ -94,10 +94,10 @@ def write_merlin_json(schema: Schema) -> str:
 
 def _schema(body: Plain, file: str) -> Schema:
     if body and "feature" not in body:
-        raise SchemaError(f"{file} holds no 'feature', but {', '.join(map(str, body))}")
+        raise SchemaError(f"{file} has no 'feature', but {', '.join(map(str, body))}")
     shared = _shared_domains(body)
     columns = []
-    for feature in _many(body.get("feature")):
+    for feature in as_list(body.get("feature")):
         if not isinstance(feature, dict):
             raise SchemaError(f"{file}: a feature is {feature!r}, not a message with a name")
         domain = feature.get("domain")
@@ -108,11 +108,11 @@ def _schema(body: Plain, file: str) -> Schema:
 
 
 def _shared_domains(body: Plain) -> dict[str, Plain]:
-    """Domains that stand beside the features, which name them."""
+    """Domains defined beside the features, by the names that features refer to."""
     return {
         str(domain["name"]): {kind: domain}
         for kind in ("int_domain", "float_domain", "string_domain")
-        for domain in _many(body.get(kind))
+        for domain in as_list(body.get(kind))
         if isinstance(domain, dict) and "name" in domain
     }
 
@@ -133,7 +133,7 @@ def _plain_message(message: Message) -> Plain:
 
 
 def _opened_message(entry: Any) -> Plain:
-    """The Struct in an ``Any``; what is none is kept as it is, under its own name."""
+    """The Struct in an ``Any``; anything else is kept under its own name."""
     if not isinstance(entry, dict):
         return {"extra_metadata": _jsonable(entry)}
     try:
@@ -143,7 +143,7 @@ def _opened_message(entry: Any) -> Plain:
             value: str = entry.get("value", [""])[-1]
             return decode_struct(value.encode("utf-8", "surrogateescape"))
     except (ValueError, TypeError, AttributeError, OverflowError):
-        pass  # damaged: the name, type and tags beside it are still good
+        pass  # damaged; name, type and tags are still valid
     return {"extra_metadata": _plain_message(entry)}
 
 
@@ -155,12 +155,14 @@ def _feature_message(feature: Plain) -> Message:
         elif key == "extra_metadata":
             message[key] = [{f"[{_STRUCT}]": [struct_to_message(v)]} for v in value]
         else:
-            message[key] = [_feature_message(v) if isinstance(v, dict) else v for v in _many(value)]
+            message[key] = [
+                _feature_message(v) if isinstance(v, dict) else v for v in as_list(value)
+            ]
     return message
 
 
 def _jsonable(value: Any) -> Any:
-    """A scalar that JSON has a word for: infinities become text."""
+    """A scalar that JSON can hold: infinities become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -177,7 +179,7 @@ def _plain_json(value: Any) -> Any:
     for key, inner in value.items():
         name = re.sub(r"(?<!^)([A-Z])", lambda m: "_" + m[1].lower(), key)
         if name == "extra_metadata":
-            out[name] = [_opened_json(v) for v in _many(inner)]
+            out[name] = [_opened_json(v) for v in as_list(inner)]
         else:
             out[name] = _plain_json(inner)
     return out
@@ -192,7 +194,7 @@ def _opened_json(entry: Any) -> Plain:
     if (entry.get("typeUrl") or entry.get("type_url")) == _STRUCT:
         try:
             return decode_struct(base64.b64decode(entry.get("value", ""), validate=True))
-        except (ValueError, TypeError):  # damaged: what is beside it is still good
+        except (ValueError, TypeError):  # damaged; the rest is still valid
             return {"extra_metadata": entry}
     return dict(entry)
 
@@ -211,7 +213,3 @@ def _finite(text: str) -> float | str:
     """A number, or its text where it is too large for one, as JSON allows it to be."""
     number = float(text)
     return number if math.isfinite(number) else text
-
-
-def _many(value: Any) -> list[Any]:
-    return [] if value is None else value if isinstance(value, list) else [value]

@@ -1,20 +1,16 @@
-"""Protobuf's text format, without protobuf: text to plain values and back.
+"""Protobuf's text format and its ``Struct``, without protobuf, as plain Python values.
 
-A message is a dict from field name to the list of its values, in order, since the text
-alone does not say which fields repeat. Values are str, int, float, bool and messages; the
-names of enum values come as str, and are written as `Name` to go without quotes.
-Extension and ``Any`` names keep their brackets: ``"[type.googleapis.com/x.Y]"``.
+A message is a dict from field name to the list of its values, in order, since the text alone does
+not say which fields repeat. Values are str, int, float, bool and messages. Enum values are read as
+str, and written without quotes if given as `Name`. Extension and ``Any`` names keep their brackets:
+``"[type.googleapis.com/x.Y]"``. The declared types of fields are unknown, so callers check values.
 
-Strings are bytes in the format. They are decoded as UTF-8 with ``surrogateescape``, so
-one that holds binary data comes back unchanged from the same way of encoding.
+Strings are bytes in the format. They are decoded as UTF-8 with ``surrogateescape``, so binary data
+survives a round trip.
 
-Given up: knowing the fields' declared types. Whoever reads a message checks its values.
-
-``google.protobuf.Struct``, protobuf's JSON-like value, as plain Python values.
-
-Files hold one in two forms: as bytes in protobuf's wire format, inside a string, or spelled
-out as a message of the text format. Both are read here; the second, which a person can
-read too, is written. Every number of a Struct is a double; whole ones come back as int.
+``google.protobuf.Struct`` is protobuf's JSON-like value. Files hold it either in wire format, as
+bytes inside a string, or spelled out as a message of the text format. Both are read; the readable
+second form is written. All numbers of a Struct are doubles; whole ones are returned as int.
 """
 
 from __future__ import annotations
@@ -38,8 +34,8 @@ __all__ = [
 
 Message = dict[str, list[Any]]
 
-_DEEPEST = 100  # protobuf's own limit
-_LONGEST_NUMBER = 1000  # Python refuses integers of more than 4300 digits
+_MAX_DEPTH = 100  # protobuf's own limit
+_MAX_DIGITS = 1000  # Python refuses integers of more than 4300 digits
 _SPACE = re.compile(r"(?:\s|#[^\n]*)*")
 _FIELD = re.compile(r"[A-Za-z_]\w*|\[\s*[\w./%~-]+\s*\]", re.ASCII)
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'', re.DOTALL)
@@ -50,7 +46,7 @@ _ESCAPE = re.compile(
 )
 _LETTERS = dict(zip(b"nrtabfv", b"\n\r\t\a\b\f\v", strict=True))
 _CLOSING = {"{": "}", "<": ">"}
-_WORDS = {"true": True, "false": False, "True": True, "False": False}
+_BOOLS = {"true": True, "false": False, "True": True, "False": False}
 _FLOATS = {"inf", "infinity", "nan"}
 
 
@@ -119,7 +115,7 @@ def _escaped(byte: int) -> str:
 
 
 class _Reader:
-    """One pass over the text; what is allowed next decides what is looked for."""
+    """A recursive-descent parser of the text format."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -130,8 +126,8 @@ class _Reader:
     def message(self, close: str) -> Message:
         """Fields up to `close`, or to the end where that is empty."""
         self.depth += 1
-        if self.depth > _DEEPEST:
-            self.fail(f"at most {_DEEPEST} levels of messages")
+        if self.depth > _MAX_DEPTH:
+            self.fail(f"at most {_MAX_DEPTH} levels of messages")
         fields: Message = {}
         while not (self.take(close) if close else self.at == len(self.text)):
             name = self.match(_FIELD)
@@ -143,7 +139,7 @@ class _Reader:
         return fields
 
     def values(self) -> list[Any]:
-        """What follows a field's name: one value, or a list of them in brackets."""
+        """The value after a field's name, or the values of a list in brackets."""
         has_colon = self.take(":")
         if has_colon and self.take("["):
             return self.listed()
@@ -168,19 +164,19 @@ class _Reader:
         negative = self.take("-")
         place = self.at
         if number := self.match(_NUMBER):
-            if len(number[0]) > _LONGEST_NUMBER:
+            if len(number[0]) > _MAX_DIGITS:
                 self.at = place
-                self.fail(f"a number of at most {_LONGEST_NUMBER} characters")
+                self.fail(f"a number of at most {_MAX_DIGITS} characters")
             return -_number(number[0]) if negative else _number(number[0])
         word = self.match(_NAME)
         if word is not None and word[0].lower() in _FLOATS:
             return -float(word[0]) if negative else float(word[0])
         if word is None or negative:
             self.fail("a value")
-        return _WORDS.get(word[0], word[0])
+        return _BOOLS.get(word[0], word[0])
 
     def string(self, match: re.Match[str]) -> str:
-        """Join a string and those that follow it: neighbours are one."""
+        """A string, joined with the strings that directly follow it."""
         data = b""
         found: re.Match[str] | None = match
         while found is not None:
@@ -246,14 +242,14 @@ _EXACT = 2**53  # doubles hold every whole number up to this
 
 
 def decode_struct(data: bytes, *, depth: int = 0) -> dict[str, Any]:
-    r"""Read a Struct in wire format; ValueError if the bytes are none.
+    r"""Read a Struct in wire format; raises ValueError if it is malformed.
 
     Examples
     --------
     >>> decode_struct(b"\n\r\n\x07is_list\x12\x02 \x01")
     {'is_list': True}
     """
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise ValueError("the Struct is nested too deeply")
     out: dict[str, Any] = {}
     for number, entry in _fields(data):
@@ -284,7 +280,7 @@ def _decode_value(data: bytes, depth: int) -> Any:
 
 
 def _decode_nested(item: int | bytes, depth: int) -> Any:
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         raise ValueError("the Struct is nested too deeply")
     return _decode_value(_as_bytes(item), depth)
 

@@ -12,9 +12,9 @@ A feature is a plain dict with the format's own field names, whichever file it c
 anything else                              `ColumnSchema.properties`
 =========================================  =============================================
 
-The format knows fewer types than Arrow (no unsigned integers, no dates, no booleans) and no
-nulls. What it cannot say is added as one property, ``tabfeed``, that other tools carry
-along, so that reading what was written gives the same column exactly.
+The format has fewer types than Arrow (no unsigned integers, dates or booleans) and no nulls. What
+it can't express is added as one property, ``tabfeed``, which other tools pass through, so reading a
+written column returns exactly the same column.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tabfeed.schema import ColumnSchema, Domain, Tags
 from tabfeed.schema.dtypes import is_list_type
 from tabfeed.schema.textproto import struct_from_message, struct_to_message
 
-__all__ = ["Plain", "column_from_feature", "feature_from_column"]
+__all__ = ["Plain", "as_list", "column_from_feature", "feature_from_column"]
 
 Plain = dict[str, Any]
 Bounds = tuple[int, "int | None"]
@@ -49,7 +49,7 @@ _DTYPES: dict[str, dict[int, pa.DataType]] = {
 
 
 def column_from_feature(feature: Plain) -> ColumnSchema:
-    """Read a feature; what is not understood goes to the properties.
+    """Read a feature; fields that are not understood become properties.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def column_from_feature(feature: Plain) -> ColumnSchema:
     dims = _dims(rest, properties)
     leaf = _leaf(rest, properties)
     if dims and leaf is None:
-        properties["is_list"] = True  # a list of we know not what
+        properties["is_list"] = True  # a list of unknown type
     column = ColumnSchema(
         name,
         _listed(leaf, len(dims)),
@@ -87,8 +87,8 @@ def _annotation(annotation: Any) -> tuple[list[str], Plain]:
     if not isinstance(annotation, dict):
         return [], {"annotation": annotation}
     rest = dict(annotation)
-    tags = [str(t) for t in _many(rest.pop("tag", None))]
-    for entry in _many(rest.pop("extra_metadata", None)):
+    tags = [str(t) for t in as_list(rest.pop("tag", None))]
+    for entry in as_list(rest.pop("extra_metadata", None)):
         rest.update(entry)
     return tags, rest
 
@@ -96,7 +96,7 @@ def _annotation(annotation: Any) -> tuple[list[str], Plain]:
 def _dims(rest: Plain, properties: Plain) -> list[Bounds]:
     """Fewest and most values at each level of lists; none for a scalar."""
     is_list, is_ragged = properties.pop("is_list", None), properties.pop("is_ragged", None)
-    said = [
+    candidates = [
         _metadata_dims(properties.pop("_dims", None)),
         _counted(rest.pop("value_count", None)),
         _counted(_field(rest.pop("value_counts", None), "value_count")),
@@ -105,7 +105,7 @@ def _dims(rest: Plain, properties: Plain) -> list[Bounds]:
     if is_list is False:
         return []
     unknown: list[Bounds] = [(0, None)] if is_list else []
-    dims = next((d for d in said if d), unknown)
+    dims = next((d for d in candidates if d), unknown)
     fixed = dims[0][1] or dims[0][0] if len(dims) == 1 else 0
     return [(fixed, fixed)] if fixed and is_ragged is False else dims
 
@@ -118,12 +118,12 @@ def _metadata_dims(dims: Any) -> list[Bounds]:
 
 
 def _counted(counts: Any) -> list[Bounds]:
-    return [_bounds(_field(c, "min"), _field(c, "max")) for c in _many(counts)]
+    return [_bounds(_field(c, "min"), _field(c, "max")) for c in as_list(counts)]
 
 
 def _shaped(shape: Any) -> list[Bounds]:
     """A fixed shape; one dimension of one value is how these files say scalar."""
-    sizes = [_int(_field(d, "size")) for d in _many(_field(shape, "dim"))]
+    sizes = [_int(_field(d, "size")) for d in as_list(_field(shape, "dim"))]
     return [] if sizes == [1] else [_bounds(s, s) for s in sizes]
 
 
@@ -160,7 +160,7 @@ def _domain(rest: Plain, tags: list[str]) -> Domain | None:
     if extra:
         rest[kind] = extra
     if low is None and high is not None:
-        low = number(0)  # the older tools leave out zeros
+        low = number(0)  # older tools leave out zeros
     return None if low is high is name is None else Domain(low, high, name)
 
 
@@ -189,7 +189,7 @@ def _with_ours(column: ColumnSchema, ours: Any) -> ColumnSchema:
 
 
 def feature_from_column(column: ColumnSchema) -> Plain:
-    """Write a feature, with what the format cannot say added as a property.
+    """Write a feature; what the format can't express is added as a property.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def feature_from_column(column: ColumnSchema) -> Plain:
       'tabfeed': '{"dtype": "uint8"}'}]
     """
     properties = _json_properties(column)
-    feature = _said(column, properties)
+    feature = _expressible(column, properties)
     mine = {**column.to_dict(), "properties": properties or None}
     theirs = column_from_feature(_as_read(feature)).to_dict()
     lost = {k: mine.get(k) for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)}
@@ -208,8 +208,8 @@ def feature_from_column(column: ColumnSchema) -> Plain:
     return feature
 
 
-def _said(column: ColumnSchema, properties: Plain) -> Plain:
-    """What the format can say of a column."""
+def _expressible(column: ColumnSchema, properties: Plain) -> Plain:
+    """The part of a column that the format can express."""
     dims, leaf = _levels(column)
     kind, size = _type_of(leaf)
     metadata = {k: v for k, v in properties.items() if k != _OURS}
@@ -295,7 +295,8 @@ def _is_int64(value: int | float) -> bool:
 # -- values that may be anything ----------------------------------------------------
 
 
-def _many(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, None as an empty list, any other value in a list."""
     return [] if value is None else value if isinstance(value, list) else [value]
 
 

@@ -1,7 +1,7 @@
 """`check_executor`: what every executor promises, yours too.
 
-Results come in the order of the items; summaries are merged in the order that
-`tabfeed.execute.merge_tree` tells; errors arrive and leave the executor usable; whatever a workflow
+Results come in the order of the items; summaries are merged in the order of
+`tabfeed.execute.local.MergeTree`; errors arrive and leave the executor usable; whatever a workflow
 learns and writes is, byte for byte, what the threads of this machine learn and write.
 """
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, TabfeedError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.execute.merge_tree import Tree
+from tabfeed.execute.local import MergeTree
 from tabfeed.io import Dataset
 from tabfeed.workflow import Workflow
 
@@ -77,7 +77,7 @@ def _an_early_end_is_no_harm(executor: Executor) -> None:
 
 def _neighbours_are_merged(executor: Executor) -> None:
     for count in (0, 1, 2, 8, 9, 65):
-        tree: Tree[str] = Tree(_bracket)
+        tree: MergeTree[str] = MergeTree(_bracket)
         for i in range(count):
             tree.add(str(i))
         got = executor.reduce(range(count), str, _bracket)

@@ -112,7 +112,7 @@ class _Partial:
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
-        self.groups = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
+        self._merge = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
         try:
@@ -158,7 +158,7 @@ class _Partial:
             value = pa.table(found)
         with _Named(node):
             summary = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
-            self.groups.hold(number, summary, self.memory)
+            self._merge.hold(number, summary, self.memory)
         return summary
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
@@ -185,25 +185,25 @@ class _Partial:
             self.bar.advance(self.dataset.partitions[index].rows or 0)
 
     @property
-    def slots(self) -> list[str]:
-        """Names of the merge groups."""
-        return self.groups.names
+    def groups(self) -> list[str]:
+        """The names of the merge groups."""
+        return self._merge.names
 
     def split(self, result: list[Any]) -> list[Any]:
         """Rows and summaries, by merge groups."""
-        return self.groups.split(result)
+        return self._merge.split(result)
 
-    def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
+    def merge_group(self, group: int, a: Any, b: Any) -> Any:
         """Two values of a merge group as one."""
-        return self.groups.merge(slot, a, b)
+        return self._merge.merge(group, a, b)
 
-    def cut(self, slot: int, part: Any, count: int) -> list[Any]:
+    def cut(self, group: int, part: Any, count: int) -> list[Any]:
         """A value of a merge group in hash partitions."""
-        return self.groups.cut(slot, part, count)
+        return self._merge.cut(group, part, count)
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
         """Rows and summaries again, within this process's memory."""
-        return self.groups.assemble(parts, self.memory)
+        return self._merge.assemble(parts, self.memory)
 
     def __getstate__(self) -> dict[str, Any]:
         """In another process there is no progress bar, and another memory limit."""

@@ -99,5 +99,5 @@ def test_a_vocabulary_file_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("a\n")
     column = fc.categorical_column_with_vocabulary_file("word", str(tmp_path / "words.txt"))
     (tmp_path / "words.txt").unlink()
-    with pytest.raises(SourceNotFoundError, match="vocabulary of 'word'"):
+    with pytest.raises(SourceNotFoundError, match="of column 'word' does not exist"):
         make_feature_column_workflow([fc.indicator_column(column)])

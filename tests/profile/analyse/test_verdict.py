@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tabfeed.profile import run as r
-from tabfeed.profile.analyse.findings import CAUSES, cause_of
+from tabfeed.profile.analyse.causes import CAUSES, cause_of
 from tabfeed.profile.analyse.verdict import judge
 from tests.profile.runs import full_run, make_run
 
@@ -32,7 +32,7 @@ def test_reading_off_the_core_is_the_storage() -> None:
     slow = r.Stage("read", 3.0, 0.3, 100, 1_000_000)
     verdict = judge(make_run(wait=1.0, stages=(slow,)))
     assert verdict.cause == "read"
-    assert "90 % of that waiting for the storage" in verdict.sentence
+    assert "90 % of that waiting for storage" in verdict.sentence
 
 
 def test_gains_are_those_of_the_arithmetic() -> None:
@@ -44,7 +44,7 @@ def test_gains_are_those_of_the_arithmetic() -> None:
         pytest.approx(2.0),
     )  # 9 ms, the step is 10
     assert rewrite.gain == pytest.approx(2.0)  # 3 ms, the step is 10
-    assert "2 loader threads need 18 ms for a batch; a step without waiting is 10 ms" in (
+    assert "2 loader threads need 18 ms per batch; a step without waiting takes 10 ms" in (
         judge(run).evidence
     )
 
@@ -55,7 +55,7 @@ def test_no_more_threads_than_cores() -> None:
 
 
 def test_a_probed_workflow_names_the_operator() -> None:
-    parts = (r.Part("Categorify", "transform", 0.9), r.Part("LogOp", "transform", 0.1))
+    parts = (r.TimedPart("Categorify", "transform", 0.9), r.TimedPart("LogOp", "transform", 0.1))
     run = make_run(wait=1.0, stages=stages(transform=3.0), parts=parts)
     assert "90 % of that in Categorify" in judge(run).sentence
 
@@ -66,13 +66,13 @@ def test_few_steps_are_too_few() -> None:
 
 
 def test_startup() -> None:
-    times = r.Times(wall=4.0, startup=3.0, wait=0.0, compute=1.0)
+    times = r.LoopTimes(wall=4.0, startup=3.0, wait=0.0, compute=1.0)
     verdict = judge(make_run(times=times))
     assert verdict.cause == "startup"
     assert "75 %" in verdict.sentence
 
 
-def test_python_needs_looks_and_a_held_interpreter() -> None:
+def test_python_needs_samples_and_a_held_gil() -> None:
     assert judge(make_run(interpreter=r.Interpreter(0, 0, 40, 36))).cause == "python"
     assert judge(make_run(interpreter=r.Interpreter(0, 0, 3, 3))).cause == "python"
     assert judge(make_run(interpreter=r.Interpreter(0, 0, 4, 3))).cause == "compute"
@@ -87,14 +87,14 @@ def test_waiting_more_than_python_is_waiting() -> None:
 
 def small(**changes: object) -> r.Run:
     steps = replace(make_run().steps, count=1000, rows=16_000)
-    times = r.Times(wall=1.1, startup=0.1, wait=0.4, compute=0.6, cpu=1.0)
+    times = r.LoopTimes(wall=1.1, startup=0.1, wait=0.4, compute=0.6, cpu=1.0)
     return make_run(**{"steps": steps, "times": times, **changes})
 
 
 def test_small_batches() -> None:
     verdict = judge(small())
     assert verdict.cause == "small_batches"
-    assert "16 rows a step" in verdict.sentence
+    assert "16 rows per step" in verdict.sentence
     assert verdict.advice[0].gain is None
 
 
@@ -106,12 +106,12 @@ def test_small_batches_with_two_sizes_measured_predict_a_gain() -> None:
 
 
 def test_small_batches_that_wait_off_the_core_are_not_the_cause() -> None:
-    times = r.Times(wall=1.1, startup=0.1, wait=0.8, compute=0.2, cpu=0.2)
+    times = r.LoopTimes(wall=1.1, startup=0.1, wait=0.8, compute=0.2, cpu=0.2)
     assert judge(small(times=times, stages=stages(read=1.0))).cause == "decode"
 
 
 def test_a_gpu_that_did_not_wait_is_not_starved() -> None:
-    run = make_run(wait=1.0, compute=1.0, device=r.Device(idle=0.02, busy=1.98, steps=100))
+    run = make_run(wait=1.0, compute=1.0, device=r.DeviceTimes(idle=0.02, busy=1.98, steps=100))
     assert judge(run).cause == "compute"
     assert run.times.wait_share == 0.5
     assert run.wait_share == pytest.approx(0.01)
@@ -122,18 +122,18 @@ def test_a_step_slower_than_alone_is_crowded() -> None:
     run = make_run(ceiling=r.Ceiling(0.005, 10_000, 100), threads=threads)
     verdict = judge(run)
     assert verdict.cause == "crowded"
-    assert "10 ms where alone it takes 5 ms" in verdict.sentence
+    assert "10 ms, and alone 5 ms" in verdict.sentence
     assert "waited for a core 45 %" in verdict.evidence[0]
 
 
 def test_the_ceiling_is_told() -> None:
     verdict = judge(make_run(wait=0.05, ceiling=r.Ceiling(0.0095, 10_000, 100)))
     assert verdict.cause == "compute"
-    assert "You get 90 % of what this model could do, measured." in verdict.sentence
+    assert "The run reaches 90 % of its measured ceiling." in verdict.sentence
 
 
 def test_a_loader_that_shows_nothing() -> None:
-    run = make_run(wait=1.0, loader=r.Loader("iterable", "generator"))
+    run = make_run(wait=1.0, loader=r.LoaderInfo("iterable", "generator"))
     assert judge(run).cause == "input"
 
 
@@ -142,14 +142,17 @@ def test_a_loader_that_shows_nothing() -> None:
     [("read", "read"), ("workers", "workers"), ("tf.data", "input"), ("python", "input")],
 )
 def test_a_foreign_loader_by_where_it_was_found(kind: str, cause: str) -> None:
-    seen = (r.Seen("compute", "copy", "x", 1), r.Seen("wait", kind, "load (a.py:3)", 30))
-    verdict = judge(make_run(wait=1.0, loader=r.Loader("torch", "torch DataLoader"), seen=seen))
+    seen = (
+        r.SampledPlace("compute", "copy", "x", 1),
+        r.SampledPlace("wait", kind, "load (a.py:3)", 30),
+    )
+    verdict = judge(make_run(wait=1.0, loader=r.LoaderInfo("torch", "torch DataLoader"), seen=seen))
     assert verdict.cause == cause
 
 
 def test_through_tabfeed_never_promises_more_than_the_model_can_do() -> None:
-    run = make_run(wait=1.0, compute=1.0, loader=r.Loader("torch", "torch DataLoader"))
-    run = replace(run, through=r.Through(1e9, 200_000, 4))
+    run = make_run(wait=1.0, compute=1.0, loader=r.LoaderInfo("torch", "torch DataLoader"))
+    run = replace(run, through=r.Baseline(1e9, 200_000, 4))
     gain = judge(run).advice[-1].gain
     assert gain == pytest.approx(2.0)
 
@@ -157,16 +160,16 @@ def test_through_tabfeed_never_promises_more_than_the_model_can_do() -> None:
 def test_unseen_waits_are_told_from_the_input_alone() -> None:
     run = make_run(waits_seen=False)
     assert judge(run).cause == "unseen"
-    slow = (r.Part("the input alone", "input", 0.0095),)
+    slow = (r.TimedPart("the input alone", "input", 0.0095),)
     assert judge(replace(run, parts=slow)).cause == "input"
-    quick = (r.Part("the input alone", "input", 0.001),)
+    quick = (r.TimedPart("the input alone", "input", 0.001),)
     assert judge(replace(run, parts=quick)).cause == "compute"
 
 
 def test_without_a_model_a_feed_is_limited_not_starved() -> None:
     run = make_run(wait=1.0, compute=0.001, model=False, stages=stages(read=1.5))
     verdict = judge(run)
-    assert verdict.sentence.startswith("Limited by decoding: fed alone")
+    assert verdict.sentence.startswith("Limited by decoding: without a model, the loader delivers")
     assert cause_of(run, verdict) == "limited by decoding"
 
 
@@ -175,7 +178,7 @@ def test_every_cause_has_words() -> None:
 
 
 def test_parts_too_quick_to_time_decide_nothing() -> None:
-    run = make_run(wait=3.0, parts=(r.Part("the source", "read", 0.0),))
+    run = make_run(wait=3.0, parts=(r.TimedPart("the source", "read", 0.0),))
     assert judge(run).cause == "input"
 
 
@@ -183,7 +186,7 @@ def test_parts_too_quick_to_time_decide_nothing() -> None:
     ("copying", "other", "cause"),
     [(3, 0, "copy"), (2, 0, "compute"), (3, 1, "compute"), (4, 1, "copy"), (1, 29, "compute")],
 )
-def test_few_looks_are_enough_if_all_found_the_same(copying: int, other: int, cause: str) -> None:
-    looks = (("copy", copying), ("model", other))
-    seen = tuple(r.Seen("compute", kind, "x", n) for kind, n in looks if n)
+def test_few_samples_are_enough_if_all_agree(copying: int, other: int, cause: str) -> None:
+    samples = (("copy", copying), ("model", other))
+    seen = tuple(r.SampledPlace("compute", kind, "x", n) for kind, n in samples if n)
     assert judge(replace(make_run(wait=0.01, compute=1.0), seen=seen)).cause == cause

@@ -115,7 +115,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 def test_no_mark_before_cuda_is_started(cuda: FakeCuda) -> None:
     marks = accelerator.CudaMarks()
-    marks.asked()
+    marks.requested()
     marks.got()
     marks.finish()
     assert (cuda.made, marks.steps) == (0, 0)
@@ -125,11 +125,11 @@ def test_idle_and_busy_by_the_gpus_own_clock(cuda: FakeCuda) -> None:
     cuda.started = True
     marks = accelerator.CudaMarks()
     for _ in range(1000):
-        marks.asked()
+        marks.requested()
         cuda.now += 3.0
         marks.got()
         cuda.now += 7.0
-    marks.asked()
+    marks.requested()
     marks.finish()
     assert marks.steps >= accelerator._FIRST
     assert (marks.idle, marks.busy) == (3.0 * marks.steps, 7.0 * marks.steps)
@@ -140,15 +140,15 @@ def test_a_step_cut_off_by_the_end_of_a_pass_is_not_counted(cuda: FakeCuda) -> N
     cuda.started = True
     marks = accelerator.CudaMarks()
     for after in (lambda: None, marks.got):
-        marks.asked()
+        marks.requested()
         after()
         marks.ended()
         cuda.now += 1000.0
-    marks.asked()
+    marks.requested()
     cuda.now += 1.0
     marks.got()
     cuda.now += 2.0
-    marks.asked()
+    marks.requested()
     marks.finish()
     assert (marks.idle, marks.busy, marks.steps) == (1.0, 2.0, 1)
 
@@ -167,7 +167,7 @@ def test_short_steps_are_marked_seldom_and_long_ones_always(
     for step, often in ((100_000, False), (500_000_000, True)):
         marks = accelerator.CudaMarks()
         for _ in range(2000):
-            marks.asked()
+            marks.requested()
             marks.got()
             clock[0] += step
         marks.finish()

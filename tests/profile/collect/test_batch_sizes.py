@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tabfeed.profile.collect.batch_sizes import RowCounter, batch_bytes, batch_rows
-from tabfeed.profile.collect.ceiling import halve
-from tabfeed.profile.collect.curves import Bins, Curve
+from tabfeed.profile.collect.limits import halve
+from tabfeed.profile.collect.sums import Bins, Curve
 
 
 def test_rows_are_what_most_arrays_have() -> None:

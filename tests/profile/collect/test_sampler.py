@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tabfeed.profile.collect.accelerator import Nvml
-from tabfeed.profile.collect.batches import Phase
+from tabfeed.profile.collect.batches import LoopPhase
 from tabfeed.profile.collect.sampler import Sampler
 from tabfeed.profile.collect.spans import SpanLog
 
@@ -16,12 +16,12 @@ def busy(seconds: float) -> None:
         pass
 
 
-def test_what_takes_long_is_looked_at_less_often(monkeypatch) -> None:
-    sampler, second = Sampler(Phase(), SpanLog(), Nvml()), 1_000_000_000
-    monkeypatch.setattr(sampler.threads, "look", lambda: None)
-    sampler._look_at_threads()
+def test_what_takes_long_is_sampled_less_often(monkeypatch) -> None:
+    sampler, second = Sampler(LoopPhase(), SpanLog(), Nvml()), 1_000_000_000
+    monkeypatch.setattr(sampler.threads, "sample", lambda: None)
+    sampler._sample_threads()
     assert sampler._threads_at <= time.perf_counter_ns() + second
     begin = time.perf_counter_ns()
-    monkeypatch.setattr(sampler.threads, "look", lambda: busy(0.02))
-    sampler._look_at_threads()
+    monkeypatch.setattr(sampler.threads, "sample", lambda: busy(0.02))
+    sampler._sample_threads()
     assert sampler._threads_at >= begin + 20 * second  # half of a five-hundredth of the time

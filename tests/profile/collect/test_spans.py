@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from tabfeed.profile.analyse.stages import StageSums, describe
-from tabfeed.profile.collect.spans import Entry, SpanLog
+from tabfeed.profile.collect.spans import FinishedSpan, SpanLog
+from tabfeed.profile.collect.sums import StageSums, describe
 from tabfeed.trace import recording, span
 
 
@@ -57,9 +57,9 @@ def test_sums_by_stage_and_thread() -> None:
     sums = StageSums(origin=0)
     sums.add(
         [
-            Entry("read", 0, 10, 10, 4, "tabfeed-loader-0", {"rows": 5}),
-            Entry("read", 10, 30, 20, 25, "tabfeed-loader-0", {"rows": 6}),
-            Entry(
+            FinishedSpan("read", 0, 10, 10, 4, "tabfeed-loader-0", {"rows": 5}),
+            FinishedSpan("read", 10, 30, 20, 25, "tabfeed-loader-0", {"rows": 6}),
+            FinishedSpan(
                 "transform",
                 30,
                 40,
@@ -68,7 +68,7 @@ def test_sums_by_stage_and_thread() -> None:
                 "tabfeed-loader-1",
                 {"what": sorted},
             ),
-            Entry("read", 90, 95, 5, 5, "tabfeed-loader-1", {}),
+            FinishedSpan("read", 90, 95, 5, 5, "tabfeed-loader-1", {}),
         ],
         until=80,
     )

@@ -9,7 +9,7 @@ from tabfeed.profile.collect.stacks import StackLog
 def look(phase: int = WAIT) -> tuple[str, str]:
     log = StackLog()
     log.add(phase, sys._getframe(1))
-    (place,) = log.places()
+    (place,) = log.lines()
     return place.kind, place.where
 
 
@@ -45,7 +45,7 @@ def test_a_name_that_tells_nothing() -> None:
         f_code=compile("x = 1", "/own/a.py", "exec"), f_lasti=2, f_back=None
     )
     log.add(WAIT, frame)
-    assert [(p.kind, p.where) for p in log.places()] == [("python", "<module> (a.py:1)")]
+    assert [(p.kind, p.where) for p in log.lines()] == [("python", "<module> (a.py:1)")]
 
 
 def test_the_call_tells_if_the_function_is_a_librarys() -> None:
@@ -71,6 +71,6 @@ def test_the_same_place_is_counted() -> None:
     log = StackLog()
     for _ in range(5):
         log.add(WAIT, sys._getframe())
-    assert sum(p.count for p in log.places()) == 5
+    assert sum(p.count for p in log.lines()) == 5
     log.add(WAIT, None)
-    assert sum(p.count for p in log.places()) == 6
+    assert sum(p.count for p in log.lines()) == 6

@@ -50,7 +50,7 @@ def make_feature_column_workflow(
     feature_columns
         `tf.feature_column` objects.
     label_name
-        What is to be learned: passes unchanged.
+        The target; passes through unchanged.
 
     Returns
     -------
@@ -170,6 +170,6 @@ def _words_of(column: Any) -> tuple[Any, ...]:
         lines = path.read_text("utf-8").splitlines()
     except FileNotFoundError as e:
         raise SourceNotFoundError(
-            f"the vocabulary of {column.key!r} should be in {path}, which is not there"
+            f"the vocabulary file {path} of column {column.key!r} does not exist"
         ) from e
     return tuple(lines[: column.vocabulary_size])

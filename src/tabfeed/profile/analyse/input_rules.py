@@ -1,27 +1,33 @@
-"""A loop that waits for its input: which part of the input, and what would help.
+"""A loop that waits for its input: which part of the input is slow, and what would help.
 
-What the loader's threads did decides between reading, decoding, transforming, gathering and
-copying; for a loader whose threads cannot be seen, the lines of code where the loop was found
-waiting decide, and parts of it timed on a sample.
+For a tabfeed loader, the times of its threads decide between reading, decoding, transforming,
+gathering and copying. For other loaders, the lines of code where the loop waits decide, or parts of
+the loader timed on a sample.
 
-Gains are predictions from the measured times, never better than the model's own step allows.
+Gains are predictions from measured times, limited by the model's own step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tabfeed.profile.analyse.findings import (
+from tabfeed.profile.analyse.causes import (
     CAUSES,
     Advice,
     Verdict,
     step_without_waiting,
-    top_places,
+    top_lines,
     waited,
 )
-from tabfeed.profile.analyse.stages import LABELS, WAITING
-from tabfeed.profile.format import count, percent, rate, seconds
-from tabfeed.profile.run import Part, Run, Stage
+from tabfeed.profile.format import (
+    STAGE_LABELS,
+    WAITING_STAGES,
+    count,
+    percent,
+    rate,
+    seconds,
+)
+from tabfeed.profile.run import Run, Stage, TimedPart
 
 __all__ = ["judge_starved", "judge_unseen"]
 
@@ -38,25 +44,25 @@ _OF_STAGE = {
     "copy": "copy",
     "queue": "copy",
 }
-# Work that waits for nothing but a core and the interpreter, which on a busy machine others hold.
+# Pure computation: time off a core means a busy machine, not slow work.
 _COMPUTED = ("gather", "plan", "convert", "finish", "chunk", "ahead")
 
 
 def judge_starved(run: Run) -> Verdict:
-    """Which part of the input it is."""
-    busy = [s for s in run.stages if s.name not in WAITING]
+    """Find the slow part of the input."""
+    busy = [s for s in run.stages if s.name not in WAITING_STAGES]
     if busy:
         return _starved_by_stage(run, busy)
     if any(part.seconds > 0 for part in run.parts):
         return _starved_by_part(run)
-    return _starved_by_place(run)
+    return _starved_by_line(run)
 
 
 def _opening(run: Run) -> str:
     if not run.model:
         fed = run.rows_per_second
-        told = rate(fed) if fed else f"a batch every {seconds(run.step_seconds)}"
-        return f"fed alone, the data gives {told}"
+        speed = rate(fed) if fed else f"a batch every {seconds(run.step_seconds)}"
+        return f"without a model, the loader delivers {speed}"
     return f"the loop waited {percent(run.wait_share)} of the time"
 
 
@@ -68,10 +74,10 @@ def _starved_by_stage(run: Run, busy: list[Stage]) -> Verdict:
     if cause == "decode" and on_core < 0.5:
         cause = "read"
     share = percent(top.seconds / total)
-    label = LABELS.get(top.name, top.name)
+    label = STAGE_LABELS.get(top.name, top.name)
     sentence = {
         "read": f"{share} of the loader's work is reading, {percent(1 - on_core)} of that waiting "
-        "for the storage",
+        "for storage",
         "decode": f"{share} of the loader's work is decoding files",
         "transform": f"{share} of the loader's work is {_slowest_transform(run)}",
         "copy": f"{share} of the loader's work is copying to the device",
@@ -102,19 +108,19 @@ def _slowest_transform(run: Run) -> str:
 
 
 def _supply(run: Run, work: float, threads: int) -> float:
-    """Seconds a step if the loader's threads did `work` seconds in the run and nothing else.
+    """Seconds per step if the loader's threads did `work` seconds in the run and nothing else.
 
-    All that they did, some of it before the first batch or for batches nobody took, cannot have
-    taken longer than the steps that waited for it.
+    Some of their work was done before the first batch or for batches that were not used. All of it
+    together can't have taken longer than the steps that waited for it, so it is scaled to that.
     """
-    total = sum(s.seconds for s in run.stages if s.name not in WAITING)
+    total = sum(s.seconds for s in run.stages if s.name not in WAITING_STAGES)
     now = total / (run.loader.threads or 1) / run.steps.count
     known = min(1.0, run.step_seconds / now) if now > 0 else 1.0
     return known * work / threads / run.steps.count
 
 
 def _gain(run: Run, supply: float) -> float | None:
-    """How many times as fast the run would be with batches coming every `supply` seconds."""
+    """The speedup of the run if a batch arrives every `supply` seconds."""
     if not run.model:
         return run.step_seconds / supply if supply > 0 else None
     step = max(step_without_waiting(run), supply)
@@ -125,7 +131,7 @@ def _supply_line(run: Run, work: float) -> str:
     threads = run.loader.threads or 1
     supply = seconds(_supply(run, work, threads))
     step = seconds(step_without_waiting(run))
-    return f"{threads} loader threads need {supply} for a batch; a step without waiting is {step}"
+    return f"{threads} loader threads need {supply} per batch; a step without waiting takes {step}"
 
 
 def _stage_advice(run: Run, cause: str, top: Stage, total: float) -> tuple[Advice, ...]:
@@ -134,15 +140,15 @@ def _stage_advice(run: Run, cause: str, top: Stage, total: float) -> tuple[Advic
     on_core = top.cpu / top.seconds if top.seconds else 1.0
     more = _more_threads(run, total, on_core)
     fixes = {
-        "read": Advice('keep what was read: cache="memory" or cache="disk"', without),
+        "read": Advice('cache the data: cache="memory" or cache="disk"', without),
         "decode": Advice(
-            "write the files once for reading often: tabfeed rewrite DATA OUT; tabfeed doctor DATA "
-            "says what costs most",
+            "rewrite the files once: tabfeed rewrite DATA OUT; tabfeed doctor DATA finds the "
+            "largest cost",
             without,
         ),
         "transform": Advice("transform once and save: ds.map(...).to_parquet(...)", without),
         "copy": Advice("copy fewer bytes: smaller dtypes, fewer columns", without),
-        "gather": Advice("shuffle once on disk and read in order", without),
+        "gather": Advice("shuffle the files once and read in order", without),
     }
     found = [fixes[cause]] if cause in fixes else []
     return (*more, *found)
@@ -167,20 +173,20 @@ def _starved_by_part(run: Run) -> Verdict:
         _sentence(
             cause,
             _opening(run),
-            f"{percent(top.seconds / total)} of the time {run.loader.name} needs for a batch is "
+            f"{percent(top.seconds / total)} of the time {run.loader.name} needs per batch is "
             f"{top.name}, timed alone on a sample",
             run,
         ),
         (waited(run), *(_part_line(p) for p in run.parts)),
-        (*_through(run), Advice("more parallel calls, or do it once and save the result")),
+        (*_baseline(run), Advice("use more parallel calls, or do it once and save the result")),
     )
 
 
-def _part_line(part: Part) -> str:
-    return f"{part.name}: {seconds(part.seconds)} for a batch"
+def _part_line(part: TimedPart) -> str:
+    return f"{part.name}: {seconds(part.seconds)} per batch"
 
 
-def _starved_by_place(run: Run) -> Verdict:
+def _starved_by_line(run: Run) -> Verdict:
     counts: Counter[str] = Counter()
     for seen in run.seen:
         if seen.phase == "wait":
@@ -188,73 +194,73 @@ def _starved_by_place(run: Run) -> Verdict:
     if not counts:
         return Verdict(
             "input",
-            _sentence("input", _opening(run), "the loader shows nothing of what it does", run),
+            _sentence("input", _opening(run), "the profiler can't see into this loader", run),
             (waited(run),),
-            _through(run),
+            _baseline(run),
         )
-    kind, looks = counts.most_common(1)[0]
+    kind, samples = counts.most_common(1)[0]
     where = next(s.where for s in run.seen if s.phase == "wait" and s.kind == kind)
-    share = percent(looks / sum(counts.values()))
+    share = percent(samples / sum(counts.values()))
     cause = kind if kind in CAUSES else "input"
     why = {
-        "workers": f"was found waiting for worker processes {share} of that",
-        "tf.data": "tf.data's own threads are where the time goes",
-    }.get(kind, f"{share} of that was found in {where}")
+        "workers": f"{share} of that is waiting for worker processes",
+        "tf.data": "the time goes to tf.data's own threads",
+    }.get(kind, f"{share} of that is in {where}")
     if cause == "python":  # Python, but in the loader's code
         cause = "input"
     return Verdict(
         cause,
         _sentence(cause, _opening(run), why, run),
-        (waited(run), *top_places(run, "wait")),
-        (*_place_advice(run, cause), *_through(run)),
+        (waited(run), *top_lines(run, "wait")),
+        (*_line_advice(run, cause), *_baseline(run)),
     )
 
 
-def _place_advice(run: Run, cause: str) -> tuple[Advice, ...]:
+def _line_advice(run: Run, cause: str) -> tuple[Advice, ...]:
     gain = _gain(run, 0.0)
     if cause == "workers":
-        return (Advice("more num_workers if cores are free, or less work for each batch", gain),)
+        return (Advice("raise num_workers if cores are free, or do less work per batch", gain),)
     if run.loader.processes == 0:
-        return (Advice("do it ahead of the loop: num_workers above 0", gain),)
-    return (Advice("do it ahead of the loop, in a background thread or once and for all", gain),)
+        return (Advice("load in worker processes: num_workers above 0", gain),)
+    return (Advice("load in a background thread, or prepare the data once", gain),)
 
 
-def _through(run: Run) -> tuple[Advice, ...]:
+def _baseline(run: Run) -> tuple[Advice, ...]:
     if run.through is None or not run.steps.rows:
         return ()
     rows = run.steps.rows / run.steps.count
     fed = rate(run.through.rows_per_second)
     return (
         Advice(
-            f"tabfeed gave {fed} of the same columns from Parquet files on this machine, measured "
-            f"on a sample of {count(run.through.rows)} rows",
+            f"a tabfeed loader delivers {fed} of the same columns from Parquet on this machine, "
+            f"measured on a sample of {count(run.through.rows)} rows",
             _gain(run, rows / run.through.rows_per_second),
         ),
     )
 
 
 def judge_unseen(run: Run) -> Verdict:
-    """A framework that takes batches inside its own compiled step: only the sum is visible."""
+    """The framework fetches batches inside its compiled step: only the sum is visible."""
     alone = sum(p.seconds for p in run.parts)
     step = run.step_seconds
     if not alone:
         return Verdict(
             "unseen",
-            f"Steps take {seconds(step)}, but this framework takes batches inside its step, where "
-            "waiting cannot be seen: give data= to the callback, and the input is timed alone.",
+            f"Steps take {seconds(step)}, but this framework fetches batches inside its step, "
+            "where waits are not visible: pass data= to the callback to time the input alone.",
         )
-    facts = (f"the input alone: {seconds(alone)} a batch", f"a step: {seconds(step)}")
+    facts = (f"the input alone: {seconds(alone)} per batch", f"a step: {seconds(step)}")
     if alone >= 0.8 * step:
         return Verdict(
             "input",
-            f"Starved by the input: alone it needs {seconds(alone)} for a batch, and a step takes "
+            f"Starved by the input: alone it needs {seconds(alone)} per batch, and a step takes "
             f"{seconds(step)}.",
             facts,
-            _through(run),
+            _baseline(run),
         )
     return Verdict(
         "compute",
         f"Compute-bound: a step takes {seconds(step)}, and the input alone needs only "
-        f"{seconds(alone)} for a batch.",
+        f"{seconds(alone)} per batch.",
         facts,
     )

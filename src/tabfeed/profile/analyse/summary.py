@@ -1,4 +1,4 @@
-"""From recordings to a `Run`: sums, spreads, a time line, a window of a few steps."""
+"""Turn recordings into a `Run`: sums, percentiles, a timeline, a close-up of a few steps."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ import numpy.typing as npt
 
 from tabfeed.budget import cpu_count
 from tabfeed.profile import run as r
-from tabfeed.profile.analyse.stages import Sums
 from tabfeed.profile.collect.accelerator import CudaMarks
-from tabfeed.profile.collect.batches import COMPUTE, WAIT, Pass, pipeline_of
-from tabfeed.profile.collect.curves import Curve
+from tabfeed.profile.collect.batches import COMPUTE, WAIT, EpochTimer, pipeline_of
 from tabfeed.profile.collect.sampler import Sampler
+from tabfeed.profile.collect.sums import Curve, StageTotal
 
-__all__ = ["Recorded", "summarise"]
+__all__ = ["Recording", "summarise"]
 
 _BINS = 120
-_MOST_THREADS = 16
-_MOST_PLACES = 12
-_MOST_BLOCKS = 1200
+_MAX_THREADS = 16
+_MAX_PLACES = 12
+_MAX_ACTIVITIES = 1200
 _LOADER = "tabfeed-loader"
 _PHASES = {WAIT: "wait", COMPUTE: "compute"}
 _NONE = r.Spread(0.0, 0.0, 0.0)
 Times = npt.NDArray[np.int64]
 
 
-class Recorded(NamedTuple):
-    """What a profiler has at the end."""
+class Recording(NamedTuple):
+    """What a profiler recorded."""
 
     name: str
-    passes: Sequence[Pass]
+    epochs: Sequence[EpochTimer]
     sampler: Sampler
     marks: CudaMarks
     gpus: Sequence[str]
@@ -44,16 +43,16 @@ class Recorded(NamedTuple):
 
 
 class _Intervals(NamedTuple):
-    """Of all passes, in order: when batches were asked for, there, and done with."""
+    """When the batches of all epochs were requested, received, and finished."""
 
     ask: Times
     got: Times
     done: Times
 
 
-def _intervals(passes: Sequence[Pass]) -> _Intervals:
+def _intervals(epochs: Sequence[EpochTimer]) -> _Intervals:
     ask, got, done = [], [], []
-    for p in passes:
+    for p in epochs:
         asked, there = np.array(p.ask, np.int64), np.array(p.got, np.int64)
         count = len(there)
         ask.append(asked[:count])
@@ -63,15 +62,15 @@ def _intervals(passes: Sequence[Pass]) -> _Intervals:
     return _Intervals(*both)
 
 
-def _ending(p: Pass) -> int:
-    """Waiting for the end: asked, and there was no more."""
+def _ending(p: EpochTimer) -> int:
+    """Nanoseconds of waiting at the end, for a batch that didn't come."""
     return p.end - p.ask[-1] if len(p.ask) > len(p.got) else 0
 
 
-def summarise(recorded: Recorded) -> r.Run:
-    """The run."""
-    outer = [p for p in recorded.passes if not p.inner]
-    inner = [p for p in recorded.passes if p.inner]
+def summarise(recorded: Recording) -> r.Run:
+    """Summarise a recording."""
+    outer = [p for p in recorded.epochs if not p.inner]
+    inner = [p for p in recorded.epochs if p.inner]
     steps = _intervals(outer)
     copy = _marked_copy(recorded)
     times = _times(outer, inner, steps, copy)
@@ -109,41 +108,43 @@ def _machine(gpus: Sequence[str]) -> r.Machine:
     return r.Machine(platform.python_version(), system, cpu_count(), tuple(gpus))
 
 
-def _loader(outer: Sequence[Pass]) -> r.Loader:
+def _loader(outer: Sequence[EpochTimer]) -> r.LoaderInfo:
     if not outer:
-        return r.Loader("none", "nothing")
+        return r.LoaderInfo("none", "nothing")
     return describe_loader(outer[0].source)
 
 
-def describe_loader(source: Any) -> r.Loader:
-    """What kind of thing is iterated."""
+def describe_loader(source: Any) -> r.LoaderInfo:
+    """The kind and the name of a loader."""
     kind = type(source)
     module = kind.__module__
-    feed = pipeline_of(source)
+    pipeline = pipeline_of(source)
     processes = getattr(source, "num_workers", None)
     processes = processes if isinstance(processes, int) else None
-    if feed is not None:
-        threads = None if processes else int(feed.options.workers)
+    if pipeline is not None:
+        threads = None if processes else int(pipeline.options.workers)
         framework = module.removeprefix("tabfeed.loader.").partition(".")[0]
         name = "tabfeed" if framework == "base" else f"tabfeed {framework}.{kind.__name__}"
-        return r.Loader("tabfeed", name, threads, processes)
+        return r.LoaderInfo("tabfeed", name, threads, processes)
     if module.startswith("torch.utils.data"):
-        return r.Loader("torch", f"torch {kind.__name__}", processes=processes)
+        return r.LoaderInfo("torch", f"torch {kind.__name__}", processes=processes)
     if module.startswith("tensorflow"):
-        return r.Loader("tf.data", "tf.data")
-    return r.Loader("iterable", kind.__name__)
+        return r.LoaderInfo("tf.data", "tf.data")
+    return r.LoaderInfo("iterable", kind.__name__)
 
 
-def _times(outer: Sequence[Pass], inner: Sequence[Pass], steps: _Intervals, copy: float) -> r.Times:
+def _times(
+    outer: Sequence[EpochTimer], inner: Sequence[EpochTimer], steps: _Intervals, copy: float
+) -> r.LoopTimes:
     if not outer:
-        return r.Times(0.0, 0.0, 0.0, 0.0)
+        return r.LoopTimes(0.0, 0.0, 0.0, 0.0)
     wall = sum(p.end - p.begin for p in outer)
     waits = int((steps.got - steps.ask).sum()) + sum(_ending(p) for p in outer)
     startup = outer[0].got[0] - outer[0].begin if outer[0].got else outer[0].end - outer[0].begin
     within = _intervals(inner)
     waits += int((within.got - within.ask).sum()) + sum(_ending(p) for p in inner)
     cpu = [p.cpu for p in outer]
-    return r.Times(
+    return r.LoopTimes(
         wall=wall / 1e9,
         startup=startup / 1e9,
         wait=(waits - startup) / 1e9,
@@ -154,20 +155,20 @@ def _times(outer: Sequence[Pass], inner: Sequence[Pass], steps: _Intervals, copy
     )
 
 
-def _marked_copy(recorded: Recorded) -> float:
+def _marked_copy(recorded: Recording) -> float:
     sums = recorded.sampler.stages.sums.get((recorded.training_thread, "copy"))
     return 0.0 if sums is None else sums.own / 1e9
 
 
-def _steps(outer: Sequence[Pass], steps: _Intervals) -> r.Steps:
+def _steps(outer: Sequence[EpochTimer], steps: _Intervals) -> r.StepStats:
     counts = [p.rows for p in outer if p.got]
     known = [n for n in counts if n is not None]
     rows = sum(known) if known and len(known) == len(counts) else None
     sizes = [s for p in outer for s in p.sizes]
-    looked_rows, looked_bytes = sum(n for n, _ in sizes), sum(b for _, b in sizes)
-    seen = rows is not None and looked_rows and looked_bytes
-    total = int(looked_bytes / looked_rows * rows) if rows is not None and seen else None
-    return r.Steps(
+    known_rows, known_bytes = sum(n for n, _ in sizes), sum(b for _, b in sizes)
+    seen = rows is not None and known_rows and known_bytes
+    total = int(known_bytes / known_rows * rows) if rows is not None and seen else None
+    return r.StepStats(
         count=len(steps.got),
         rows=rows,
         bytes=total,
@@ -184,18 +185,18 @@ def _spread(nanoseconds: Times) -> r.Spread:
 
 
 def _interpreter(sampler: Sampler) -> r.Interpreter:
-    looks, held = sampler.looks, sampler.held
-    return r.Interpreter(looks[WAIT], held[WAIT], looks[COMPUTE], held[COMPUTE])
+    samples, held = sampler.samples, sampler.held
+    return r.Interpreter(samples[WAIT], held[WAIT], samples[COMPUTE], held[COMPUTE])
 
 
-def _device(marks: CudaMarks) -> r.Device | None:
+def _device(marks: CudaMarks) -> r.DeviceTimes | None:
     if not marks.steps:
         return None
-    return r.Device(marks.idle / 1e3, marks.busy / 1e3, marks.steps)
+    return r.DeviceTimes(marks.idle / 1e3, marks.busy / 1e3, marks.steps)
 
 
 def _stages(sampler: Sampler) -> tuple[r.Stage, ...]:
-    by_name: dict[str, list[Sums]] = {}
+    by_name: dict[str, list[StageTotal]] = {}
     for (thread, name), sums in sampler.stages.sums.items():
         if thread.startswith(_LOADER):
             by_name.setdefault(name, []).append(sums)
@@ -215,20 +216,20 @@ def _stages(sampler: Sampler) -> tuple[r.Stage, ...]:
 def _threads(sampler: Sampler) -> tuple[r.ThreadUse, ...]:
     rows = sampler.threads.totals()
     used = [r.ThreadUse(n, cpu / 1e9, delay / 1e9) for n, cpu, delay in rows if cpu > 0]
-    return tuple(used[:_MOST_THREADS])
+    return tuple(used[:_MAX_THREADS])
 
 
-def _seen(sampler: Sampler) -> tuple[r.Seen, ...]:
-    places = sampler.stacks.places()[:_MOST_PLACES]
-    return tuple(r.Seen(_PHASES[p.phase], p.kind, p.where, p.count) for p in places)
+def _seen(sampler: Sampler) -> tuple[r.SampledPlace, ...]:
+    lines = sampler.stacks.lines()[:_MAX_PLACES]
+    return tuple(r.SampledPlace(_PHASES[p.phase], p.kind, p.where, p.count) for p in lines)
 
 
 def _curve(curve: Curve) -> tuple[tuple[float, float], ...]:
     return tuple((t / 1e9, v) for t, v in curve.points)
 
 
-def _timeline(outer: Sequence[Pass], steps: _Intervals, origin: int) -> r.Series | None:
-    """Seconds waiting and computing, and steps, in each of some stretches of the run."""
+def _timeline(outer: Sequence[EpochTimer], steps: _Intervals, origin: int) -> r.Series | None:
+    """Seconds of waiting and computing, and steps, in equal stretches of the run."""
     if not len(steps.got):
         return None
     low, high = outer[0].begin, outer[-1].end
@@ -245,7 +246,7 @@ def _timeline(outer: Sequence[Pass], steps: _Intervals, origin: int) -> r.Series
 
 
 def _cumulated(start: Times, end: Times, edges: npt.NDArray[np.float64]) -> Any:
-    """How much of each stretch lies inside the intervals, which do not overlap."""
+    """How much of each stretch lies inside the intervals, which don't overlap."""
     if not len(start):
         return np.zeros(len(edges) - 1)
     order = np.argsort(start, kind="stable")
@@ -269,8 +270,8 @@ def _stage_series(sampler: Sampler) -> r.Series | None:
     )
 
 
-def _window(steps: _Intervals, recorded: Recorded) -> r.Window | None:
-    """A few steps about two thirds through, or as many as show a few chunks being made."""
+def _window(steps: _Intervals, recorded: Recording) -> r.Window | None:
+    """A few steps after two thirds of the run, enough to show several chunks being made."""
     count = len(steps.got)
     if count < 2:
         return None
@@ -278,14 +279,14 @@ def _window(steps: _Intervals, recorded: Recorded) -> r.Window | None:
     begin, end = int(steps.ask[0]), int(steps.done[-1])
     chunks = [e.end - e.start for e in recent if e.name == "chunk"]
     length = max(12 * (end - begin) // count, 3 * int(np.median(chunks)) if chunks else 0)
-    length = min(length, end - begin, _MOST_BLOCKS // 2 * (end - begin) // count)
+    length = min(length, end - begin, _MAX_ACTIVITIES // 2 * (end - begin) // count)
     start = begin + (end - begin - length) * 2 // 3
     if chunks:
         start = min(max(start, recent[0].start), end - length)
     return _cut(steps, recorded, start, start + length)
 
 
-def _cut(steps: _Intervals, recorded: Recorded, start: int, stop: int) -> r.Window:
+def _cut(steps: _Intervals, recorded: Recording, start: int, stop: int) -> r.Window:
     shown = np.flatnonzero((steps.done > start) & (steps.ask < stop))
     spans: list[tuple[str, int, int]] = []
     for i in shown.tolist():
@@ -304,9 +305,9 @@ def _cut(steps: _Intervals, recorded: Recorded, start: int, stop: int) -> r.Wind
 
 
 def _lane(name: str, spans: Sequence[tuple[str, int, int]], start: int, stop: int) -> r.Lane:
-    """Blocks in seconds from the window's start; the smallest are left out where there are many."""
+    """A thread's activities in seconds from the window's start, without the shortest if many."""
     cut = [(n, max(a, start) - start, min(b, stop) - start) for n, a, b in spans]
-    if len(cut) > _MOST_BLOCKS:
-        least = sorted(b - a for _, a, b in cut)[-_MOST_BLOCKS]
+    if len(cut) > _MAX_ACTIVITIES:
+        least = sorted(b - a for _, a, b in cut)[-_MAX_ACTIVITIES]
         cut = [c for c in cut if c[2] - c[1] >= least]
-    return r.Lane(name, tuple(r.Block(n, a / 1e9, b / 1e9) for n, a, b in cut if b > a))
+    return r.Lane(name, tuple(r.Activity(n, a / 1e9, b / 1e9) for n, a, b in cut if b > a))

@@ -1,18 +1,18 @@
-"""What held a run up, in one sentence, with the evidence and what to do about it.
+"""The verdict on a run: what limits it, in one sentence, with evidence and advice.
 
-The rules are few and in one order: too little to say, start-up, batches too small, whichever of
-waiting, copying and Python is largest, crowded cores, and else nothing: the model itself. Which
-part of the input a loop waits for is in `tabfeed.profile.analyse.input_rules`.
+Rules are tried in order: run too short, start-up, batches too small, the largest of waiting,
+copying and Python, crowded cores; otherwise the model itself is the limit. If the loop waits for
+its input, `tabfeed.profile.analyse.input_rules` finds the slow part.
 """
 
 from __future__ import annotations
 
-from tabfeed.profile.analyse.findings import (
+from tabfeed.profile.analyse.causes import (
     Advice,
     Verdict,
     crowded,
     step_without_waiting,
-    top_places,
+    top_lines,
     waited,
 )
 from tabfeed.profile.analyse.input_rules import judge_starved, judge_unseen
@@ -22,20 +22,20 @@ from tabfeed.profile.run import Interpreter, Run
 __all__ = ["judge"]
 
 _STARVED = 0.10
-_HELD = 0.4
+_GIL_HELD = 0.4
 _ON_CORE = 0.5
-_FEWEST = 5
-_FEWEST_LOOKS = 5
+_MIN_STEPS = 5
+_MIN_SAMPLES = 5
 _SMALL_ROWS = 512
 _SMALL_STEP = 0.003
 
 
 def judge(run: Run) -> Verdict:
     """The verdict on a run."""
-    if run.steps.count < _FEWEST:
+    if run.steps.count < _MIN_STEPS:
         return Verdict(
             "short",
-            f"Too little to say: {run.steps.count} steps were seen, and it takes {_FEWEST}.",
+            f"The run is too short: {run.steps.count} steps, and a verdict needs {_MIN_STEPS}.",
         )
     if not run.waits_seen:
         return judge_unseen(run)
@@ -46,20 +46,17 @@ def judge(run: Run) -> Verdict:
     return _compute_bound(run)
 
 
-# -- rules ---------------------------------------------------------------------------------------
-
-
 def _startup(run: Run) -> Verdict | None:
     share = run.times.startup / run.times.wall
     if share < 0.5 or run.wait_share >= _STARVED or not run.model:
         return None
     return Verdict(
         "startup",
-        f"Start-up: {percent(share)} of the run went by before the first batch "
+        f"Start-up: {percent(share)} of the run passed before the first batch "
         f"({seconds(run.times.startup)} of {seconds(run.times.wall)}); after that the input keeps "
         "up.",
         (waited(run),),
-        (Advice("keep the loader over epochs, or run longer", run.times.wall / run.times.steady),),
+        (Advice("reuse the loader over epochs, or run longer", run.times.wall / run.times.steady),),
     )
 
 
@@ -73,14 +70,14 @@ def _small_batches(run: Run) -> Verdict | None:
     step = seconds(run.step_seconds)
     return Verdict(
         "small_batches",
-        f"Batches are too small: {count(rows)} rows a step, and the {step} a step takes is mostly "
-        "overhead that the rows of a larger batch would share.",
+        f"Batches are too small: {count(rows)} rows per step, and most of the {step} of a step is "
+        "overhead that more rows would share.",
         (
             f"the training thread was on a core {percent(cpu)} of the time",
             waited(run),
             *_halved(run),
         ),
-        (Advice("take a batch_size 8 times as large", _larger_batch_gain(run)),),
+        (Advice("make batch_size 8 times as large", _larger_batch_gain(run)),),
     )
 
 
@@ -93,7 +90,7 @@ def _halved(run: Run) -> tuple[str, ...]:
 
 
 def _larger_batch_gain(run: Run, factor: int = 8) -> float | None:
-    """From the step's time as a fixed part and a part for each row, if two sizes were measured."""
+    """The gain if a step has a fixed cost and a cost per row, both known from two batch sizes."""
     ceiling = run.ceiling
     if ceiling is None or ceiling.half_seconds is None:
         return None
@@ -105,10 +102,10 @@ def _larger_batch_gain(run: Run, factor: int = 8) -> float | None:
 def _largest(run: Run) -> Verdict | None:
     """Waiting, copying in the loop, or Python in the loop: the largest of those that matter."""
     computing = 1.0 - run.wait_share
-    python = _held(run.interpreter) if run.model else 0.0
+    python = _gil_share(run.interpreter) if run.model else 0.0
     shares = {
         "wait": run.wait_share,
-        "copy": max(run.times.copy / run.times.steady, computing * _seen_copying(run)),
+        "copy": max(run.times.copy / run.times.steady, computing * _copy_share(run)),
         "python": computing * python,
     }
     cause, share = max(shares.items(), key=lambda item: item[1])
@@ -121,23 +118,23 @@ def _largest(run: Run) -> Verdict | None:
     return judge_starved(run)
 
 
-def _held(found: Interpreter) -> float:
-    """How much of the loop's computing took the interpreter; 0 if that is little, or unsure."""
+def _gil_share(found: Interpreter) -> float:
+    """How much of the loop's computing held the GIL; 0 if it is little, or uncertain."""
     share = found.compute_share
-    return share if share >= _HELD and _sure(share, found.compute_looks) else 0.0
+    return share if share >= _GIL_HELD and _sure(share, found.compute_looks) else 0.0
 
 
-def _seen_copying(run: Run) -> float:
-    looks = [s for s in run.seen if s.phase == "compute"]
-    total = sum(s.count for s in looks)
-    copies = sum(s.count for s in looks if s.kind == "copy")
+def _copy_share(run: Run) -> float:
+    samples = [s for s in run.seen if s.phase == "compute"]
+    total = sum(s.count for s in samples)
+    copies = sum(s.count for s in samples if s.kind == "copy")
     share = copies / max(1, total)
     return share if _sure(share, total) else 0.0
 
 
-def _sure(share: float, looks: int) -> bool:
-    """A crowded machine leaves few looks: three are enough if they all found the same."""
-    return looks >= (_FEWEST_LOOKS if share < 1 else _FEWEST_LOOKS - 2)
+def _sure(share: float, samples: int) -> bool:
+    """A busy machine leaves few samples: three are enough if they all agree."""
+    return samples >= (_MIN_SAMPLES if share < 1 else _MIN_SAMPLES - 2)
 
 
 def _copying(run: Run, share: float) -> Verdict:
@@ -145,7 +142,7 @@ def _copying(run: Run, share: float) -> Verdict:
     place = f", in {where}" if where else ""
     return Verdict(
         "copy",
-        f"Held up by the copy to the device: it takes {percent(share)} of the training loop's "
+        f"Held up by the copy to the device, which takes {percent(share)} of the training loop's "
         f"time{place}.",
         (waited(run),),
         (
@@ -162,20 +159,20 @@ def _python(run: Run) -> Verdict:
     held = run.interpreter.compute_share
     return Verdict(
         "python",
-        f"Held up by Python in the training loop: while it computed, the interpreter was taken "
-        f"{percent(held)} of the time, and nothing else in Python, the loader included, could run.",
-        (waited(run), *top_places(run, "compute")),
+        f"Held up by Python in the training loop: while it computed, it held the GIL "
+        f"{percent(held)} of the time, so no other Python code, such as a loader, could run.",
+        (waited(run), *top_lines(run, "compute")),
         (
             Advice(
-                "take Python out of the step: fewer, larger calls (torch.compile, tf.function, "
-                "jit), metrics every n steps, no .item() or .numpy() in each"
+                "move work out of Python: fewer, larger calls (torch.compile, tf.function, jit), "
+                "metrics every n steps, no .item() or .numpy() in each step"
             ),
         ),
     )
 
 
 def _crowded_cores(run: Run) -> Verdict | None:
-    """The loop hardly waits, yet its step takes longer than it does alone."""
+    """The loop hardly waits, but its step takes longer than the ceiling."""
     step = step_without_waiting(run)
     if run.ceiling is None or run.device is not None or step < 1.25 * run.ceiling.seconds:
         return None
@@ -183,16 +180,16 @@ def _crowded_cores(run: Run) -> Verdict | None:
     return Verdict(
         "crowded",
         f"Cores are too crowded: the loop waited for data only {percent(run.wait_share)} of the "
-        f"time, but its step takes {seconds(step)} where alone it takes {alone}.",
+        f"time, but its step takes {seconds(step)}, and alone {alone}.",
         (
             *crowded(run),
-            f"you get {percent(run.efficiency)} of what this model could do, measured",
-            *top_places(run, "compute"),
+            f"the run reaches {percent(run.efficiency)} of its measured ceiling",
+            *top_lines(run, "compute"),
         ),
         (
             Advice(
-                "leave cores to the model: fewer loader threads, less work for each batch "
-                "(transform once and save), nothing else on this machine",
+                "leave cores to the model: fewer loader threads, less work per batch (transform "
+                "once and save), nothing else on this machine",
                 run.step_seconds / run.ceiling.seconds,
             ),
         ),
@@ -202,11 +199,11 @@ def _crowded_cores(run: Run) -> Verdict | None:
 def _compute_bound(run: Run) -> Verdict:
     measured = ""
     if run.ceiling is not None:
-        measured = f" You get {percent(run.efficiency)} of what this model could do, measured."
+        measured = f" The run reaches {percent(run.efficiency)} of its measured ceiling."
     return Verdict(
         "compute",
         f"Compute-bound: the loop waited for data {percent(run.wait_share)} of the time; the input "
         f"keeps up.{measured}",
-        (*crowded(run), *top_places(run, "compute")),
-        (Advice("to go faster, make the step itself faster; the input has nothing more to give"),),
+        (*crowded(run), *top_lines(run, "compute")),
+        (Advice("to go faster, make the step itself faster; a faster input gains nothing"),),
     )

@@ -1,1 +1,1 @@
-"""What a profiler records while a loop runs."""
+"""What a profiler records during and after a run."""

@@ -1,12 +1,12 @@
-"""What the accelerator says of itself: NVML readings, and CUDA events around each step.
+"""Measurements of the GPU: NVML readings, and CUDA events around each step.
 
-NVML is asked through ``nvidia-ml-py`` if that is installed and a driver answers; otherwise there
-are no readings. CUDA events are used when the program itself has imported torch and started CUDA;
-nothing here imports a framework or wakes a GPU.
+NVML is read through ``nvidia-ml-py`` if that is installed and there is a driver; otherwise there
+are no readings. CUDA events are used if the program itself has imported torch and started CUDA;
+nothing here imports a framework or starts a GPU.
 
-Between "batch asked for" and "batch there" the loop gives the GPU nothing to do. So the time the
-GPU itself measures between those two marks is time it was idle for want of data, whatever the host
-did: a host that waits while the GPU still has a queue of work costs nothing.
+Between the request and the arrival of a batch the loop gives the GPU nothing to do. So the time the
+GPU itself measures between these two events is time it was idle for lack of data. A host that waits
+while the GPU still has queued work costs nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GpuReading(NamedTuple):
 
 
 class Nvml:
-    """Readings of all GPUs this process can see, or of none."""
+    """Readings of all GPUs this process can see, if any."""
 
     def __init__(self, library: Any = None) -> None:
         self._library: Any = _import_nvml() if library is None else library
@@ -74,7 +74,7 @@ class Nvml:
         return GpuReading(busy / 100, used)
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Shut NVML down."""
         if self._handles:
             self._handles = []
             self._library.nvmlShutdown()
@@ -92,13 +92,13 @@ def _text(name: str | bytes) -> str:
 
 
 def may_use_cuda() -> bool:
-    """Whether this program has imported a torch that was built for CUDA."""
+    """Whether the program has imported a torch that was built for CUDA."""
     version = getattr(sys.modules.get("torch"), "version", None)
     return getattr(version, "cuda", None) is not None
 
 
 def cuda_in_use() -> Any:
-    """``torch.cuda``, if this program has imported torch and started CUDA; else None."""
+    """``torch.cuda``, if the program has imported torch and started CUDA; else None."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not hasattr(cuda, "is_initialized"):
         return None
@@ -106,19 +106,20 @@ def cuda_in_use() -> Any:
 
 
 class CudaMarks:
-    """Events on the current CUDA stream where a batch is asked for, there, and done with.
+    """Events on the current CUDA stream when a batch is requested, received and finished.
 
-    Recording events and reading their times takes the host tens of microseconds, which is much of a
-    short step. So what marks cost is measured, and only as many steps are marked as keep it below a
-    five-hundredth of the time; their sums stand for all. Events are used again, and their times are
-    taken once they have passed: the host waits for the GPU on our account only once, at the end.
+    Recording events and reading their times takes the host tens of microseconds, which is a lot for
+    a short step. So their cost is measured, and only as many steps are marked as keep it below
+    0.2 % of the time; the sums of these steps stand for all. Events are reused, and their times are
+    read after they have passed: the host waits for the GPU only once, at the end.
 
     CUDA may start after the first batch; until then there are no marks.
 
     Attributes
     ----------
     idle, busy
-        Milliseconds between asking and having, and between having and asking, on the GPU's clock.
+        Milliseconds from request to arrival, and from arrival to the next request, by the GPU's
+        clock.
     steps
         How many steps were marked.
     """
@@ -128,7 +129,7 @@ class CudaMarks:
         self._free: list[Any] = []
         self._open: list[Any] = []  # events of the step being marked
         self._whole: deque[list[Any]] = deque()  # steps whose three events are recorded
-        self._skip = 0  # calls of `asked` until the next step to mark
+        self._skip = 0  # calls of `requested` until the next step to mark
         self._marked = 0
         self._cost = 0
         self._began = 0
@@ -136,8 +137,8 @@ class CudaMarks:
         self.idle = self.busy = 0.0
         self.steps = 0
 
-    def asked(self) -> None:
-        """The host asks for a batch: a step is done, and the next begins."""
+    def requested(self) -> None:
+        """The host requests a batch: a step ends, and the next begins."""
         if self._skip:
             self._skip -= 1
             return
@@ -160,12 +161,12 @@ class CudaMarks:
             self._cost += _clock() - now
 
     def ended(self) -> None:
-        """The pass is over: a step that was not done with is not counted."""
+        """The epoch is over: an unfinished step is not counted."""
         self._free += self._open
         self._open = []
 
     def _starts(self) -> bool:
-        """Whether CUDA is in use by now; looked at 1, 2, 4, 8, ... calls."""
+        """Whether CUDA is in use by now; checked after 1, 2, 4, 8, ... calls."""
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
             self._cuda = cuda_in_use()
@@ -182,21 +183,21 @@ class CudaMarks:
         self._marked += 1
         if len(self._whole) > _HARVEST:
             self._harvest()
-        if self._marked > _FIRST:  # the first ones pay for what is made only once
+        if self._marked > _FIRST:  # the first steps also create the events
             cost, step = self._cost + _clock() - now, max(1, now - self._began)
             self._skip = min(int(cost / (_SHARE * step)), _MOST_SKIPPED)
 
     def _harvest(self) -> None:
-        """Take the times of steps that have passed, and their events back."""
+        """Read the times of steps that have passed, and reuse their events."""
         while self._whole and self._whole[0][-1].query():
-            asked, got, done = events = self._whole.popleft()
-            self.idle += asked.elapsed_time(got)
+            requested, got, done = events = self._whole.popleft()
+            self.idle += requested.elapsed_time(got)
             self.busy += got.elapsed_time(done)
             self.steps += 1
             self._free += events
 
     def finish(self) -> None:
-        """Wait for the last event, and take all times."""
+        """Wait for the last event, and read all times."""
         if self._whole:
             self._whole[-1][-1].synchronize()
             self._harvest()

@@ -1,8 +1,8 @@
-"""How many rows and bytes a batch has, whatever framework made it.
+"""How many rows and bytes a batch has, for any framework.
 
-A batch is walked once: dicts, lists and tuples down to arrays, which are whatever has a shape and a
-dtype. From then on rows are read at the place where they were found, which costs well under a
-microsecond a step. Bytes are those of the batches that were walked, taken as typical for the rest.
+The first batch is walked: dicts, lists and tuples down to arrays, which are all objects with a
+shape and a dtype. From then on rows are read at the same position, which costs well under a
+microsecond per step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RAGGED = ("__values", "__offsets")
 
 
 def arrays_of(batch: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every array in a batch, and the keys that lead to it.
+    """Every array in a batch, with the keys that lead to it.
 
     Examples
     --------
@@ -41,12 +41,12 @@ def _length(array: Any) -> int | None:
     shape = array.shape
     try:
         return int(shape[0]) if len(shape) else None
-    except (TypeError, ValueError):  # a shape that is not known
+    except (TypeError, ValueError):  # an unknown shape
         return None
 
 
 def _row_path(batch: Any) -> Path | None:
-    """Where to read the rows: the first array as long as most arrays are."""
+    """Where to read the rows: the first array of the most common length."""
     found = [(path, _length(a)) for path, a in arrays_of(batch) if not _is_ragged(path)]
     known = [(path, n) for path, n in found if n is not None]
     if not known:
@@ -60,7 +60,7 @@ def _is_ragged(path: Path) -> bool:
 
 
 def batch_rows(batch: Any) -> int | None:
-    """The rows of a batch; None if that cannot be seen.
+    """The rows of a batch; None if unknown.
 
     Examples
     --------
@@ -97,18 +97,18 @@ def _array_bytes(array: Any) -> int:
 
 
 class RowCounter:
-    """Rows of batch after batch; 0 is never guessed, None means not known."""
+    """Counts the rows of batch after batch; None if unknown."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._looked = False
+        self._searched = False
 
     def __call__(self, batch: Any) -> int | None:
         """The rows of this batch."""
         if self._path is None:
-            if self._looked:
+            if self._searched:
                 return None
-            self._looked = True
+            self._searched = True
             self._path = _row_path(batch)
             if self._path is None:
                 return None
@@ -117,5 +117,8 @@ class RowCounter:
                 batch = batch[key]
             return int(batch.shape[0])
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            self._path, self._looked = None, False  # batches have another form: look again
+            self._path, self._searched = (
+                None,
+                False,
+            )  # batches changed their structure: search again
             return None

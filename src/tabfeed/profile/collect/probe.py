@@ -1,12 +1,12 @@
-"""The parts of a loader timed alone, on a sample, after the run.
+"""Parts of a loader, timed alone on a sample after the run.
 
-A tf.data pipeline works in threads of its own, a torch DataLoader in other processes, a fitted
-workflow in one fused plan: while they run, nobody can see into them. But each can be cut: a
-pipeline after each of its stages, a dataset called here, a graph at each node. Timing the growing
-pieces on a few rows tells which part costs what.
+A tf.data pipeline runs in its own threads, a torch DataLoader in other processes, a fitted workflow
+as one fused plan: while they run, the profiler can't see into them. But each can be cut: a pipeline
+after each of its stages, a graph at each node, and a dataset can be called here. Timing the growing
+pieces on a few rows shows the cost of each part.
 
-This reads some of the data again, through the user's own code. The state of the global random
-generators is put back afterwards; ``Profiler(probe=False)`` leaves everything alone.
+This reads some of the data again, through the user's code. The state of the global random
+generators is restored afterwards. ``Profiler(probe=False)`` turns it off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from tabfeed.profile.collect.batches import WAIT, pipeline_of
 from tabfeed.profile.collect.stacks import StackLog
-from tabfeed.profile.run import Part
+from tabfeed.profile.run import TimedPart
 
 __all__ = ["probe_tf_data", "probe_torch", "probe_workflow", "random_state_kept"]
 
@@ -34,7 +34,7 @@ _ROWS = 20_000
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Put the global random generators back as they were."""
+    """Restore the global random generators afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     rng = torch.get_rng_state() if torch is not None else None
@@ -63,18 +63,18 @@ _TF_TRANSFORMS = ("Map", "Filter", "Batch", "Scan", "Window", "Unique")
 _TF_UNSEEN = ("Prefetch", "Options", "Take", "Skip", "Repeat", "Model", "Cache", "Shard", "Assert")
 
 
-def probe_tf_data(dataset: Any, batch_seconds: float) -> list[Part]:
-    """What each stage of a pipeline adds to a batch.
+def probe_tf_data(dataset: Any, batch_seconds: float) -> list[TimedPart]:
+    """The time each stage of a pipeline adds to a batch.
 
     Parameters
     ----------
     dataset
         A `tf.data.Dataset`.
     batch_seconds
-        A batch of the whole, as seen; what lies behind a large shuffle buffer is told from it.
+        The measured time of a batch; what follows a large shuffle buffer is derived from it.
     """
     chain = _tf_chain(dataset)
-    parts: list[Part] = []
+    parts: list[TimedPart] = []
     before = 0.0
     for number, stage in enumerate(chain):
         name = type(stage).__name__.lstrip("_").removesuffix("V2").removesuffix("Dataset")
@@ -83,9 +83,9 @@ def probe_tf_data(dataset: Any, batch_seconds: float) -> list[Part]:
         per_batch = _tf_elements(chain[number + 1 :])
         if "Shuffle" in name and _tf_filling(stage) * before / per_batch > 2 * _SECONDS:
             rest = max(0.0, batch_seconds - before)
-            return [*parts, Part("what follows the shuffle buffer", "input", rest)]
+            return [*parts, TimedPart("what follows the shuffle buffer", "input", rest)]
         seconds = _tf_element_seconds(stage) * per_batch
-        parts.append(Part(_tf_label(stage, name), _tf_kind(name), max(0.0, seconds - before)))
+        parts.append(TimedPart(_tf_label(stage, name), _tf_kind(name), max(0.0, seconds - before)))
         before = max(before, seconds)
     return parts
 
@@ -99,16 +99,16 @@ def _tf_chain(dataset: Any) -> list[Any]:
 
 
 def _is_source(later: Sequence[Any]) -> bool:
-    """Whether a source comes later still: a file list under an interleave, say."""
+    """Whether a source comes later, as after a list of files that is interleaved."""
     names = [type(stage).__name__ for stage in later]
     return any(word in name for name in names for word in _TF_SOURCES)
 
 
 def _tf_filling(shuffle: Any) -> int:
-    """Elements that are read before a shuffle gives its first."""
-    there = int(shuffle._inputs()[0].cardinality())
+    """Elements read before a shuffle delivers its first."""
+    available = int(shuffle._inputs()[0].cardinality())
     buffer = int(shuffle._buffer_size)
-    return min(buffer, there) if there >= 0 else buffer
+    return min(buffer, available) if available >= 0 else buffer
 
 
 def _tf_kind(name: str) -> str:
@@ -127,7 +127,7 @@ def _tf_label(stage: Any, name: str) -> str:
 
 
 def _tf_elements(later: Sequence[Any]) -> int:
-    """How many elements of a stage make one batch of the whole."""
+    """How many elements of a stage make one batch."""
     product = 1
     for stage in later:
         size = getattr(stage, "_batch_size", None)
@@ -136,9 +136,9 @@ def _tf_elements(later: Sequence[Any]) -> int:
 
 
 def _tf_element_seconds(stage: Any) -> float:
-    """Seconds an element, drained inside TensorFlow: Python would cost more than many stages."""
+    """Seconds per element, drained inside TensorFlow: Python would cost more than many stages."""
     each = stage.map(lambda *_: 0)
-    base = _tf_drain(each, 1)[1]  # making an iterator, and the first element
+    base = _tf_drain(each, 1)[1]  # creating an iterator, and the first element
     count = 1
     while True:
         count *= 4
@@ -148,7 +148,7 @@ def _tf_element_seconds(stage: Any) -> float:
 
 
 def _tf_drain(dataset: Any, count: int) -> tuple[int, float]:
-    """Take so many elements in one go; how many there were, and seconds."""
+    """Take `count` elements at once; returns how many there were, and the seconds."""
     pieces = iter(dataset.batch(count))
     start = time.perf_counter()
     piece = next(pieces, None)
@@ -159,13 +159,13 @@ def _tf_drain(dataset: Any, count: int) -> tuple[int, float]:
 # -- torch ---------------------------------------------------------------------------------------
 
 
-def probe_torch(loader: Any) -> list[Part]:
-    """What a DataLoader's workers do, done here for a moment: reading, transforming, collating."""
+def probe_torch(loader: Any) -> list[TimedPart]:
+    """Run what a DataLoader's workers do in this process: reading, transforming, collating."""
     dataset = loader.dataset
     size = loader.batch_size or 1
     taken: list[Any] = []
     items = _torch_items(dataset)
-    each, log = _looked_at(lambda: taken.append(next(items)))
+    each, log = _sampled(lambda: taken.append(next(items)))
     if not taken:
         return []
     batch = (taken * (size // len(taken) + 1))[:size]
@@ -173,7 +173,7 @@ def probe_torch(loader: Any) -> list[Part]:
     loader.collate_fn(batch if loader.batch_size else batch[0])
     collate = time.perf_counter() - start
     parts = _by_kind(log, each * size)
-    return [*parts, Part("collating", "transform", collate)]
+    return [*parts, TimedPart("collating", "transform", collate)]
 
 
 def _torch_items(dataset: Any) -> Iterator[Any]:
@@ -182,15 +182,15 @@ def _torch_items(dataset: Any) -> Iterator[Any]:
     return iter(dataset)
 
 
-def _looked_at(work: Callable[[], None]) -> tuple[float, StackLog]:
-    """Do some work again and again, and look where it is; seconds each time."""
+def _sampled(work: Callable[[], None]) -> tuple[float, StackLog]:
+    """Repeat some work and sample its stack; returns the seconds per call, and the samples."""
     log, over, me = StackLog(), threading.Event(), threading.get_ident()
 
-    def look() -> None:
+    def sample() -> None:
         while not over.wait(0.002):
             log.add(WAIT, sys._current_frames().get(me))
 
-    watcher = threading.Thread(target=look, name="tabfeed-probe", daemon=True)
+    watcher = threading.Thread(target=sample, name="tabfeed-probe", daemon=True)
     watcher.start()
     start, count = time.perf_counter(), 0
     try:
@@ -206,29 +206,28 @@ def _looked_at(work: Callable[[], None]) -> tuple[float, StackLog]:
     return spent / max(1, count), log
 
 
-def _by_kind(log: StackLog, seconds: float) -> list[Part]:
-    """Time divided as the looks were."""
-    places = log.places()
-    total = sum(p.count for p in places) or 1
-    kinds = dict.fromkeys(p.kind for p in places)
+def _by_kind(log: StackLog, seconds: float) -> list[TimedPart]:
+    """Divide the time in proportion to the samples."""
+    lines = log.lines()
+    total = sum(p.count for p in lines) or 1
+    kinds = dict.fromkeys(p.kind for p in lines)
     return [
-        Part(
-            next(p.where for p in places if p.kind == kind),
+        TimedPart(
+            next(p.where for p in lines if p.kind == kind),
             kind if kind in ("read", "transform", "copy") else "input",
-            seconds * sum(p.count for p in places if p.kind == kind) / total,
+            seconds * sum(p.count for p in lines if p.kind == kind) / total,
         )
         for kind in kinds
     ]
 
 
-# -- our own transforms --------------------------------------------------------------------------
+# -- tabfeed workflows ---------------------------------------------------------------------------
 
 
-def probe_workflow(loader: Any) -> list[Part]:
-    """What each operator of the loader's workflow costs, on the first rows of the data."""
-    feed = pipeline_of(loader)
-    parts = feed.stages.reader.parts
-    reader = getattr(parts, "_reader", parts)  # a cache lies around it
+def probe_workflow(loader: Any) -> list[TimedPart]:
+    """The cost of each operator of the loader's workflow, on the first rows of the data."""
+    parts = pipeline_of(loader).stages.reader.parts
+    reader = getattr(parts, "_reader", parts)  # the reader inside a cache
     programs = [_program(t) for t in getattr(reader, "transforms", ())]
     if len(programs) != 1 or programs[0] is None:
         return []
@@ -237,13 +236,13 @@ def probe_workflow(loader: Any) -> list[Part]:
 
 
 def _program(transform: Any) -> Any:
-    """The graph a transform runs, if it is a workflow's; a loader may hold either."""
+    """The compiled graph of a transform, if it belongs to a workflow."""
     owner = getattr(transform, "__self__", transform)
     return owner if hasattr(owner, "nodes") else getattr(owner, "program", None)
 
 
-def _by_node(program: Any, table: Any) -> list[Part]:
-    """Each node with all before it, less the most expensive of its inputs."""
+def _by_node(program: Any, table: Any) -> list[TimedPart]:
+    """The time of each node with everything before it, less its most expensive input."""
     seconds: dict[Any, float] = {}
     parts = []
     for node in program.nodes:
@@ -256,5 +255,5 @@ def _by_node(program: Any, table: Any) -> list[Part]:
         if sources is not None:
             below = max((seconds.get(s, 0.0) for s, _ in sources), default=0.0)
             name = f"{type(node.op).__name__}"
-            parts.append(Part(name, "transform", max(0.0, seconds[node] - below)))
+            parts.append(TimedPart(name, "transform", max(0.0, seconds[node] - below)))
     return list(islice(sorted(parts, key=lambda p: -p.seconds), 8))

@@ -1,10 +1,10 @@
-"""CPU time of threads and child processes, as Linux tells it.
+"""CPU time of threads and child processes, from Linux's ``/proc``.
 
-``schedstat`` has nanoseconds on a CPU and nanoseconds waiting for one; where it is missing,
-``stat`` has the first in hundredths of a second. Without ``/proc`` nothing is told.
+``schedstat`` has nanoseconds on a CPU and nanoseconds waiting for one; if it is missing, ``stat``
+has the first in hundredths of a second. Without ``/proc`` there are no values.
 
-Files are read without letting go of the interpreter, which `open` would do: these reads never wait,
-and to get the interpreter back from a busy loop takes milliseconds and disturbs the loop each time.
+Files are read without releasing the GIL, unlike `open`: these reads never block, and getting the
+GIL back from a busy loop takes milliseconds and disturbs the loop each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TICK = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") els
 
 
 if sys.platform == "linux":
-    _system = ctypes.PyDLL(None)  # unlike CDLL, its calls keep the interpreter
+    _system = ctypes.PyDLL(None)  # unlike CDLL, its calls keep the GIL
     _open, _close, _pread = _system.open, _system.close, _system.pread
     _pread.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long)
     _pread.restype = ctypes.c_ssize_t
@@ -43,7 +43,7 @@ _PAGE = 4096
 
 
 def _read(path: str) -> bytes:
-    """The start of a small file; nothing if it cannot be read."""
+    """The start of a small file; empty if it can't be read."""
     file = _open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
     if file < 0:
         return b""
@@ -87,13 +87,13 @@ def _read_task(folder: str) -> CpuTime | None:
 
 
 def _stat_ticks(path: str) -> int | None:
-    """User and system time in clock ticks; a thread that has just ended has none."""
+    """User and system time in clock ticks; None for a thread that has just ended."""
     fields = _read(path).rpartition(b")")[2].split()
     return int(fields[11]) + int(fields[12]) if len(fields) > 12 else None
 
 
 def thread_names() -> dict[int, str]:
-    """Python's names of its threads, by the system's number."""
+    """Python's thread names, by the system's thread number."""
     threads = threading.enumerate()
     return {t.native_id: t.name for t in threads if t.native_id is not None}
 
@@ -101,7 +101,7 @@ def thread_names() -> dict[int, str]:
 def system_name(number: int, proc: Path = _PROC) -> str:
     """The system's name of a thread Python does not know.
 
-    Libraries' threads mostly bear the name of the process, which would say nothing.
+    Threads of libraries usually have the name of the process, which says nothing about them.
     """
     comm = _read(f"{proc}/self/task/{number}/comm").decode(errors="replace").strip()
     own = _read(f"{proc}/self/comm").decode(errors="replace").strip()
@@ -111,7 +111,7 @@ def system_name(number: int, proc: Path = _PROC) -> str:
 def child_times(proc: Path = _PROC) -> ThreadTimes:
     """CPU time of each child process (a DataLoader's workers, say), by process number."""
     out: ThreadTimes = {}
-    # Those the main thread began; asking every thread would cost too much.
+    # Children of the main thread; reading those of every thread would cost too much.
     for pid in _read(f"{proc}/self/task/{os.getpid()}/children").decode().split():
         ticks = _stat_ticks(f"{proc}/{pid}/stat")
         if ticks is not None:
@@ -120,7 +120,7 @@ def child_times(proc: Path = _PROC) -> ThreadTimes:
 
 
 class RunDelay:
-    """How long the thread that made this has waited for a core, in nanoseconds."""
+    """How long the creating thread has waited for a core."""
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(64)
@@ -131,7 +131,7 @@ class RunDelay:
             self._file = -1
 
     def __call__(self) -> int:
-        """Nanoseconds so far; 0 where the system does not say."""
+        """Nanoseconds so far; 0 if the system does not say."""
         if self._file < 0:
             return 0
         length = _pread(self._file, self._text, 63, 0)
@@ -139,7 +139,7 @@ class RunDelay:
         return int(fields[1]) if len(fields) > 1 else 0
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,10 +1,9 @@
-"""Spans as a profiler keeps them: with CPU time, less what is nested in them.
+"""Spans as the profiler records them: with CPU time, and without the time of nested spans.
 
-Threads append to a deque and do nothing else; the profiler's own thread takes the entries out and
-adds them up, so that memory does not grow with the length of a run. Each span knows how long its
-thread was on a core or waiting for one (what remains was waiting for a disk or a lock: a busy
-machine must not look like a slow disk) and how much of it belongs to spans inside it, so that the
-times of a thread's stages add up and nothing counts twice.
+Threads only append to a deque; the profiler's own thread takes the spans out and sums them up, so
+memory does not grow with the length of a run. Each span knows how long its thread was on a core or
+waiting for one; the rest was waiting for a disk or a lock, and a busy machine must not look like a
+slow disk. The time of nested spans is subtracted, so the times of a thread's stages add up.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Any, NamedTuple
 
 from tabfeed.profile.collect.proc import RunDelay
 
-__all__ = ["Entry", "SpanLog"]
+__all__ = ["FinishedSpan", "SpanLog"]
 
 _clock = time.perf_counter_ns
-_SOON = 20_000
-_MOST = 100_000  # a forked child inherits the log, and nobody there takes entries out
+_CLOCK_AGE = 20_000
+_MAX_SPANS = 100_000  # a forked child inherits the log, where no thread drains it
 
 
-class Entry(NamedTuple):
-    """A span that has ended, in nanoseconds; `own` and `cpu` leave out the spans inside it."""
+class FinishedSpan(NamedTuple):
+    """A span that has ended, in nanoseconds; `own` and `cpu` are without nested spans."""
 
     name: str
     start: int
@@ -61,21 +60,21 @@ class _Open:
             stack[-1]._inner_cpu += cpu
         self._log.entries.append(self.entry(end, cpu, threading.current_thread().name))
 
-    def entry(self, end: int, cpu: int, thread: str) -> Entry:
-        """What there is to keep, if it ended now."""
+    def entry(self, end: int, cpu: int, thread: str) -> FinishedSpan:
+        """The record of the span, ending now."""
         whole = end - self.start
         own = max(0, whole - self._inner)
         spent = max(0, cpu - self._inner_cpu)
-        return Entry(self.name, self.start, end, own, spent, thread, self._data)
+        return FinishedSpan(self.name, self.start, end, own, spent, thread, self._data)
 
-    def unfinished(self, now: int, inside: int, thread: str) -> Entry:
-        """What there is to keep of a span that goes on; its CPU time is not ours to read."""
+    def unfinished(self, now: int, inside: int, thread: str) -> FinishedSpan:
+        """The record of a span still open; only its own thread could read its CPU time."""
         self._inner += inside
         return self.entry(max(now, self.start), 0, thread)
 
 
 class _Stack(list[_Open]):
-    """The spans one thread is in, outermost first."""
+    """The open spans of a thread, outermost first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,12 +82,13 @@ class _Stack(list[_Open]):
         self._read_at, self._known = 0, 0
 
     def core_time(self) -> int:
-        """Nanoseconds the thread was on a core, or wanted to be.
+        """Nanoseconds the thread was on a core or waiting for one.
 
-        Where one span ends and the next begins, the clock is asked once: it takes microseconds.
+        Reading this clock takes microseconds, so a span that starts right after another shares its
+        reading.
         """
         since = _clock() - self._read_at
-        if since > _SOON:
+        if since > _CLOCK_AGE:
             self._known = time.thread_time_ns() + self._delay()
             self._read_at, since = _clock(), 0
         return self._known + since
@@ -108,26 +108,26 @@ class SpanLog:
     """
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque(maxlen=_MOST)
+        self.entries: deque[FinishedSpan] = deque(maxlen=_MAX_SPANS)
         self._local = threading.local()
         self._stacks: dict[str, _Stack] = {}
 
     def span(self, name: str, data: dict[str, Any]) -> _Open:
-        """A block that is kept when it ends."""
+        """A block that is recorded when it ends."""
         return _Open(self, name, data)
 
     def stack(self) -> _Stack:
-        """The spans this thread is in, outermost first."""
+        """The open spans of this thread, outermost first."""
         try:
             found: _Stack = self._local.stack
         except AttributeError:
             found = self._local.stack = _Stack()
-            # Threads of different passes share names; one that has ended has an empty stack.
+            # Threads of different epochs share names; a thread that has ended has an empty stack.
             self._stacks[f"{threading.current_thread().name}\0{threading.get_ident()}"] = found
         return found
 
-    def unfinished(self) -> list[Entry]:
-        """Spans still open, as if they ended now; ask once, when recording is over."""
+    def unfinished(self) -> list[FinishedSpan]:
+        """Spans still open, as if they ended now; call it once, after recording."""
         now, out = _clock(), []
         for key, stack in list(self._stacks.items()):
             inside = 0

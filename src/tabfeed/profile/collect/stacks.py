@@ -1,9 +1,8 @@
-"""Where the training thread was, each time it was looked at.
+"""Samples of the training thread's stack.
 
-A look keeps only code objects and positions; what they mean is worked out once, at the end. The
-answer names the function and the line nearest to the top of the stack that is the user's own, and a
-guess at what it does, from its name and from the libraries around it: read, transform, copy, or
-nothing known. A guess is told as one.
+A sample stores only code objects and positions; what they mean is worked out once, at the end. The
+result names the function and line nearest to the top of the stack that belong to the user, and a
+guess at what it does (read, transform, copy), from its name and the libraries around it.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-__all__ = ["Place", "StackLog"]
+__all__ = ["CodeLine", "StackLog"]
 
-_DEEP = 48
+_MAX_DEPTH = 48
 _NEAR = 6
-_MOST = 4096
-_HERE = os.path.dirname(__file__)
+_MAX_STACKS = 4096
+_PROFILER = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_WORDS = {
+_KIND_WORDS = {
     "read": "read load open fetch download query scan decode parse recv disk file",
     "transform": "transform augment preprocess process tokenize tokenise collate encode normalize "
     "normalise resize map featurize clean pad",
     "copy": "copy transfer upload device h2d cuda",
 }
-_KIND_OF_WORD = {word: kind for kind, words in _WORDS.items() for word in words.split()}
+_KIND_OF_WORD = {word: kind for kind, words in _KIND_WORDS.items() for word in words.split()}
 _COPY_CALL = re.compile(r"\.(to|cuda|copy_|pin_memory)\(|device_put\(|\.to_device\(")
 _COPY_FUNCTIONS = {"move_data_to_device", "batch_to_device", "to_device", "send_to_device"}
 _PARTS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
@@ -51,24 +50,24 @@ _WAITERS = (
     (os.path.join("multiprocessing", ""), "workers"),
 )
 
-Spot = tuple[CodeType, int]
+Position = tuple[CodeType, int]  # a code object, and an offset in its bytecode
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of code and how often it was seen.
+class CodeLine:
+    """A line of code, and in how many samples the thread was there.
 
     Attributes
     ----------
     phase
         1 while waiting for data, 2 while computing.
     kind
-        "read", "transform" or "copy" if its name says so; "tabfeed", "tf.data" or "workers" if the
-        thread waited for work done elsewhere; else "python".
+        "read", "transform" or "copy", by its name; "tabfeed", "tf.data" or "workers" if the thread
+        waited for work in other threads or processes; else "python".
     where
         Function, file and line.
     count
-        How many looks.
+        How many samples.
     """
 
     phase: int
@@ -78,36 +77,36 @@ class Place:
 
 
 class StackLog:
-    """Looks at one thread's stack."""
+    """Samples of one thread's stack."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[int, tuple[tuple[int, int], ...]]] = Counter()
         self._codes: dict[int, CodeType] = {}
 
     def add(self, phase: int, frame: FrameType | None) -> None:
-        """One look."""
+        """Add a sample."""
         spots: list[tuple[int, int]] = []
         codes = self._codes
-        while frame is not None and len(spots) < _DEEP:
+        while frame is not None and len(spots) < _MAX_DEPTH:
             code = frame.f_code
             spots.append((id(code), frame.f_lasti))
             codes[id(code)] = code
             frame = frame.f_back
         key = (phase, tuple(spots))
-        if key in self._seen or len(self._seen) < _MOST:
+        if key in self._seen or len(self._seen) < _MAX_STACKS:
             self._seen[key] += 1
 
-    def places(self) -> list[Place]:
-        """What was seen, most often first."""
+    def lines(self) -> list[CodeLine]:
+        """The lines of code, the most frequent first."""
         counts: Counter[tuple[int, str, str]] = Counter()
         for (phase, spots), count in self._seen.items():
             stack = [(self._codes[code], last) for code, last in spots]
             counts[(phase, *_meaning(phase, stack))] += count
-        return [Place(*key, count) for key, count in counts.most_common()]
+        return [CodeLine(*key, count) for key, count in counts.most_common()]
 
 
-def _meaning(phase: int, stack: Sequence[Spot]) -> tuple[str, str]:
-    """What a stack is about, and where: the line whose name tells, else the innermost own one."""
+def _meaning(phase: int, stack: Sequence[Position]) -> tuple[str, str]:
+    """The kind of a stack, and the line that shows it, else the user's innermost line."""
     inside = list(_until_profiler(stack)) if phase == 1 else list(stack)
     if not inside:
         return "python", "?"
@@ -121,10 +120,14 @@ def _meaning(phase: int, stack: Sequence[Spot]) -> tuple[str, str]:
     return kind, _describe(spot or first)
 
 
-def _kind(phase: int, inside: Sequence[Spot], own: Sequence[Spot]) -> tuple[str, Spot | None]:
+def _kind(
+    phase: int, inside: Sequence[Position], own: Sequence[Position]
+) -> tuple[str, Position | None]:
     if any(code.co_name in _COPY_FUNCTIONS for code, _ in inside):
         return "copy", None
-    for spot in own[: _NEAR if phase == 1 else 1]:  # what calls a line of the loop is the loop
+    for spot in own[
+        : _NEAR if phase == 1 else 1
+    ]:  # in the loop itself only the innermost line counts
         kind = _kind_of_names(*_names(spot))
         if kind and (phase == 1 or kind == "copy"):
             return kind, spot
@@ -137,22 +140,22 @@ def _kind(phase: int, inside: Sequence[Spot], own: Sequence[Spot]) -> tuple[str,
     return "python", None
 
 
-def _until_profiler(stack: Sequence[Spot]) -> Iterator[Spot]:
-    """The frames above the profiler's own: what the loader does for a batch."""
+def _until_profiler(stack: Sequence[Position]) -> Iterator[Position]:
+    """The frames above the profiler's own: the loader's work for a batch."""
     for spot in stack:
-        if spot[0].co_filename.startswith(_HERE):
+        if spot[0].co_filename.startswith(_PROFILER):
             return
         yield spot
 
 
 def _is_own(filename: str) -> bool:
     return (
-        not filename.startswith((*_LIBRARIES, "<frozen", _HERE))
-        and "tabfeed" + os.sep + ("loader") not in filename
+        not filename.startswith((*_LIBRARIES, "<frozen", _PROFILER))
+        and "tabfeed" + os.sep + "loader" not in filename
     )
 
 
-def _names(spot: Spot) -> list[str]:
+def _names(spot: Position) -> list[str]:
     """The function a frame is in, and those its current expression calls."""
     return [spot[0].co_name, *_CALLED.findall(_expression(spot))]
 
@@ -166,7 +169,7 @@ def _kind_of_names(*names: str) -> str | None:
     return None
 
 
-def _line(spot: Spot) -> int:
+def _line(spot: Position) -> int:
     code, last = spot
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
@@ -175,8 +178,8 @@ def _line(spot: Spot) -> int:
     return line
 
 
-def _expression(spot: Spot) -> str:
-    """The source that is being executed: exact from Python 3.11 on, the line before."""
+def _expression(spot: Position) -> str:
+    """The source of the current expression; before Python 3.11, of its line."""
     code, last = spot
     text = linecache.getline(code.co_filename, _line(spot))
     positions = getattr(code, "co_positions", None)
@@ -188,7 +191,7 @@ def _expression(spot: Spot) -> str:
     return text
 
 
-def _describe(spot: Spot) -> str:
+def _describe(spot: Position) -> str:
     code = spot[0]
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     return f"{name} ({os.path.basename(code.co_filename)}:{_line(spot)})"

@@ -146,7 +146,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[st
     for i, row in enumerate(rows):
         mark = f'<i style="background:{colour(names[i])}"></i>' if i < len(names) else ""
         cells = "".join(f"<td>{mark if j == 0 else ''}{escape(c)}</td>" for j, c in enumerate(row))
-        body.append(f"<tr{' class=sum' if row[0] == 'all of it' else ''}>{cells}</tr>")
+        body.append(f"<tr{' class=sum' if row[0] == 'total' else ''}>{cells}</tr>")
     return (
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"

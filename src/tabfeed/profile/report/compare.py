@@ -1,4 +1,4 @@
-"""Two or more runs side by side: seconds, how busy the GPU was, and what changed."""
+"""Two or more runs side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tabfeed.errors import ArgumentError
-from tabfeed.profile.analyse.findings import cause_of
+from tabfeed.profile.analyse.causes import cause_of
 from tabfeed.profile.analyse.verdict import judge
 from tabfeed.profile.format import count, percent, seconds
 from tabfeed.profile.report.page import document
@@ -28,31 +28,31 @@ _PARTS = {"startup": "start-up", "wait": "waiting", "copy": "copying", "compute"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs, the first of which the others are held against."""
+    """Several runs, compared to the first."""
 
     runs: tuple[Run, ...]
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row for each figure: its name, then a cell for each run."""
+        """One row per figure: its name, then a cell for each run."""
         first = self.runs[0]
-        figures = {
+        table = {
             "seconds": [seconds(r.times.wall) for r in self.runs],
-            "times as fast": [_ratio(first, r) for r in self.runs],
+            "speedup": [_ratio(first, r) for r in self.runs],
             "GPU busy": [_percent(r.gpu_busy_mean) for r in self.runs],
             "waiting for data": [percent(r.wait_share) for r in self.runs],
-            "a step": [seconds(r.step_seconds) for r in self.runs],
-            "rows a second": [_count(r.rows_per_second) for r in self.runs],
+            "per step": [seconds(r.step_seconds) for r in self.runs],
+            "rows per second": [_count(r.rows_per_second) for r in self.runs],
             "of the ceiling": [percent(r.efficiency) if r.ceiling else "" for r in self.runs],
             "to the first batch": [seconds(r.times.startup) for r in self.runs],
             "verdict": [cause_of(r, judge(r)) for r in self.runs],
             "loader": [r.loader.name for r in self.runs],
-            "rows in a batch": [_count(_batch(r)) for r in self.runs],
-            "what changed": ["", *(", ".join(changes(first, r)) for r in self.runs[1:])],
+            "rows per batch": [_count(_batch(r)) for r in self.runs],
+            "changed": ["", *(", ".join(changes(first, r)) for r in self.runs[1:])],
         }
-        return [(name, *cells) for name, cells in figures.items() if any(cells)]
+        return [(name, *cells) for name, cells in table.items() if any(cells)]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """For programs."""
+        """As plain values, for JSON."""
         return [
             {
                 "name": r.name,
@@ -81,7 +81,7 @@ class Comparison:
         return file.getvalue()
 
     def to_html(self) -> str:
-        """A page that opens offline: the table and a picture."""
+        """A web page that opens offline: bars and the table."""
         heads = "".join(f"<th>{escape(r.name)}</th>" for r in self.runs)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
@@ -92,9 +92,9 @@ class Comparison:
             f"Comparison of {len(self.runs)} runs",
             f"<header><h1>{names}</h1><span>side by side</span></header>"
             '<section><h2>Where the time went</h2><p class="what">Bars are as long as the runs '
-            f"were.</p>{self._bars()}</section>"
-            '<section><h2>The numbers</h2><p class="what">The first is what the others are held'
-            " against.</p>"
+            f"took.</p>{self._bars()}</section>"
+            '<section><h2>The numbers</h2><p class="what">The others are compared to the'
+            " first.</p>"
             f'<div class="scroll"><table class="words"><thead><tr><th></th>{heads}</tr></thead>'
             f"<tbody>{body}</tbody></table></div></section>",
         )
@@ -105,13 +105,13 @@ class Comparison:
         for run in self.runs:
             cells = "".join(
                 f'<rect x="{x:.2f}" width="{w:.2f}" height="100" fill="var(--{name})">'
-                f"<title>{label}: {seconds(value)}</title></rect>"
-                for name, label, value, x, w in _spread(run, longest)
+                f"<title>{part}: {seconds(value)}</title></rect>"
+                for name, part, value, x, w in _spread(run, longest)
             )
-            told = f"{escape(run.name)} · {seconds(run.times.wall)}"
+            label = f"{escape(run.name)} · {seconds(run.times.wall)}"
             rows.append(
-                f'<span title="{escape(run.name)}">{told}</span><svg viewBox="0 0 1000 100" '
-                f'preserveAspectRatio="none" role="img" aria-label="{told}">{cells}</svg>'
+                f'<span title="{escape(run.name)}">{label}</span><svg viewBox="0 0 1000 100" '
+                f'preserveAspectRatio="none" role="img" aria-label="{label}">{cells}</svg>'
             )
         keys = "".join(
             f'<span><i style="background:var(--{name})"></i>{label}</span>'
@@ -130,23 +130,20 @@ class Comparison:
 
 
 def changes(first: Run, run: Run) -> list[str]:
-    """What was done otherwise than in the first run, as far as a run tells.
-
-    A saved run knows its loader, the size of its batches and the machine; not the model.
-    """
-    told = []
+    """Differences from the first run: loader, batch size, machine. Runs don't record the model."""
+    found = []
     if run.loader.name != first.loader.name:
-        told.append(f"{first.loader.name} became {run.loader.name}")
+        found.append(f"{run.loader.name} instead of {first.loader.name}")
     for what in ("threads", "processes"):
         old, new = getattr(first.loader, what), getattr(run.loader, what)
         if old and new and old != new:
-            told.append(f"{new} {what} instead of {old}")
+            found.append(f"{new} {what} instead of {old}")
     batches = _batch(first), _batch(run)
     if None not in batches and _count(batches[0]) != _count(batches[1]):
-        told.append(f"batches of {_count(batches[1])} rows instead of {_count(batches[0])}")
+        found.append(f"batches of {_count(batches[1])} rows instead of {_count(batches[0])}")
     if run.machine.gpus != first.machine.gpus or run.machine.cores != first.machine.cores:
-        told.append("another machine")
-    return told
+        found.append("another machine")
+    return found
 
 
 def _batch(run: Run) -> float | None:
@@ -154,7 +151,7 @@ def _batch(run: Run) -> float | None:
 
 
 def _spread(run: Run, longest: float) -> list[tuple[str, str, float, float, float]]:
-    """Each part of a run's bar: name, label, seconds, where it begins, how wide."""
+    """Each part of a run's bar: name, label, seconds, start, width."""
     out, x = [], 0.0
     for name, label in _PARTS.items():
         value = getattr(run.times, name)
@@ -166,7 +163,7 @@ def _spread(run: Run, longest: float) -> list[tuple[str, str, float, float, floa
 
 
 def _ratio(first: Run, run: Run) -> str:
-    """By rows where both are known, else by steps."""
+    """By rows if both are known, else by steps."""
     if first.rows_per_second and run.rows_per_second:
         return f"{run.rows_per_second / first.rows_per_second:.2f}"
     return f"{first.step_seconds / run.step_seconds:.2f}" if run.step_seconds else ""
@@ -181,7 +178,7 @@ def _count(value: float | None) -> str:
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:
-    """Hold runs against the first of them.
+    """Compare runs to the first of them.
 
     Parameters
     ----------

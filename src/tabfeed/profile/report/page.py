@@ -1,7 +1,7 @@
 """The report as one web page that opens offline.
 
-No script, no font, no picture from elsewhere: the page's own rules forbid every request. Light or
-dark follows the reader's setting.
+It has no scripts, fonts or images from elsewhere; its content security policy forbids all requests.
+Light or dark follows the reader's setting.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Callable
 from html import escape
 from importlib.resources import files
 
-from tabfeed.profile.analyse.findings import LITTLE, Verdict, cause_of
-from tabfeed.profile.analyse.stages import LABELS
+from tabfeed.profile.analyse.causes import MIN_GAIN, Verdict, cause_of
 from tabfeed.profile.analyse.verdict import judge
-from tabfeed.profile.format import megabytes, percent, seconds
+from tabfeed.profile.format import STAGE_LABELS, megabytes, percent, seconds
 from tabfeed.profile.report import charts
-from tabfeed.profile.report.figures import Row, headline, stage_rows, thread_rows, time_rows
+from tabfeed.profile.report.tables import Row, headline, stage_rows, thread_rows, time_rows
 from tabfeed.profile.run import Run, Series
 
 __all__ = ["document", "page"]
@@ -31,7 +30,7 @@ _ORDER = (
 
 
 def document(title: str, body: str) -> str:
-    """A whole page around `body`."""
+    """A complete page around `body`."""
     style = files("tabfeed.profile").joinpath("page.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -66,7 +65,7 @@ def _verdict(run: Run, verdict: Verdict) -> str:
     todo = "".join(f"<li>{escape(a.text)}{_gain(a.gain)}</li>" for a in verdict.advice)
     lists = "".join(
         f"<div><h3>{title}</h3><ul>{items}</ul></div>"
-        for title, items in (("What to do", todo), ("Why we say so", why))
+        for title, items in (("What to do", todo), ("Evidence", why))
         if items
     )
     return (
@@ -77,7 +76,7 @@ def _verdict(run: Run, verdict: Verdict) -> str:
 
 
 def _gain(gain: float | None) -> str:
-    if gain is None or gain < LITTLE:
+    if gain is None or gain < MIN_GAIN:
         return ""
     shown = "over 100" if gain > 100 else f"{gain:.1f}"
     return f' <span class="gain">up to {shown} times as fast</span>'
@@ -101,7 +100,7 @@ def _where(run: Run) -> str:
     parts = {n: getattr(times, n) for n in _TIMES if getattr(times, n) > 0}
     return _section(
         "Where the training loop's time went",
-        f"{seconds(times.wall)} in all, from asking for the first batch to the end of the last.",
+        f"{seconds(times.wall)} in total, from requesting the first batch to the end of the last.",
         charts.bar(parts) + charts.legend({n: _TIMES[n] for n in parts}),
     )
 
@@ -114,8 +113,8 @@ def _over_time(run: Run) -> str:
     drawn = charts.columns(sums, run.timeline.width, run.timeline.width, "100 %")
     return _section(
         "Steps over time",
-        f"Each column is {seconds(run.timeline.width)} of the run: how much of it the loop "
-        "computed, and how much it waited.",
+        f"Each column is {seconds(run.timeline.width)} of the run: how long the loop computed, "
+        "and how long it waited.",
         drawn + charts.legend({n: _TIMES[n] for n in sums}),
     )
 
@@ -124,7 +123,7 @@ def _close_up(run: Run) -> str:
     if run.window is None:
         return ""
     names = {b.name for lane in run.window.lanes for b in lane.blocks}
-    labels = {"compute": "computing", **LABELS, "wait": "waiting"}
+    labels = {"compute": "computing", **STAGE_LABELS, "wait": "waiting"}
     shown = {n: labels.get(n, n) for n in ("compute", "wait", *_ORDER) if n in names}
     return _section(
         "A few steps, close up",
@@ -145,10 +144,10 @@ def _stages(run: Run) -> str:
     drawn = charts.columns(series, run.stage_series.width, full, f"{threads}")
     return _section(
         "What the loader's threads did",
-        "All threads together. A loader that keeps up spends time with its queue full: it is ahead "
-        "of the loop.",
+        "All threads together. A loader that keeps up has its queue full some of the time: it is "
+        "ahead of the loop.",
         charts.bar(ordered)
-        + charts.legend({n: LABELS[n] for n in ordered})
+        + charts.legend({n: STAGE_LABELS[n] for n in ordered})
         + f'<p class="what" style="margin:18px 0 8px">Threads at work, over time</p>{drawn}',
     )
 
@@ -201,9 +200,9 @@ def _numbers(run: Run) -> str:
         tables.append(charts.table(head, stage_rows(run), [s.name for s in run.stages]))
     rows = thread_rows(run)
     if rows:
-        tables.append(charts.table(("thread", "on a core", "waiting for one"), rows))
+        tables.append(charts.table(("thread", "on a core", "waiting for a core"), rows))
     return _section(
-        "The numbers", "The same, to copy from.", f'<div class="tables">{"".join(tables)}</div>'
+        "The numbers", "The same data as text.", f'<div class="tables">{"".join(tables)}</div>'
     )
 
 

@@ -1,4 +1,4 @@
-"""The report as text, through Rich: the verdict first, then what it stands on."""
+"""The report as text for a terminal: the verdict first, then the evidence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tabfeed.profile.analyse.findings import Verdict
+from tabfeed.profile.analyse.causes import Verdict
 from tabfeed.profile.analyse.verdict import judge
-from tabfeed.profile.report.figures import Row, headline, stage_rows, thread_rows, time_rows
+from tabfeed.profile.report.tables import Row, headline, stage_rows, thread_rows, time_rows
 from tabfeed.profile.run import Run
 
 __all__ = ["report", "show"]
@@ -22,7 +22,7 @@ _WIDTH = 100
 
 
 def report(run: Run, *, width: int = _WIDTH) -> str:
-    """The report as text; with colours if it is for a terminal."""
+    """The report as text, with colours if stdout is a terminal."""
     file = io.StringIO()
     colours = sys.stdout is not None and sys.stdout.isatty()
     console = Console(file=file, width=width, force_terminal=colours, no_color=not colours)
@@ -34,7 +34,7 @@ def show(run: Run, console: Console) -> None:
     """Print the report."""
     verdict = judge(run)
     console.print(_verdict(run, verdict))
-    console.print(_figures(run))
+    console.print(_headline(run))
     console.print(_bar(run, min(console.width, _WIDTH)))
     head: Row = ("training thread", "seconds", "share", "median", "95 %", "longest")
     console.print(_table(head, time_rows(run)))
@@ -57,7 +57,7 @@ def _verdict(run: Run, verdict: Verdict) -> RenderableType:
     return Panel(text, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
 
 
-def _figures(run: Run) -> Table:
+def _headline(run: Run) -> Table:
     table = Table.grid(padding=(0, 3, 0, 0))
     rows = headline(run)
     table.add_row(*(Text(value, style="bold") for _, value, _ in rows))

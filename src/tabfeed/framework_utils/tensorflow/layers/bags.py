@@ -4,7 +4,7 @@ A batch may hold the ids of a column as ``(N,)``, ``(N, 1)`` or ``(N, L)`` integ
 `tf.RaggedTensor`, a `tf.SparseTensor`, or a pair ``(values, nnz)``. A `Bag` is either dense, ids
 ``(N, L)``, or flat, all ids one after the other and the row of each. Everything is written in
 `keras.ops` so that it runs on every backend; ragged and sparse tensors exist on TensorFlow alone
-and are told by what they can do.
+and are recognised by their attributes.
 
 An id below 0 is none at all; so is one that a mask hides.
 """

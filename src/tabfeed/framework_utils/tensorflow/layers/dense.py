@@ -193,7 +193,7 @@ class DenseFeatures(FeatureLayer):
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
         """The shape of the result."""
-        rows, widths = _rows(input_shape, self.columns), [c.width for c in self._wide()]
+        rows, widths = batch_rows(input_shape, self.columns), [c.width for c in self._wide()]
         if self.aggregation == "stack":
             return (rows, len(widths), widths[0])
         return (rows, sum(widths))
@@ -208,7 +208,7 @@ def _clip_norm(vectors: Tensor, most: float) -> Tensor:
     return ops.where(norm > most, vectors * (most / ops.maximum(norm, most)), vectors)
 
 
-def _rows(input_shape: Mapping[str, Any], columns: tuple[Column, ...]) -> int | None:
+def batch_rows(input_shape: Mapping[str, Any], columns: tuple[Column, ...]) -> int | None:
     """Rows of the batch: a plain column has them first, a pair in its second tensor."""
     shape = input_shape[columns[0].key]
     pair = bool(shape) and isinstance(shape[0], tuple | list)

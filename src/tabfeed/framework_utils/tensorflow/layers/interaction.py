@@ -185,7 +185,7 @@ class XDeepFmOuterProduct(keras.layers.Layer):  # type: ignore[misc,unused-ignor
     ) -> None:
         super().__init__(trainable=trainable, name=name, dtype=dtype)
         if int(dim) != dim or dim < 1:
-            raise ArgumentError(f"dim is {dim!r}; it must be a whole number from 1")
+            raise ArgumentError(f"dim is {dim!r}; it must be a positive integer")
         self.dim = int(dim)
         self.kernel_initializer = kernel_initializer
         self.supports_masking = True

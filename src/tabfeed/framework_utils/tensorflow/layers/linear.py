@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from tabfeed.framework_utils.tensorflow.layers.bags import combine, flat_numbers, look_up
-from tabfeed.framework_utils.tensorflow.layers.dense import FeatureLayer, _rows
+from tabfeed.framework_utils.tensorflow.layers.dense import FeatureLayer, batch_rows
 from tabfeed.loader.keras.columns import Column, Embedding, Numeric, categories_of
 
 __all__ = ["LinearFeatures"]
@@ -85,4 +85,4 @@ class LinearFeatures(FeatureLayer):
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, ...]:
         """One number a row."""
-        return (_rows(input_shape, self.columns), 1)
+        return (batch_rows(input_shape, self.columns), 1)

@@ -1,7 +1,7 @@
-"""What runs on a worker: the few functions that a cluster's executor submits.
+"""The functions that run on a worker, and how the work of a reduction is divided.
 
-They know nothing of the cluster: a parcel and bytes in, bytes out. Whatever goes wrong inside
-carries the task's name home.
+The functions know nothing of the cluster: a payload and bytes in, bytes out. Errors raised inside
+them name the task.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
     "Splits",
     "Titled",
     "call",
-    "cut_slot",
+    "cut_group",
     "find_missing",
+    "merge_group",
     "merge_picked",
     "merge_run",
-    "merge_slot",
     "pick",
     "receive",
     "see_folder",
@@ -39,61 +39,62 @@ __all__ = [
 
 @runtime_checkable
 class Splits(Protocol):
-    """A ``partial`` whose results can be cut into slots that are merged independently.
+    """A ``partial`` whose results can be split into merge groups, each merged on its own.
 
-    Slots let many workers merge at a time. A slot that is too large for one worker is cut once
-    more, into shares that no two results have in common, so that nobody ever holds all of it.
+    Groups let many workers merge at the same time. A group too large for one worker is cut further,
+    into hash partitions: equal keys are in the same partition of every result, so no worker ever
+    holds a whole group.
     """
 
     @property
-    def slots(self) -> Sequence[str]:
-        """Name of each slot, for people: ``fit/Categorify/C1``."""
+    def groups(self) -> Sequence[str]:
+        """The readable name of each group: ``fit/Categorify/C1``."""
         ...
 
     def split(self, result: Any) -> list[Any]:
-        """A result cut into as many parts as there are slots; None where there is nothing."""
+        """A result split into one part per group; None for an empty part."""
         ...
 
-    def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
-        """Two neighbouring parts of one slot."""
+    def merge_group(self, group: int, a: Any, b: Any) -> Any:
+        """Merge two neighbouring parts of one group."""
         ...
 
-    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
-        """A part in shares: what belongs together is in the same share of every part."""
+    def cut(self, group: int, part: Any, count: int) -> list[Any]:
+        """A part cut into `count` hash partitions."""
         ...
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> Any:
-        """One result from slots and their merged parts, taken one at a time, shares in turn."""
+        """One result from groups and their merged parts, taken one at a time."""
         ...
 
 
 class Reduction:
-    """A partial and its merge, in slots: its own, or one for everything."""
+    """A partial and its merge, divided into the partial's merge groups, or a single one."""
 
     def __init__(self, partial: Callable[[Any], Any], merge: Callable[[Any, Any], Any]) -> None:
         self.partial, self.merge = partial, merge
         self._splits = partial if isinstance(partial, Splits) else None
 
     @property
-    def slots(self) -> Sequence[str]:
-        """Name of each slot."""
-        return ["merge"] if self._splits is None else self._splits.slots
+    def groups(self) -> Sequence[str]:
+        """The name of each merge group."""
+        return ["merge"] if self._splits is None else self._splits.groups
 
     def split(self, result: Any) -> list[Any]:
-        """A result by slots."""
+        """A result split by group."""
         return [result] if self._splits is None else self._splits.split(result)
 
-    def merge_slot(self, slot: int, a: Any, b: Any) -> Any:
-        """Two neighbours; nothing and something is something."""
+    def merge_group(self, group: int, a: Any, b: Any) -> Any:
+        """Merge two neighbours, either of which may be None."""
         if a is None or b is None:
             return b if a is None else a
-        return self.merge(a, b) if self._splits is None else self._splits.merge_slot(slot, a, b)
+        return self.merge(a, b) if self._splits is None else self._splits.merge_group(group, a, b)
 
-    def cut(self, slot: int, part: Any, shares: int) -> list[Any]:
-        """A part in shares; whole in the first where it cannot be cut."""
+    def cut(self, group: int, part: Any, count: int) -> list[Any]:
+        """A part cut into hash partitions; all in the first if it can't be cut."""
         if self._splits is None or part is None:
-            return [part, *[None] * (shares - 1)]
-        return self._splits.cut(slot, part, shares)
+            return [part, *[None] * (count - 1)]
+        return self._splits.cut(group, part, count)
 
     def assemble(self, parts: Iterable[tuple[int, Any]]) -> Any:
         """The whole result."""
@@ -110,12 +111,12 @@ class Titled:
     fn: Callable[[Any], Any]
 
     def __call__(self, item: Any) -> Any:
-        """The function itself."""
+        """Call the function."""
         return self.fn(item)
 
 
 def task_name(fn: Any, item: Any, number: int) -> str:
-    """What a person calls this task: as `fn` says, or by the number of the item.
+    """The readable name of a task: what `fn.task_name` returns, or the number of the item.
 
     Examples
     --------
@@ -130,27 +131,27 @@ def task_name(fn: Any, item: Any, number: int) -> str:
 # -- on a worker ------------------------------------------------------------------------
 
 
-def receive(parcel: Payload) -> Payload:
-    """What all other tasks of a run take, once for each worker."""
-    return parcel
+def receive(payload: Payload) -> Payload:
+    """Deliver the payload that all other tasks of a run take, once per worker."""
+    return payload
 
 
-def call(parcel: Payload, name: str, item: bytes) -> bytes:
-    """``fn(item)``."""
+def call(payload: Payload, name: str, item: bytes) -> bytes:
+    """Run ``fn(item)``."""
     with _named(name):
-        return pack(parcel.open()(unpack(item)))
+        return pack(payload.open()(unpack(item)))
 
 
-def summarise(parcel: Payload, name: str, item: bytes) -> bytes:
-    """``partial(item)``."""
+def summarise(payload: Payload, name: str, item: bytes) -> bytes:
+    """Run ``partial(item)``."""
     with _named(name):
-        return pack(parcel.open().partial(unpack(item)))
+        return pack(payload.open().partial(unpack(item)))
 
 
-def merge_run(parcel: Payload, name: str, *summaries: bytes) -> list[bytes]:
-    """Neighbouring summaries merged, left to right, and cut into slots."""
+def merge_run(payload: Payload, name: str, *summaries: bytes) -> list[bytes]:
+    """Merge neighbouring summaries, left to right, and split the result into merge groups."""
     with _named(name):
-        work = parcel.open()
+        work = payload.open()
         return [pack(p) for p in work.split(functools.reduce(work.merge, map(unpack, summaries)))]
 
 
@@ -164,27 +165,27 @@ def pick(name: str, parts: list[bytes], number: int) -> bytes:
     return parts[number]
 
 
-def cut_slot(parcel: Payload, name: str, slot: int, shares: int, part: bytes) -> list[bytes]:
-    """A part in shares."""
+def cut_group(payload: Payload, name: str, group: int, count: int, part: bytes) -> list[bytes]:
+    """Cut a part of a group into hash partitions."""
     with _named(name):
-        return [pack(p) for p in parcel.open().cut(slot, unpack(part), shares)]
+        return [pack(p) for p in payload.open().cut(group, unpack(part), count)]
 
 
-def merge_slot(parcel: Payload, name: str, slot: int, *parts: bytes) -> bytes:
-    """Neighbouring parts of a slot merged, left to right."""
+def merge_group(payload: Payload, name: str, group: int, *parts: bytes) -> bytes:
+    """Merge neighbouring parts of a group, left to right."""
     with _named(name):
-        merge = functools.partial(parcel.open().merge_slot, slot)
+        merge = functools.partial(payload.open().merge_group, group)
         return pack(functools.reduce(merge, map(unpack, parts)))
 
 
-def merge_picked(parcel: Payload, name: str, slot: int, *runs: list[bytes]) -> bytes:
-    """The same, of all parts that some runs have."""
-    return merge_slot(parcel, name, slot, *(parts[slot] for parts in runs))
+def merge_picked(payload: Payload, name: str, group: int, *runs: list[bytes]) -> bytes:
+    """Merge the parts of a group in several runs."""
+    return merge_group(payload, name, group, *(parts[group] for parts in runs))
 
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Errors raised inside name the task."""
+    """Make errors raised inside name the task."""
     try:
         yield
     except TabfeedError as e:
@@ -195,11 +196,11 @@ def _named(name: str) -> Iterator[None]:
         raise ClusterError(f"{name} failed: {type(e).__name__}: {said}") from e
 
 
-# -- looking around before the run ------------------------------------------------------
+# -- checks before a run ----------------------------------------------------------------
 
 
 def find_missing(files: Sequence[tuple[str, pafs.FileSystem, str, int]]) -> str | None:
-    """Which of these files (name, filesystem, path, size) is not here as the client saw it."""
+    """The first of these files (name, filesystem, path, size) that differs from the client's."""
     for name, filesystem, path, size in files:
         try:
             info = filesystem.get_file_info(path)
@@ -213,7 +214,7 @@ def find_missing(files: Sequence[tuple[str, pafs.FileSystem, str, int]]) -> str 
 
 
 def see_folder(filesystem: pafs.FileSystem, path: str, word: str) -> str | None:
-    """Why this process cannot use a folder in which the client left a file named `word`."""
+    """Why this process can't write into a folder in which the client left a file named `word`."""
     try:
         if filesystem.get_file_info(f"{path}/{word}").type != pafs.FileType.File:
             return "it is not there"

@@ -7,7 +7,7 @@ import pytest
 
 from tabfeed.loader.pipeline import EpochIterator, Pipeline
 from tabfeed.profile import Profiler
-from tabfeed.profile.collect.script import watching
+from tabfeed.profile.script import watching
 from tests.profile import cases as c
 
 

@@ -1,4 +1,4 @@
-"""What a verdict is made of: causes, evidence, advice."""
+"""Parts of a verdict: causes, evidence, advice."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tabfeed.profile.run import Run
 
 __all__ = [
     "CAUSES",
-    "LITTLE",
+    "MIN_GAIN",
     "Advice",
     "Verdict",
     "cause_of",
     "crowded",
     "step_without_waiting",
-    "top_places",
+    "top_lines",
     "waited",
 ]
 
-LITTLE = 1.05  # a gain not worth a word
+MIN_GAIN = 1.05  # a smaller gain is not mentioned
 CAUSES = {
-    "short": "too little to say",
+    "short": "run too short",
     "unseen": "waits not visible",
     "startup": "start-up",
     "read": "starved by reading",
@@ -41,20 +41,20 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to do, and how many times as fast training would be at most, if that is known."""
+    """Something to do, and the highest speedup of training to expect, if known."""
 
     text: str
     gain: float | None = None
 
     def __str__(self) -> str:
-        if self.gain is None or self.gain < LITTLE:
+        if self.gain is None or self.gain < MIN_GAIN:
             return self.text
         return f"{self.text} (up to {times(self.gain)})"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The cause, by a word of `CAUSES`; a sentence; why; what to do."""
+    """The cause, a key of `CAUSES`; one sentence; evidence; what to do."""
 
     cause: str
     sentence: str
@@ -63,42 +63,42 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether there is nothing to do about the input."""
+        """Whether the input needs no improvement."""
         return self.cause == "compute"
 
 
 def cause_of(run: Run, verdict: Verdict) -> str:
-    """The cause in a few words; a feed without a model is limited, not starved."""
-    words = CAUSES[verdict.cause]
-    return words if run.model else words.replace("starved", "limited").replace("held up", "limited")
+    """The cause in a few words; a loader without a model is limited, not starved."""
+    text = CAUSES[verdict.cause]
+    return text if run.model else text.replace("starved", "limited").replace("held up", "limited")
 
 
 def waited(run: Run) -> str:
-    """How much the loop waited, and what the GPU saw of it."""
+    """How long the loop waited for data, and the GPU with it."""
     host = f"waiting for data: {percent(run.times.wait_share)} of the time after start-up"
     if run.device is None:
         return host
-    return f"{host}; the GPU was idle for want of a batch {percent(run.wait_share)}"
+    return f"{host}; the GPU was idle for {percent(run.wait_share)} of it"
 
 
 def crowded(run: Run) -> tuple[str, ...]:
-    """The training thread's wait for a core, if it is long enough to matter."""
+    """The training thread's wait for a core, if it matters."""
     main = next((t for t in run.threads if t.name == "MainThread"), None)
     if main is None or run.elapsed <= 0 or main.delay / run.elapsed < 0.2:
         return ()
     share = percent(main.delay / run.elapsed)
     return (
-        f"the training thread waited for a core {share} of the time: too much runs here at once",
+        f"the training thread waited for a core {share} of the time: the machine is overloaded",
     )
 
 
-def top_places(run: Run, phase: str) -> list[str]:
-    """Where the training thread was found most, in one phase."""
-    looks = [s for s in run.seen if s.phase == phase]
-    total = sum(s.count for s in looks)
-    return [f"found in {s.where}: {percent(s.count / total)} of looks" for s in looks[:2]]
+def top_lines(run: Run, phase: str) -> list[str]:
+    """The lines the training thread was at most often, in one phase."""
+    samples = [s for s in run.seen if s.phase == phase]
+    total = sum(s.count for s in samples)
+    return [f"in {s.where}: {percent(s.count / total)} of samples" for s in samples[:2]]
 
 
 def step_without_waiting(run: Run) -> float:
-    """Seconds of a step, less its wait."""
+    """Seconds of a step without its wait."""
     return (run.times.compute + run.times.copy) / run.steps.count

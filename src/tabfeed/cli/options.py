@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and what their text means."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "source_of",
 ]
 
-# Written out, since a Tab should not have to import Arrow.
+# A literal, so that shell completion doesn't import Arrow.
 ENGINES = ("parquet", "csv", "jsonl", "ipc", "avro", "tfrecord")
 
 
@@ -26,36 +26,36 @@ def _engines(incomplete: str) -> list[str]:
 
 
 Out = Annotated[str, typer.Argument(metavar="OUT", help="The folder to write, or a URL.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")]
 Engine = Annotated[
     str | None,
     typer.Option(
         metavar="FORMAT",
-        help=f"The format, if names do not tell: {', '.join(ENGINES)}.",
+        help=f"The format, if file names don't show it: {', '.join(ENGINES)}.",
         autocompletion=_engines,
     ),
 ]
 Separator = Annotated[
     str | None,
-    typer.Option(metavar="CHARACTER", help="CSV: what is between fields, such as ';' or '\\t'."),
+    typer.Option(metavar="CHARACTER", help="CSV: the field separator, such as ';' or '\\t'."),
 ]
 ShuffleOption = Annotated[
     Literal["per_partition", "per_worker", "full"] | None,
     typer.Option(
         case_sensitive=False,
         metavar="HOW",
-        help="How far rows move: per_partition, per_worker or full. They keep their order else.",
+        help="How far rows move: per_partition, per_worker or full. Default: keep order.",
     ),
 ]
 
 
 def source_of(paths: list[str]) -> str | list[str]:
-    """One path as itself, for a folder or a glob; several as the list they are."""
+    """A single path as a string, since it may be a folder or a glob; several as a list."""
     return paths[0] if len(paths) == 1 else paths
 
 
 def separator(text: str | None) -> str | None:
-    r"""What a shell user meant.
+    r"""A separator with its escapes resolved.
 
     Examples
     --------

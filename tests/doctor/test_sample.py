@@ -1,4 +1,4 @@
-"""A twin is written as its original was, and holds the same rows."""
+"""The baseline is written as its original was, and holds the same rows."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.doctor.facts import facts_of
-from tabfeed.doctor.reading import loader_of
-from tabfeed.doctor.writing import (
-    as_codes,
-    filled,
-    without,
-    write_sample,
-    writing_as,
-)
+from tabfeed.doctor.files import facts_of
+from tabfeed.doctor.measure import loader_of
+from tabfeed.doctor.sample import as_codes, filled, settings_of, without, write_sample
 from tabfeed.errors import WriteError
 from tabfeed.io import Dataset
 
@@ -47,14 +41,14 @@ WRITTEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", WRITTEN.values(), ids=WRITTEN)
-def test_a_twin(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_baseline(tmp_path: Path, options: dict[str, Any]) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=2000, **options)
     dataset = Dataset(tmp_path / "a.parquet")
     facts = facts_of(dataset)
     groups = [(0, TABLE.slice(i, 2000)) for i in range(0, ROWS, 2000)]
-    twin = write_sample(iter(groups), tmp_path / "twin", writing_as(facts))
-    again = facts_of(twin)
-    assert twin.to_arrow().equals(TABLE)
+    baseline = write_sample(iter(groups), tmp_path / "baseline", settings_of(facts))
+    again = facts_of(baseline)
+    assert baseline.to_arrow().equals(TABLE)
     assert again.group_rows == facts.group_rows == (2000, 2000, 1000)
     for old, new in zip(facts.columns, again.columns, strict=True):
         assert (new.codecs, new.encoding, new.nullable) == (old.codecs, old.encoding, old.nullable)
@@ -69,7 +63,7 @@ def test_files_are_kept_apart_or_joined(tmp_path: Path) -> None:
 
     parts = [(n, TABLE.slice(1000 * n, 1000)) for n in range(5)]
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    as_is = writing_as(facts_of(Dataset(tmp_path / "a.parquet")))
+    as_is = settings_of(facts_of(Dataset(tmp_path / "a.parquet")))
     assert len(write_sample(iter(parts), tmp_path / "kept", as_is).files) == 5
     joined = replace(as_is, one_file=True, group_rows=3000)
     one = write_sample(iter(parts), tmp_path / "one", joined)
@@ -101,7 +95,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    writing = writing_as(facts_of(Dataset(tmp_path / "a.parquet")))
+    writing = settings_of(facts_of(Dataset(tmp_path / "a.parquet")))
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(WriteError, match="set TMPDIR"):
-        write_sample(iter([(0, TABLE)]), tmp_path / "twin", writing)
+        write_sample(iter([(0, TABLE)]), tmp_path / "baseline", writing)

@@ -1,10 +1,9 @@
-"""Watching a script that knows nothing of a profiler.
+"""Profile a script that does not use the profiler itself.
 
-The iterators of tabfeed, torch and tf.data are watched by wrapping their ``__next__`` when, and
-only when, the script imports them; and the ``__iter__`` before it, so that starting worker
-processes counts. Only the main thread is watched, and inside one loader's ``__next__`` no other
-is: a DataLoader around a tabfeed loader is one loader. When the script has ended, everything is
-put back.
+The iterators of tabfeed, torch and tf.data are watched by wrapping their ``__next__`` once the
+script imports them, and ``__iter__`` as well, so that starting worker processes counts. Only the
+main thread is watched. Loaders used inside another loader's ``__next__`` are not: a DataLoader
+around a tabfeed loader is one loader. Everything is unwrapped when the script ends.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tabfeed.profile.collect.batches import Pass
+from tabfeed.profile.collect.batches import EpochTimer
 from tabfeed.profile.profiler import Profiler
 
 __all__ = ["watching"]
 
 
 @dataclass(frozen=True)
-class _Target:
-    """A class in a module, the class of its iterators, and what begins a pass."""
+class _LoaderClass:
+    """A loader class, the method that begins an epoch, and the class of its iterators."""
 
     module: str
     iterable: str
@@ -40,10 +39,10 @@ class _Target:
     iterator_module: str | None = None
 
 
-_TARGETS = (
-    _Target("tabfeed.loader.pipeline", "Pipeline", "iterate", "EpochIterator"),
-    _Target("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
-    _Target(
+_LOADERS = (
+    _LoaderClass("tabfeed.loader.pipeline", "Pipeline", "iterate", "EpochIterator"),
+    _LoaderClass("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
+    _LoaderClass(
         "tensorflow.python.data.ops.dataset_ops",
         "DatasetV2",
         "__iter__",
@@ -55,12 +54,12 @@ _TARGETS = (
 
 @contextmanager
 def watching(profiler: Profiler) -> Iterator[None]:
-    """Watch every pass the main thread makes over a loader of a kind we know."""
+    """Time every epoch the main thread runs over a known loader class."""
     watcher = _Watcher(profiler)
     finder = _AfterImport(watcher)
     sys.meta_path.insert(0, finder)
     try:
-        for target in _TARGETS:
+        for target in _LOADERS:
             if target.module in sys.modules:
                 watcher.wrap(target)
         yield
@@ -70,17 +69,17 @@ def watching(profiler: Profiler) -> Iterator[None]:
 
 
 class _Watcher:
-    """Knows which iterator belongs to which pass."""
+    """Wraps loader classes; knows which iterator belongs to which epoch."""
 
     def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
         self._undo: list[Callable[[], None]] = []
         self._begun: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
-        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._epochs: weakref.WeakKeyDictionary[Any, EpochTimer] = weakref.WeakKeyDictionary()
         self._inside = False
 
-    def wrap(self, target: _Target) -> None:
-        """Wrap both methods of a target whose module is there."""
+    def wrap(self, target: _LoaderClass) -> None:
+        """Wrap both methods of a loader class whose module is imported."""
         module = sys.modules[target.module]
         other = sys.modules[target.iterator_module or target.module]
         self._replace(getattr(module, target.iterable), target.begin, self._begin)
@@ -97,39 +96,39 @@ class _Watcher:
         self._undo.append(lambda: setattr(owner, name, real))
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Unwrap everything."""
         while self._undo:
             self._undo.pop()()
 
-    def _elsewhere(self) -> bool:
+    def _ignored(self) -> bool:
         return self._inside or threading.current_thread() is not threading.main_thread()
 
     def _begin(self, real: Callable[..., Any], source: Any, *args: Any, **options: Any) -> Any:
-        if self._elsewhere():
+        if self._ignored():
             return real(source, *args, **options)
         start = time.perf_counter_ns()
-        iterator = self._alone(real, source, *args, **options)
+        iterator = self._without_nested(real, source, *args, **options)
         self._begun[iterator] = (source, start)
         return iterator
 
     def _next(self, real: Callable[..., Any], iterator: Any) -> Any:
-        if self._elsewhere() or _tracing():
+        if self._ignored() or _tracing():
             return real(iterator)
-        watched = self._passes.get(iterator)
+        watched = self._epochs.get(iterator)
         if watched is None:
             source, start = self._begun.pop(iterator, (iterator, time.perf_counter_ns()))
-            watched = self._passes[iterator] = self._profiler._open_pass(source, start)
+            watched = self._epochs[iterator] = self._profiler.start_epoch(source, start)
         else:
-            watched.asked()
+            watched.requested()
         try:
-            batch = self._alone(real, iterator)
+            batch = self._without_nested(real, iterator)
         except BaseException:
             watched.finish()
             raise
         watched.arrived(batch)
         return batch
 
-    def _alone(self, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _without_nested(self, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
         self._inside = True
         try:
             return real(*args, **options)
@@ -138,33 +137,33 @@ class _Watcher:
 
 
 def _tracing() -> bool:
-    """Whether TensorFlow is only writing down what a compiled function will do."""
+    """Whether TensorFlow is only tracing a function."""
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and not tensorflow.executing_eagerly()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Tells the watcher when a module it waits for has been imported."""
+    """Wraps a loader class right after its module has been imported."""
 
     def __init__(self, watcher: _Watcher) -> None:
         self._watcher = watcher
-        self._waiting = {t.module: t for t in _TARGETS if t.module not in sys.modules}
+        self._waiting = {t.module: t for t in _LOADERS if t.module not in sys.modules}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, with a loader that tells."""
+        """The module's own spec, with a module loader that calls the watcher."""
         wanted = self._waiting.pop(fullname, None)
         if wanted is None:
             return None
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TellingLoader(spec.loader, lambda: self._watcher.wrap(wanted))
+            spec.loader = _CallbackLoader(spec.loader, lambda: self._watcher.wrap(wanted))
         return spec
 
 
-class _TellingLoader(importlib.abc.Loader):
-    """Another loader, and something to do when it is done."""
+class _CallbackLoader(importlib.abc.Loader):
+    """A module loader that calls a function after loading."""
 
     def __init__(self, real: Any, then: Callable[[], None]) -> None:
         self._real = real
@@ -176,7 +175,7 @@ class _TellingLoader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the real loader does; then tell."""
+        """As the real loader does; then call the function."""
         self._real.exec_module(module)
         self._then()
 

@@ -4,15 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tabfeed.doctor.facts import facts_of
-from tabfeed.doctor.order import rank_load, skew, sortedness
-from tabfeed.doctor.trial import Subject
+from tabfeed.doctor.examine import Subject
+from tabfeed.doctor.files import facts_of
+from tabfeed.doctor.rules import rank_load, skew, sortedness
 from tabfeed.io import Dataset
 from tabfeed.loader.plan.order import Plan
 from tests.doctor.folders import numbers, plain, sorted_by_label
 
 
-def test_a_rank_reads_what_it_shares() -> None:
+def test_ranks_that_share_a_row_group_both_read_it() -> None:
     # Two row groups for four ranks: each is read by two, so each rank reads twice its share.
     assert rank_load(Plan((400, 400), batch=8, streams=4, chunk=10, ranks=4)) == 2.0
     assert rank_load(Plan((100,) * 16, batch=8, streams=4, chunk=10, ranks=4)) == 1.0
@@ -25,7 +25,9 @@ def test_skewed_files(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path)
     found = skew(dataset, facts_of(dataset), 4)
     assert found is not None
-    assert "dealt out, 3.85 times its share" in found.evidence  # 7700 of 8000, for a quarter
+    assert (
+        "whole files per rank, 3.85 times its share" in found.evidence
+    )  # 7700 of 8000, for a quarter
 
 
 def test_even_files_are_no_finding(tmp_path: Path) -> None:
@@ -37,13 +39,13 @@ def test_even_files_are_no_finding(tmp_path: Path) -> None:
     assert skew(dataset, facts_of(dataset), 1) is None
 
 
-def test_sorted_by_what_is_to_be_learned(tmp_path: Path) -> None:
+def test_sorted_by_the_target(tmp_path: Path) -> None:
     sorted_by_label(tmp_path)
     found = Subject.of(Dataset(tmp_path))
-    told = sortedness(found.facts, found.sample)
-    assert told is not None
-    assert told.title == "Sorted by label"
-    assert told.evidence.startswith("which is to be learned")
+    finding = sortedness(found.facts, found.sample)
+    assert finding is not None
+    assert finding.title == "Sorted by label"
+    assert finding.evidence.startswith("the target")
 
 
 @pytest.mark.parametrize("rows", [1, 3])

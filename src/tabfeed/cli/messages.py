@@ -1,20 +1,25 @@
-"""How the command line reports an error: one sentence and a hint.
+"""How the command line prints help and errors.
 
-Errors of `tabfeed.errors` and of the system are shown as they are, with exit status 1. Where they
-speak of Python's arguments, the command's options take their place. For any other error its name is
-shown, and how to see all of it. A line that cannot be understood exits with 2, in the same form:
-Typer would draw a box around it, below a usage that seldom says what was wrong.
+In Typer's help every option names its Python type; ``--json <bool>`` tells a user nothing. Here
+flags and arguments have none, options name their value by a ``metavar``, and paragraphs are
+wrapped at the width of the window.
+
+An error is one sentence and a hint. Errors of `tabfeed.errors` and of the system are printed as
+they are, with exit status 1; Python arguments in them are replaced by the command's options. Of any
+other error its type is printed, and how to see the traceback. Wrong usage exits with 2, in the same
+form: Typer would draw a box around it, below a usage line that seldom says what was wrong.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from typing import Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from tabfeed.cli.help_text import ReadableGroup
 from tabfeed.errors import (
     ArgumentError,
     BadFileError,
@@ -24,10 +29,49 @@ from tabfeed.errors import (
     TabfeedError,
 )
 
-__all__ = ["Group"]
+__all__ = ["ErrorReportingGroup", "ReadableCommand", "ReadableGroup", "prose"]
+
+
+class ReadableCommand(TyperCommand):
+    """A command whose help leaves out types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, shown readably."""
+        return _readable(super().get_params(ctx))
+
+
+class ReadableGroup(TyperGroup):
+    """A group of commands whose help leaves out types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, shown readably."""
+        return _readable(super().get_params(ctx))
+
+
+def _readable(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+        if isinstance(param, TyperArgument):  # a metavar would be its name, not its type
+            vars(param)["display_type_rich"] = lambda ctx: None
+    return params
+
+
+def prose(docstring: str) -> str:
+    r"""Put each paragraph of a docstring on one line.
+
+    Examples
+    --------
+    >>> prose("Say it.\n\n    A sentence that goes\n    on.\n")
+    'Say it.\n\nA sentence that goes on.'
+    """
+    return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(docstring).split("\n\n"))
+
+
+# -- errors ----------------------------------------------------------------------------------------
 
 _ARGUMENTS = "tabfeed.arguments"
-# Arguments of Python's that options of the command line have other names for.
+# Python arguments whose options have other names.
 _NAMES = {
     "columns": "column",
     "dtypes": "dtype",
@@ -44,48 +88,48 @@ _HINTS: dict[type[Exception], str] = {
 }
 
 
-class Group(ReadableGroup):
-    """A group of commands whose errors are told to a person."""
+class ErrorReportingGroup(ReadableGroup):
+    """The top-level group of commands, which prints errors readably."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the line as it was typed, for the hint."""
+        """Keep the arguments as typed, for the hint."""
         ctx.meta[_ARGUMENTS] = list(args)
         try:
             return super().parse_args(ctx, args)
         except _USAGE_ERROR as error:
-            _tell_usage(error, ctx)
+            _print_usage(error, ctx)
             raise typer.Exit(2) from error
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; tell of an error unless ``--debug`` asks for all of it."""
+        """Run the command and print its error; with ``--debug`` the traceback."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except _USAGE_ERROR as error:
-            _tell_usage(error, ctx)
+            _print_usage(error, ctx)
             raise typer.Exit(2) from error
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
             sentence = _in_options(_sentence(error), ctx)
-            _tell(sentence, _hint(error, ctx.meta[_ARGUMENTS]))
+            _print(sentence, _hint(error, ctx.meta[_ARGUMENTS]))
             raise typer.Exit(1) from error
 
 
-def _tell(error: str, hint: str) -> None:
+def _print(error: str, hint: str) -> None:
     typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
     typer.secho(f"hint: {hint}", err=True)
 
 
-def _tell_usage(error: Any, ctx: Any) -> None:
-    """Say what is wrong with the line itself; a group without a command has shown its help."""
+def _print_usage(error: Any, ctx: Any) -> None:
+    """Print wrong usage; a group without a command has already printed its help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return
     where = error.ctx or ctx
-    told = error.format_message().replace("Value error, ", "").rstrip(".")
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
     lists = "its commands" if hasattr(where.command, "commands") else "what it takes"
-    _tell(told[:1].lower() + told[1:], f"{where.command_path} --help lists {lists}")
+    _print(message[:1].lower() + message[1:], f"{where.command_path} --help lists {lists}")
 
 
 def _sentence(error: Exception) -> str:
@@ -98,7 +142,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _in_options(sentence: str, ctx: Any) -> str:
-    """An error's text with the options of the command in place of Python's arguments."""
+    """Replace Python arguments in an error by the options of the command."""
     command = ctx.command
     for word in ctx.meta[_ARGUMENTS]:
         command = getattr(command, "commands", {}).get(word, command)
