@@ -47,7 +47,7 @@ from tabfeed.loader.gpu.parquet.encoded_blocks import (
     why_not_unpacked,
 )
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError
-from tabfeed.loader.gpu.parquet.file_dtypes import Reading, as_in_files
+from tabfeed.loader.gpu.parquet.file_dtypes import BlockSource, as_in_files
 from tabfeed.loader.gpu.parquet.unpack import DecodeStreams, Unpacker
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
@@ -216,12 +216,12 @@ class GpuBuilder:
         )
 
     @property
-    def arrow(self) -> Reading:
+    def arrow(self) -> BlockSource:
         """Reads what Arrow decodes."""
-        return Reading(cast(BlockReader, self.stages.reader))
+        return BlockSource(cast(BlockReader, self.stages.reader))
 
     @cached_property
-    def in_files(self) -> _Tried[Reading]:
+    def in_files(self) -> _Tried[BlockSource]:
         """Reads what the GPU decodes, in the dtypes of the files."""
         try:
             return _Tried(as_in_files(self.arrow.reader))
@@ -229,7 +229,7 @@ class GpuBuilder:
             return _Tried(None, str(e))
 
     @cached_property
-    def narrow(self) -> Reading:
+    def narrow(self) -> BlockSource:
         """The same for our own decoder: ids that fit have 32 bits."""
         return as_in_files(self.arrow.reader, narrow=True)
 
@@ -253,15 +253,15 @@ class GpuBuilder:
         with on_device(self.device):
             return why_not_cudf() if self.page_rows.value is None else None
 
-    def need(self, reading: Reading) -> MemoryRequest:
+    def need(self, source: BlockSource) -> MemoryRequest:
         """What memory is needed for."""
-        layout = reading.reader.layout
-        need = MemoryRequest.of(self.plan, layout, reading.reader.dtypes)
+        layout = source.reader.layout
+        need = MemoryRequest.of(self.plan, layout, source.reader.dtypes)
         finish = self.stages.finish
         return replace(
             need,
             batch_bytes=need.batch_bytes + self.ops.row_bytes,
-            scratch_bytes=need.scratch_bytes + reading.joining,
+            scratch_bytes=need.scratch_bytes + source.joining,
             on_training_thread=not (layout.rest.columns or getattr(finish, "asks", False)),
             held_chunks=need.held_chunks if self.held is None else self.held,
         )
@@ -293,9 +293,9 @@ class GpuBuilder:
             return None
 
     def _fitting(self, on_gpu: bool, spare_batches: int) -> Pipeline[Any] | None:
-        def built(decoder: str, reading: Reading, **more: Any) -> Pipeline[Any] | None:
-            need = replace(self.need(reading), decoder=decoder, spare_batches=spare_batches, **more)
-            return self._built(reading, need)
+        def built(decoder: str, source: BlockSource, **more: Any) -> Pipeline[Any] | None:
+            need = replace(self.need(source), decoder=decoder, spare_batches=spare_batches, **more)
+            return self._built(source, need)
 
         if not on_gpu:
             return built("arrow", self.arrow)
@@ -310,8 +310,8 @@ class GpuBuilder:
             made = built("cudf", self.in_files.value)
         return made
 
-    def _built(self, reading: Reading, need: MemoryRequest) -> Pipeline[Any] | None:
-        stages, options, reader = self.stages, self.options, reading.reader
+    def _built(self, source: BlockSource, need: MemoryRequest) -> Pipeline[Any] | None:
+        stages, options, reader = self.stages, self.options, source.reader
         maker = cast(ChunkMaker, stages.maker)
         plan = plan_memory(need, self.memory)
         if plan is None:
@@ -335,7 +335,7 @@ class GpuBuilder:
             )
             unpack = Unpacker(device_buffers, decode_streams, kinds_of(reader))
         chunks = GpuChunkMaker(
-            reader.layout, maker, device_buffers, streams[0], streams[1], unpack, reading.pieces
+            reader.layout, maker, device_buffers, streams[0], streams[1], unpack, source.pieces
         )
         made: GpuStages[Any] = GpuStages(
             blocks,

@@ -18,7 +18,7 @@ import torch
 
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, torch_dtype
-from tabfeed.loader.gpu.parquet.file_dtypes import Piece
+from tabfeed.loader.gpu.parquet.file_dtypes import GroupPiece
 from tabfeed.loader.gpu.staging import GpuBlock, copy_to_device
 from tabfeed.loader.plan.order import ChunkPlan
 from tabfeed.loader.read.arrow_columns import Group, Layout
@@ -59,7 +59,7 @@ class GpuChunkMaker:
     stream: Any
     copies: Any
     unpack: Callable[[Sequence[GpuBlock]], None] | None = None
-    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    pieces: Mapping[str, GroupPiece] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
 
     def make(self, plan: ChunkPlan, blocks: Mapping[int, GpuBlock]) -> list[Chunk]:
@@ -91,7 +91,7 @@ class GpuChunkMaker:
             else:
                 chunk.matrices[group.name] = part
 
-    def _join(self, chunk: Chunk, piece: Piece, part: Tensor) -> None:
+    def _join(self, chunk: Chunk, piece: GroupPiece, part: Tensor) -> None:
         """Copy some rows of a matrix into the whole."""
         matrices = cast(dict[str, Tensor], chunk.matrices)
         if piece.group not in matrices:
@@ -99,7 +99,7 @@ class GpuChunkMaker:
         matrices[piece.group].index_copy_(0, self._rows[piece], part)
 
     @cached_property
-    def _rows(self) -> dict[Piece, Tensor]:
+    def _rows(self) -> dict[GroupPiece, Tensor]:
         """The row numbers of each piece, on the GPU."""
         device = self.device_buffers.device
         return {piece: torch.tensor(piece.rows, device=device) for piece in self.pieces.values()}

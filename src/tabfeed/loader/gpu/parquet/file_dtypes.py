@@ -27,14 +27,14 @@ from tabfeed.loader.read.partition_reader import PartReader
 from tabfeed.schema import ColumnSchema
 from tabfeed.schema.dtypes import format_type
 
-__all__ = ["Piece", "Reading", "as_in_files"]
+__all__ = ["BlockSource", "GroupPiece", "as_in_files"]
 
 _LONG, _SHORT = np.dtype(np.int64), np.dtype(np.int32)
 _MOST_CHECKED = 4_000  # row groups: each of them takes 5 microseconds a column
 _CAST = {np.dtype(name) for name in ("i1", "i2", "i4", "i8", "u1", "f4", "f8")}  # by torch
 
 
-class Piece(NamedTuple):
+class GroupPiece(NamedTuple):
     """Some columns of a group: its name, which of its rows they are, and how many it has."""
 
     group: str
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     of: int
 
 
-class Reading(NamedTuple):
+class BlockSource(NamedTuple):
     """How blocks are read for a GPU.
 
     Attributes
@@ -54,7 +54,7 @@ class Reading(NamedTuple):
     """
 
     reader: BlockReader
-    pieces: Mapping[str, Piece] = MappingProxyType({})
+    pieces: Mapping[str, GroupPiece] = MappingProxyType({})
 
     @property
     def joining(self) -> int:
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
         return sum(len(group.columns) * group.dtype.itemsize for group in groups)
 
 
-def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
+def as_in_files(reader: BlockReader, *, narrow: bool = False) -> BlockSource:
     """The same rows in the dtypes of their files; `UnsupportedError` if a GPU cannot decode them.
 
     Parameters
@@ -89,14 +89,14 @@ def as_in_files(reader: BlockReader, *, narrow: bool = False) -> Reading:
     dtypes = {group.name: dtype for pieces in found for group, dtype, _ in pieces}
     made = replace(reader, layout=Layout(groups, matrices=layout.matrices), dtypes=dtypes)
     if not layout.matrices:  # columns are delivered one by one: nothing is joined
-        return Reading(made)
+        return BlockSource(made)
     pieces = {g.name: piece for pieces in found for g, _, piece in pieces if piece is not None}
-    return Reading(made, pieces)
+    return BlockSource(made, pieces)
 
 
 def _split(
     group: Group, dtypes: Sequence[np.dtype[Any]]
-) -> list[tuple[Group, np.dtype[Any], Piece | None]]:
+) -> list[tuple[Group, np.dtype[Any], GroupPiece | None]]:
     """A group for each dtype, and which columns of the whole group they are.
 
     Examples
@@ -112,12 +112,12 @@ def _split(
     kinds = list(dict.fromkeys(dtypes))
     if len(kinds) == 1:
         return [(group, kinds[0], None)]
-    out: list[tuple[Group, np.dtype[Any], Piece | None]] = []
+    out: list[tuple[Group, np.dtype[Any], GroupPiece | None]] = []
     for dtype in kinds:
         rows = tuple(row for row, found in enumerate(dtypes) if found == dtype)
         columns = tuple(group.columns[row] for row in rows)
         part = Group(f"{group.name}, {dtype}", columns, group.dtype)
-        out.append((part, dtype, Piece(group.name, rows, len(group.columns))))
+        out.append((part, dtype, GroupPiece(group.name, rows, len(group.columns))))
     return out
 
 
