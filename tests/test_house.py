@@ -66,6 +66,13 @@ LAYERS_WITHIN = {
         "keras",
         "tensorflow",
     ],
+    "workflow": [
+        "artefact_schema casts merge_groups trust",
+        "values compiled",
+        "artefact halo",
+        "fit",
+        "workflow",
+    ],
 }
 
 # A facade's methods hand work to what stands below it in these tables, inside functions only.

@@ -206,10 +206,10 @@ class Operator(metaclass=_Arrow):
 class LargeState(Spills, Protocol):
     """A part of a summary that may be larger than memory: counts of values, say.
 
-    Four methods are all there is to it: `join` and `split`, and from what a fit's `MemoryManager`
-    needs, ``nbytes()`` and ``spill()``. For any parts, splitting, joining equal numbers and joining
-    the results gives the same as joining the parts; spilling changes nothing but where the data
-    is. `tabfeed.testing.op.check_op` tests both.
+    It has four methods: `join` two parts, `split` one, ``nbytes()`` held in memory, and ``spill()``
+    to disk. For any parts, splitting, joining equal numbers and joining the results gives the same
+    as joining the parts; spilling changes nothing but where the data is.
+    `tabfeed.testing.op.check_op` tests both.
 
     Parts travel between processes by pickle, and files stay behind: ``__getstate__`` returns
     what was spilled too.
@@ -218,7 +218,7 @@ class LargeState(Spills, Protocol):
     ----------
     memory
         The memory limit of the fit; ``memory.new_file()`` is a path to spill to. `partial` takes it
-        from ``inputs.memory``; a part that comes from another process is given that of its new one.
+        from ``inputs.memory``; a fit sets it anew on a part that comes from another process.
 
     Examples
     --------
@@ -310,7 +310,10 @@ class StatOperator(Operator):
     def large_parts(self, inputs: Inputs) -> Sequence[str]:
         """The keys of a summary whose values are `LargeState`; by default the summary is small.
 
-        Either all values are, or none is. The keys must be known without data.
+        Either all values are, or none is. The keys must be known without data. Parts are not saved:
+        an operator that has them sets what it needs in `finish`, keeps no summary in `learn` but
+        ``self.summary_ = True``, and has a `state` and `restore` of its own (and an `update`, to
+        learn more data later).
         """
         return ()
 

@@ -100,12 +100,14 @@ class KeyedOperator(StatOperator):
         old = {}
         for name, new in summary.items():
             old[name] = new.refilled(self.summary_[name], inputs.memory)
-        self.learn(self.merge(old, summary), inputs)
+        merged = self.merge(old, summary)
+        inputs.memory.settle()
+        self.learn(merged, inputs)
 
     def ready(
         self, name: str, make: Callable[[SpilledTable], T], inputs: Inputs, kind: str = ""
     ) -> T:
-        """What look-ups in the table of a group need, made of it at first use and held since."""
+        """What look-ups in the table of a group need; made at first use, then kept."""
         if (name, kind) not in self._ready:
             with _MAKING:
                 if (name, kind) not in self._ready:

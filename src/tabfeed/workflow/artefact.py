@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -49,9 +49,6 @@ from tabfeed.workflow.artefact_schema import (
 from tabfeed.workflow.trust import Trust, find_calls, is_own, operator_name
 from tabfeed.workflow.values import Reader, Writer
 
-if TYPE_CHECKING:
-    from tabfeed.workflow.workflow import Workflow
-
 __all__ = ["blaming", "load", "save"]
 
 FORMAT, VERSION = "tabfeed-workflow", 1
@@ -64,11 +61,11 @@ _LIBRARIES = ("tabfeed", "numpy", "pyarrow", "polars", "duckdb")
 # -- saving -------------------------------------------------------------------------
 
 
-def save(workflow: Workflow, path: Path, *, updatable: bool = True) -> None:
-    """Write a fitted workflow, all of it or nothing."""
+def save(output: Node, source: Schema, path: Path, *, updatable: bool = True) -> None:
+    """Write a fitted graph and the schema of its data, all of it or nothing."""
     with _saving(path), _whole_folder(path) as folder:
         writer, skip = Writer(folder), not updatable
-        nodes = list_nodes(workflow.output_node)
+        nodes = list_nodes(output)
         number = {node: i for i, node in enumerate(nodes)}
         written = [_node_to_json(n, number, writer, skip) for n in nodes]
         body = {
@@ -76,8 +73,8 @@ def save(workflow: Workflow, path: Path, *, updatable: bool = True) -> None:
             "format_version": VERSION,
             "versions": _versions(),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "input_schema": json.loads(workflow.input_schema.to_json()),
-            "output": number[workflow.output_node],
+            "input_schema": json.loads(source.to_json()),
+            "output": number[output],
             "modules": sorted(writer.modules),
             "nodes": written,
         }

@@ -414,8 +414,8 @@ class Workflow:
         """
         from tabfeed.workflow.artefact import save
 
-        _ = self.program
-        save(self, Path(path), updatable=updatable)
+        _ = self.program  # which refuses a graph that is not fitted
+        save(self.output_node, self.input_schema, Path(path), updatable=updatable)
 
     @classmethod
     def load(
