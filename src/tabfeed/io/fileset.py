@@ -1,14 +1,12 @@
 """The files of a dataset, seen as one table.
 
-Files are opened in parallel. Their schemas are joined into one; what each file lacks is
-filled with nulls and what it has narrower is widened as it is read. Folder keys become
-columns. A file that cannot be read stops the work, or, when asked, is left out,
-counted and reported.
+Files are opened in parallel. Their schemas are joined into one; columns that a file lacks are
+filled with nulls, and narrower ones widened as they are read. Folder keys become columns. A file
+that cannot be read raises, or, with ``on_bad_file="skip"``, is left out, counted and reported.
 
-What is left out is left out everywhere: a unit found damaged in one column gives no rows
-from then on, whatever columns are asked for, and one that is read in slices is decoded once
-to its end before the first slice is given out. So the rows of one reading fit those of the
-next.
+A unit found damaged in one column gives no rows from then on, whatever columns are read, and one
+that is read in slices is decoded once to its end before its first slice. So the rows of one reading
+fit those of the next.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ every epoch; the file goes when the dataset does. An Arrow dataset of plain Parq
 not copied: `tabfeed.io.open` opens its files.
 
 A pandas index without a name only numbers the rows, and goes; one with a name is a column that is
-left out unless it is asked for, as in files (`tabfeed.io.formats.base.index_columns`).
+left out unless it is selected, as in files (`tabfeed.io.formats.base.index_columns`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A remote object as the file that Arrow's readers expect.
 
 Ranges that are known beforehand, as those of a Parquet row group are, are fetched together and
-handed to Arrow without a copy. Anything else is fetched when it is asked for, and where reading
+handed to Arrow without a copy. Anything else is fetched when it is read, and where reading
 goes on from where it stopped, the next stretch is fetched meanwhile.
 """
 

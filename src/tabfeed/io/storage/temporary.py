@@ -1,11 +1,9 @@
-"""Folders for work in progress, which go with the work.
+"""Temporary folders, each locked while its process lives.
 
-A folder is removed when nobody holds it any more, and when the interpreter ends. A process that
-is killed can do neither; its folder lies in the system's temporary folder under a name nobody
-else uses, so that no later run trips over it, and the next run that needs one removes it:
-each folder is locked while its process lives, and a lock ends with its process whatever happens.
-
-A lock on a folder that dies with the process that holds it.
+A folder is removed with its last reference, and when the interpreter ends. A process that is killed
+can do neither; its folder stays in the system's temporary folder under a unique name, so that no
+later run uses it by mistake, and the next run that needs a folder removes it: a lock ends with its
+process whatever happens.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class FolderLock:
         return self._descriptor is not None
 
     def take(self, *, needed: bool = False) -> None:
-        """Lock the folder, or say that somebody else has.
+        """Lock the folder; an error if another process has.
 
         Where there are no locks it goes without, unless one is `needed`: then that is an error.
         """
@@ -120,7 +118,7 @@ def remove_strays(parent: Path, pattern: str) -> None:
         lock = FolderLock(str(path))
         try:
             lock.take(needed=True)
-        except (OSError, WriteError):  # somebody's, gone meanwhile, or no telling: leave it
+        except (OSError, WriteError):  # in use, gone meanwhile, or unknown: leave it
             continue
         shutil.rmtree(path, ignore_errors=True)
         lock.release()

@@ -1,6 +1,6 @@
 """Avro files: units are runs of blocks; rows are counted by hopping over block headers.
 
-The container is read here (`avro_container`), the columns by Polars. A block is the
+The container is read here (`container`), the columns by Polars. A block is the
 smallest thing that can be read: writers that put a whole file into one block (Polars
 does) make a file of one unit.
 

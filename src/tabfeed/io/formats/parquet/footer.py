@@ -79,7 +79,7 @@ class Footer:
     Attributes
     ----------
     metadata
-        As pyarrow knows it. `check` comes before its column chunks are asked for, or it is pickled.
+        As pyarrow knows it. Call `check` before reading its column chunks or pickling it.
     schema_bytes
         Its beginning, up to the end of the schema; empty if that is not known.
     text_bytes

@@ -2,8 +2,8 @@
 
 Arrow parses; what is added here is that the types are inferred once, from the first
 rows, and hold for the whole file. A reader that infers block by block reads a column of
-hexadecimal ids as integers wherever a block happens to hold digits only, and nobody
-notices until the join is empty. A value that does not fit is an error that says which
+hexadecimal ids as integers wherever a block happens to hold digits only, and a join
+on them comes out empty. A value that does not fit is an error that says which
 ``dtypes=`` would read it.
 
 Where a number would lose something of its text, text is kept: digits with leading zeros stay

@@ -150,7 +150,7 @@ class Text:
 
 
 def read_exactly(read: Callable[[int], bytes], nbytes: int) -> bytes:
-    """Read until `nbytes` have come or the file ends; one read may give less than asked."""
+    """Read until `nbytes` have come or the file ends; one read may give fewer bytes."""
     data = bytes(read(nbytes))
     if len(data) in (0, nbytes):
         return data

@@ -1,18 +1,15 @@
-"""From records to tables, by types that are fixed.
-
-What the first records of a file show holds for all of it, as for every format of tabfeed: a
-feature that changes its type or its shape later is an error that says which ``dtypes=`` would read
-it, if any does. So is one that the first records lack, when all columns are read; leaving it out
-would lose data in silence.
-
-What type each feature of a TFRecord file has.
+"""The columns of a TFRecord file: their types, and tables of them.
 
 A feature becomes a column of values if every record that has it has exactly one, and of lists
 otherwise; a record without it, or with a feature that names no list, has null. int64 stays int64,
 float is float32, bytes are text if all of them are UTF-8, else binary. Lists that happen to be of
-one length are still lists; ``dtypes=`` may say that their length is fixed.
+one length are still lists; ``dtypes=`` may say that their length is fixed. Columns come in the
+order of their names, ``x2`` before ``x10``: an Example has no order.
 
-Columns come in the order of their names, ``x2`` before ``x10``: an Example has no order.
+The first records of a file fix the types for all of it, as for every format of tabfeed: a feature
+that changes its type or its shape later is an error that says which ``dtypes=`` would read it, if
+any does. So is one that the first records lack, when all columns are read; leaving it out would
+lose data in silence.
 """
 
 from __future__ import annotations

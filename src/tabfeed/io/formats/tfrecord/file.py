@@ -1,12 +1,12 @@
 """TFRecord files of ``tf.train.Example``, read without TensorFlow.
 
 A unit is a run of whole records of about ``block_size`` bytes. Units are found by one pass over
-the frames (`tfrecord_frames`), made when they are first needed, which counts the records as well;
+the frames (`frames`), made when they are first needed, which counts the records as well;
 in a compressed file that pass decompresses. A unit is read in blocks of some thousand records:
-their checksums are verified (`tfrecord_crc`), all of them are walked in step to find the features
-(`tfrecord_walk`), and the values of each feature are decoded at once (`tfrecord_values`). Records
-that are laid out in an unusual way are read one by one (`tfrecord_slow`), with the same result. The
-types are fixed by the first records (`tfrecord_types`, `tfrecord_columns`).
+their checksums are verified (`crc32c`), all of them are walked in step to find the features
+(`walk`), and the values of each feature are decoded at once (`values`). Records that are laid out
+in an unusual way are read one by one (`records.parse_example`), with the same result. The types are
+fixed by the first records (`columns`).
 
 What this gives up: sequences of features (``SequenceExample``) are refused, and a damaged record
 costs its unit under ``on_bad_file="skip"``, as a damaged row group does in Parquet.

@@ -1,11 +1,10 @@
 """Blocks of records: cut out of a file, verified, and walked when a column is needed.
 
-One ``tf.train.Example`` at a time, in plain Python: the reference, and the way out.
-
-`tfrecord_walk` reads blocks of records laid out as every writer lays them out. What is laid out
-otherwise but legal (a list in several pieces, a feature given twice, unpacked numbers) is read
-here, with the meaning protocol buffers give it: a later piece of a list is added to it, a later
-list of another type or a later feature of the same name replaces it.
+`walk` reads blocks of records laid out as every writer lays them out. Records laid out otherwise
+but legally (a list in several pieces, a feature given twice, unpacked numbers) are read here one at
+a time, in plain Python (`parse_example`), with the meaning protocol buffers give them: a later
+piece of a list is added to it, a later list of another type or a later feature of the same name
+replaces it.
 
 Fields that an Example does not have are refused rather than ignored: a record that has them is
 something else.

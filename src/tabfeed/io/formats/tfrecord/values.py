@@ -47,7 +47,7 @@ class Values:
     array
         A value or a list for each record that ``fine`` says, in order.
     fine
-        Whether each record asked for could be read; the others are left to `tfrecord_slow`.
+        Whether each record could be read; the others are left to `records.parse_example`.
     """
 
     array: pa.Array

@@ -12,7 +12,7 @@ have the same name, size and all: the first record's name is compared with all o
 that differ are compared with the first among themselves, and so on. Sizes below 128 take one byte
 each, and then a whole header lies in one word of eight bytes.
 
-A record that is not laid out so, legal or not, is left to `tfrecord_slow`, and so are the last few
+A record that is not laid out so, legal or not, is left to `parse_example`, and so are the last few
 when most have ended: the walk is for many. Nothing is trusted: every size is checked against what
 it lies in before it is used.
 """
@@ -126,7 +126,7 @@ class Walk:
     starts, ends
         Where each record lies in it.
     odd
-        Set when the walk is done: the records that `tfrecord_slow` must read.
+        Set when the walk is done: the records that `parse_example` must read.
     features
         Set when the walk is done: where each feature lies in the records that are not odd.
     """
