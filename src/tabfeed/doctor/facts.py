@@ -93,7 +93,7 @@ def facts_of(dataset: Dataset) -> Facts:
         Of Parquet files, without filters or maps.
     """
     told = inspect(dataset)
-    files = [f for f in dataset._files.files if isinstance(f, ParquetFile)]
+    files = [f for f in dataset.fileset.files if isinstance(f, ParquetFile)]
     columns = tuple(_column(dataset.schema[c.name], c, files[0].schema) for c in told.columns)
     targets = dataset.schema.select_by_tag(Tags.TARGET).column_names
     targets = targets or [c.name for c in columns if c.name.lower() in _TARGET_NAMES]

@@ -127,7 +127,7 @@ def _long_enough(
     _time(feed)
     by_time = round(shortest / max(_time(feed), 1e-6))
     by_threads = -(-2 * feed.options.workers // len(feed.plan.sizes))
-    return way._derive(partitions=way.partitions * min(max(by_time, by_threads), _MOST_REPEATS))
+    return way.with_partitions(way.partitions * min(max(by_time, by_threads), _MOST_REPEATS))
 
 
 def _time(feed: Pipeline[Any]) -> float:

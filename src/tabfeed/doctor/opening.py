@@ -34,9 +34,9 @@ def open_parquet_files(
 
 
 def _only_parquet(dataset: Dataset) -> Dataset:
-    if dataset._filter is not None or dataset._maps:
+    if dataset.condition is not None or dataset.mapped:
         raise ArgumentError("this dataset has a filter or a map; give the files as they are")
-    for name, file in zip(dataset.files, dataset._files.files, strict=True):
+    for name, file in zip(dataset.files, dataset.fileset.files, strict=True):
         if not isinstance(file, ParquetFile):
             raise ArgumentError(
                 f"{name} is not Parquet, and only Parquet has the row groups and pages that are "
@@ -47,7 +47,7 @@ def _only_parquet(dataset: Dataset) -> Dataset:
 
 def is_local(dataset: Dataset) -> bool:
     """Whether every file is on this machine."""
-    places = [getattr(f, "location", None) for f in dataset._files.files]
+    places = [getattr(f, "location", None) for f in dataset.fileset.files]
     return all(p is not None and isinstance(p.filesystem, pafs.LocalFileSystem) for p in places)
 
 

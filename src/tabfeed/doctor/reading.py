@@ -104,12 +104,12 @@ def _may_lack(dataset: Dataset, name: str) -> bool:
     """Whether a column of whole numbers may hold nulls, which its tensor could not."""
     dtype = dataset.schema[name].leaf_dtype
     whole = dtype is not None and numpy_dtype(dtype, name).kind != "f"
-    return whole and dataset._files.schema.field(name).nullable and _has_nulls(dataset, name)
+    return whole and dataset.fileset.schema.field(name).nullable and _has_nulls(dataset, name)
 
 
 def _has_nulls(dataset: Dataset, name: str) -> bool:
     """False only if every footer says that there is none."""
-    for file in dataset._files.files:
+    for file in dataset.fileset.files:
         chunks = getattr(file, "chunks", None)
         if chunks is None:
             return True

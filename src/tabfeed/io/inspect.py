@@ -82,7 +82,7 @@ def inspect(dataset: Dataset) -> Inspection:
     >>> facts.rows, facts.columns[0].dtype, facts.memory_bytes
     (3, 'int64', 24)
     """
-    source = dataset._files
+    source = dataset.fileset
     units = source.units()
     columns = tuple(_column(dataset, c, units) for c in dataset.schema)
     return Inspection(
@@ -115,7 +115,7 @@ def _file(name: str, file: DataFile) -> FileFacts:
 
 
 def _column(dataset: Dataset, column: ColumnSchema, units: list[Piece]) -> ColumnFacts:
-    source = dataset._files
+    source = dataset.fileset
     chunks = [c for f in source.files if isinstance(f, ParquetFile) for c in f.chunks(column.name)]
     parquet = bool(chunks)
     encodings = Counter(e for c in chunks for e in c.encodings if e not in _LEVELS)

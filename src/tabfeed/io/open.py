@@ -1,16 +1,12 @@
-"""From anything a user hands over to opened files, and the remarks that lie beside them.
+"""Open whatever a user gives as a dataset: paths, frames, Arrow datasets.
 
-Arrow datasets of Parquet files, opened as what they are: files.
+Paths are turned into files by `tabfeed.io.find_files`, and each file is opened by its format, found
+by name. An Arrow dataset of whole Parquet files with folder keys is opened as these files, so that
+its row groups can be read in any order; any other (with a filter, chosen row groups, another
+format) can only be scanned from start to end, and is read as a frame.
 
-Any Arrow dataset can be read through a scanner, but only from start to end, so it would have
-to be copied to disk first. One that is nothing but whole Parquet files with folder keys needs
-no copy. Anything else (a filter, chosen row groups, another format, a schema of its own) is
-left to the scanner.
-
-What is said about columns, brought together with the columns there are.
-
-Tags, ranges and sizes come from three places: the data itself, a file that a writer left
-beside it, and the user. The data decides the types, the user has the last word on the rest.
+What is known of a column comes from three places: the data decides its type, a schema that a
+writer left beside the files adds tags and properties, and the user's own schema overrides these.
 """
 
 from __future__ import annotations
@@ -24,30 +20,26 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError, UnreadableFileError
 from tabfeed.io.align import small_type
 from tabfeed.io.commit.manifest import read_manifest
 from tabfeed.io.fileset import FileSet, open_files
+from tabfeed.io.filters import parse_filters
 from tabfeed.io.find_files import Found, find_files, infer_engine, outermost_key
 from tabfeed.io.formats.memory import as_data_file
 from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
+from tabfeed.io.partition import DEFAULT_PART_SIZE
 from tabfeed.io.storage.file_ref import FileRef, OpenFormat, ReadOptions
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
+from tabfeed.io.table import PartitionedTable, Partitioning, select_columns
 from tabfeed.io.unreadable import SkipList
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = [
-    "noted",
-    "open_arrow_dataset",
-    "open_source",
-    "select_columns",
-    "types_of",
-    "with_remarks",
-]
-# Formats by name: the module of each defines `open_file`, and is imported when first used.
+__all__ = ["open_table", "with_metadata"]
+
+# The module of each format, which defines ``open_FORMAT`` and is imported when first used.
 _MODULES = {
     "avro": "tabfeed.io.formats.avro.file",
     "csv": "tabfeed.io.formats.text.csv",
@@ -56,83 +48,8 @@ _MODULES = {
     "parquet": "tabfeed.io.formats.parquet.file",
     "tfrecord": "tabfeed.io.formats.tfrecord.file",
 }
-
-
-def types_of(schema: Schema | None) -> dict[str, pa.DataType]:
-    """The types a schema states."""
-    return {c.name: c.dtype for c in schema or () if c.dtype is not None}
-
-
-def select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
-    """The named columns, or a complaint that helps."""
-    if isinstance(columns, str):
-        raise ArgumentError(f"columns is {columns!r}; give a list of names: [{columns!r}]")
-    for name in columns:
-        if name not in schema:
-            raise ColumnNotFoundError(name, schema.column_names)
-    return schema.select(columns)
-
-
-def with_remarks(found: Schema, beside: Schema | None, given: Schema | None) -> Schema:
-    """The columns found in the data, with the tags and notes that others have for them.
-
-    What lies beside the files may speak of columns that are gone; what the user gave may not.
-    """
-    for column in given or ():
-        if column.name not in found:
-            raise ColumnNotFoundError(column.name, found.column_names)
-    notes = {c.name: c for schema in (beside, given) for c in schema or ()}
-    return Schema(noted(c, notes[c.name]) if c.name in notes else c for c in found)
-
-
-def noted(found: ColumnSchema, remarks: ColumnSchema) -> ColumnSchema:
-    """The notes on a column, on what it really is."""
-    if found.dtype is None:
-        return remarks
-    try:
-        return replace(remarks.with_dtype(found.dtype), nullable=found.nullable)
-    except SchemaError:  # notes about a column that has become another type
-        return found
-
-
-def open_arrow_dataset(source: Any, skips: SkipList) -> FileSet | None:
-    """The files of an Arrow dataset, or None if only a scanner can read it."""
-    pads = sys.modules.get("pyarrow.dataset")  # nobody has one of its objects without importing it
-    if pads is None or not isinstance(source, pads.FileSystemDataset):
-        return None
-    filtered = getattr(source, "_scan_options", None) != {}
-    if filtered or not isinstance(source.format, pads.ParquetFileFormat) or not source.files:
-        return None
-    fragments = list(source.get_fragments())
-    infos = source.filesystem.get_file_info([f.path for f in fragments])
-    keys = [pads.get_partition_keys(f.partition_expression) for f in fragments]
-    files = open_files(
-        [_location(i, source.filesystem, k) for i, k in zip(infos, keys, strict=True)],
-        open_parquet,
-        ReadOptions(),
-        skips,
-    )
-    types = {f.name: small_type(f.type) for f in source.schema}
-    if set(types) != set(files.schema.names) or not _whole(files, fragments):
-        return None
-    return files.with_types({n: t for n, t in types.items() if files.schema.field(n).type != t})
-
-
-def _location(info: pafs.FileInfo, filesystem: pafs.FileSystem, keys: dict[str, Any]) -> FileRef:
-    size = int(info.size or 0)
-    return FileRef(info.path, info.path, filesystem, size, tuple(keys.items()))
-
-
-def _whole(files: FileSet, fragments: list[Any]) -> bool:
-    """Whether every fragment is all row groups of its file."""
-    groups = {f.path: f.num_row_groups for f in fragments}
-    return all(
-        isinstance(f, ParquetFile) and groups[f.location.path] == f.metadata.num_row_groups
-        for f in files.files
-    )
-
-
-_FORMATS = {
+# What a user may call a format.
+_ENGINES = {
     "parquet": "parquet",
     "csv": "csv",
     "jsonl": "jsonl",
@@ -145,48 +62,67 @@ _FORMATS = {
 }
 
 
-def _format(engine: str) -> OpenFormat:
-    """The opening function of a format, imported when it is first needed."""
-    module = importlib.import_module(_MODULES[engine])
-    opening: OpenFormat = getattr(module, f"open_{engine}")
-    return opening
-
-
-def open_source(
+def open_table(
     source: Any,
     *,
+    engine: str | None = None,
+    options: ReadOptions | None = None,
+    part_size: int = DEFAULT_PART_SIZE,
+    npartitions: int | None = None,
+    schema: Schema | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    on_bad_file: str = "raise",
+) -> PartitionedTable:
+    """Open what `source` means; see `tabfeed.Dataset` for the parameters."""
+    options = options or ReadOptions()
+    files, beside = _open_source(source, engine, options, storage_options, on_bad_file)
+    stated = {c.name: c.dtype for c in schema or () if c.dtype is not None}
+    files = files.with_types({**options.dtypes, **stated})
+    condition = None if filters is None else parse_filters(filters, files.schema)
+    known = with_metadata(Schema.from_arrow(files.schema), beside, schema)
+    named = {*(columns or ()), *(c.name for c in schema or ())}
+    index = [n for n in files.index_columns if n not in named]
+    if columns is None:
+        chosen = known.select([n for n in known.column_names if n not in index])
+    else:
+        chosen = select_columns(known, columns)
+    partitioning = Partitioning(
+        files, condition, tuple(chosen.column_names), part_size, npartitions
+    )
+    table = PartitionedTable(files, partitioning, chosen, known.select(index))
+    for name in table.columns_read():
+        if name in files.conflicts:
+            raise files.conflicts[name]
+    return table
+
+
+# -- files ------------------------------------------------------------------------------
+
+
+def _open_source(
+    source: Any,
     engine: str | None,
     options: ReadOptions,
     storage_options: Mapping[str, Any] | None,
     on_bad_file: str,
 ) -> tuple[FileSet, Schema | None]:
-    """Open what `source` means; returns the files and the schema found beside them, if any."""
+    """The files that `source` means, and the schema found beside them, if any."""
     if on_bad_file not in ("raise", "skip"):
         raise ArgumentError(f'on_bad_file is {on_bad_file!r}; it must be "raise" or "skip"')
-    if engine is not None and engine not in _FORMATS:
-        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(_FORMATS)}")
+    if engine is not None and engine not in _ENGINES:
+        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(_ENGINES)}")
     skips = SkipList(allowed=on_bad_file == "skip")
     if not _is_path(source):
         return _open_frame(source, skips), None
-    family = None if engine is None else _FORMATS[engine]
-    found = find_files(source, engine=family, storage_options=storage_options)
-    chosen = family or _one_engine(found.files, options)
-    files = open_files(found.files, _format(chosen), options, skips)
-    remarks = _remarks(found)
-    return _with_key_types(files, remarks), remarks
-
-
-def _open_frame(source: Any, skips: SkipList) -> FileSet:
-    files = open_arrow_dataset(source, skips)
-    if files is not None:
-        return files
-    file = as_data_file(source)
-    if file is None:
-        raise ArgumentError(
-            f"a dataset cannot be made from {type(source).__name__}; give a path, a list of paths, "
-            "a pandas, Polars, Arrow or Dask frame, or a dict of arrays"
-        )
-    return FileSet([file], [f"<{type(source).__name__}>"], [{}], skips)
+    chosen = None if engine is None else _ENGINES[engine]
+    found = find_files(source, engine=chosen, storage_options=storage_options)
+    chosen = chosen or _one_engine(found.files, options)
+    open_format: OpenFormat = getattr(importlib.import_module(_MODULES[chosen]), f"open_{chosen}")
+    files = open_files(found.files, open_format, options, skips)
+    beside = _schema_beside(found)
+    return (files if beside is None else _with_key_types(files, beside)), beside
 
 
 def _is_path(source: Any) -> bool:
@@ -196,6 +132,7 @@ def _is_path(source: Any) -> bool:
 
 
 def _one_engine(files: Sequence[FileRef], options: ReadOptions) -> str:
+    """The format of all files; an error if they have several."""
     text = options.sep is not None or options.names is not None or options.header != "infer"
     engines = {infer_engine(f, text_options=text): f.name for f in files}
     if len(engines) > 1:
@@ -207,15 +144,90 @@ def _one_engine(files: Sequence[FileRef], options: ReadOptions) -> str:
     return next(iter(engines))
 
 
-def _remarks(found: Found) -> Schema | None:
-    """The schema that a writer left: in its manifest, or in one of the older tools' files."""
+# -- frames -----------------------------------------------------------------------------
+
+
+def _open_frame(source: Any, skips: SkipList) -> FileSet:
+    """A frame of another library, or an Arrow dataset."""
+    files = _open_arrow_dataset(source, skips)
+    if files is not None:
+        return files
+    file = as_data_file(source)
+    if file is None:
+        raise ArgumentError(
+            f"a dataset cannot be made from {type(source).__name__}; give a path, a list of paths, "
+            "a pandas, Polars, Arrow or Dask frame, or a dict of arrays"
+        )
+    return FileSet([file], [f"<{type(source).__name__}>"], [{}], skips)
+
+
+def _open_arrow_dataset(source: Any, skips: SkipList) -> FileSet | None:
+    """The files of an Arrow dataset; None for anything else, and where only a scanner can read."""
+    pads = sys.modules.get("pyarrow.dataset")  # imported by whoever made such an object
+    if pads is None or not isinstance(source, pads.FileSystemDataset):
+        return None
+    filtered = getattr(source, "_scan_options", None) != {}
+    if filtered or not isinstance(source.format, pads.ParquetFileFormat) or not source.files:
+        return None
+    fragments = list(source.get_fragments())
+    refs = []
+    for info, fragment in zip(
+        source.filesystem.get_file_info([f.path for f in fragments]), fragments, strict=True
+    ):
+        keys = tuple(pads.get_partition_keys(fragment.partition_expression).items())
+        refs.append(FileRef(info.path, info.path, source.filesystem, int(info.size or 0), keys))
+    files = open_files(refs, open_parquet, ReadOptions(), skips)
+    types = {f.name: small_type(f.type) for f in source.schema}
+    if set(types) != set(files.schema.names) or not _are_whole(files, fragments):
+        return None
+    return files.with_types({n: t for n, t in types.items() if files.schema.field(n).type != t})
+
+
+def _are_whole(files: FileSet, fragments: list[Any]) -> bool:
+    """Whether every fragment is all row groups of its file."""
+    groups = {f.path: f.num_row_groups for f in fragments}
+    return all(
+        isinstance(f, ParquetFile) and groups[f.location.path] == f.metadata.num_row_groups
+        for f in files.files
+    )
+
+
+# -- metadata ---------------------------------------------------------------------------
+
+
+def with_metadata(found: Schema, beside: Schema | None, given: Schema | None) -> Schema:
+    """The columns found in the data, with the tags and properties that other schemas have for them.
+
+    The schema beside the files may name columns that are gone; the one that the user gave may not.
+    """
+    if beside is None and given is None:
+        return found
+    for column in given or ():
+        if column.name not in found:
+            raise ColumnNotFoundError(column.name, found.column_names)
+    metadata = {c.name: c for schema in (beside, given) for c in schema or ()}
+    return Schema(_with_type_of(c, metadata[c.name]) if c.name in metadata else c for c in found)
+
+
+def _with_type_of(found: ColumnSchema, metadata: ColumnSchema) -> ColumnSchema:
+    """A column's metadata, with the type that the data has."""
+    if found.dtype is None:
+        return metadata
+    try:
+        return replace(metadata.with_dtype(found.dtype), nullable=found.nullable)
+    except SchemaError:  # the column had another type when this was written
+        return found
+
+
+def _schema_beside(found: Found) -> Schema | None:
+    """The schema that a writer left: in its manifest, or in a file of NVTabular or Merlin."""
     if found.manifest is not None and found.manifest.schema is not None:
         return found.manifest.schema
     first = found.files[0]
     prefix = first.name.removesuffix(first.path)
     folder = posixpath.dirname(first.path) if found.folder is None else found.folder.path
     folder = outermost_key(folder)
-    above = posixpath.dirname(folder)  # which above a bucket or a host is nothing
+    above = posixpath.dirname(folder)  # empty above a bucket or a host
     for path in (folder, above) if above and not above.endswith(":") else (folder,):
         schema = _schema_in(RemotePath(path, first.filesystem, prefix, first.remote))
         if schema is not None:
@@ -223,23 +235,48 @@ def _remarks(found: Found) -> Schema | None:
     return None
 
 
-def _with_key_types(files: FileSet, remarks: Schema | None) -> FileSet:
-    """Folder keys as they were written: a folder's name alone tells only whole numbers apart."""
+def _schema_in(folder: RemotePath) -> Schema | None:
+    from tabfeed.schema.merlin import read_merlin_json, read_pbtxt
+
+    manifest = read_manifest(folder)
+    if manifest is not None and manifest.schema is not None:
+        return manifest.schema
+    for name, read in ((".merlin/schema.json", read_merlin_json), ("schema.pbtxt", read_pbtxt)):
+        path = folder.child(name)
+        try:
+            text = path.read_text()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # some object stores answer that what they do not have is forbidden
+        except UnreadableFileError:
+            raise
+        except OSError as e:
+            raise UnreadableFileError(
+                f"{path.name} cannot be read: {reason(e)}. {remedy(e)}"
+            ) from e
+        except UnicodeDecodeError as e:
+            raise SchemaError(f"{path.name} cannot be understood: it is not text") from e
+        try:
+            return read(text)
+        except SchemaError as e:
+            raise SchemaError(f"{path.name} cannot be understood: {e}") from e
+    return None
+
+
+def _with_key_types(files: FileSet, beside: Schema) -> FileSet:
+    """Folder keys with the types they were written with; a folder's name only tells integers."""
     names = {n for keys in files.keys for n in keys}
     own = {n for file in files.files for n in file.schema.names} if names else set()
-    noted = {
-        c.name: c.dtype for c in remarks or () if c.dtype is not None and c.name in names - own
-    }
+    noted = {c.name: c.dtype for c in beside if c.dtype is not None and c.name in names - own}
     types = {n: t for n, t in noted.items() if all(_is_value(keys, n, t) for keys in files.keys)}
-    if remarks is None or not types:
+    if not types:
         return files
     keys = [
         {n: str(v) if n in types and v is not None else v for n, v in old.items()}
         for old in files.keys
     ]
     new = FileSet(files.files, files.names, keys, files.skips, types)
-    if set(remarks.column_names) == set(new.schema.names):
-        new.schema = pa.schema([new.schema.field(n) for n in remarks.column_names])
+    if set(beside.column_names) == set(new.schema.names):
+        new.schema = pa.schema([new.schema.field(n) for n in beside.column_names])
     return new
 
 
@@ -251,30 +288,3 @@ def _is_value(keys: Mapping[str, Any], name: str, dtype: pa.DataType) -> bool:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True
-
-
-def _schema_in(folder: RemotePath) -> Schema | None:
-    from tabfeed.schema.merlin import read_merlin_json, read_pbtxt
-
-    manifest = read_manifest(folder)
-    if manifest is not None and manifest.schema is not None:
-        return manifest.schema
-    for name, read in ((".merlin/schema.json", read_merlin_json), ("schema.pbtxt", read_pbtxt)):
-        place = replace(folder, path=posixpath.join(folder.path, name))
-        try:
-            text = place.read_text()
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # some object stores forbid what they do not have
-        except UnreadableFileError:
-            raise
-        except OSError as e:
-            raise UnreadableFileError(
-                f"{place.name} cannot be read: {reason(e)}. {remedy(e)}"
-            ) from e
-        except UnicodeDecodeError as e:
-            raise SchemaError(f"{place.name} cannot be understood: it is not text") from e
-        try:
-            return read(text)
-        except SchemaError as e:
-            raise SchemaError(f"{place.name} cannot be understood: {e}") from e
-    return None

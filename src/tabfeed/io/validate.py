@@ -17,7 +17,7 @@ from tabfeed.io.storage.file_ref import DataFile
 from tabfeed.io.storage.read_errors import reading
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = ["Report", "validate"]
 
@@ -61,9 +61,9 @@ class Report:
         return "\n".join(lines)
 
 
-def validate(dataset: Dataset) -> Report:
+def validate(table: PartitionedTable) -> Report:
     """See `Dataset.validate`."""
-    files, columns = dataset._files, dataset._source_columns
+    files, columns = table.files, table.source_columns
 
     def check(unit: Piece) -> tuple[int, str | None]:
         try:
@@ -76,7 +76,7 @@ def validate(dataset: Dataset) -> Report:
     if not damaged:  # else the worse is known
         sums = LocalExecutor().map(files.files, _changed_since_written)
         damaged = [problem for problem in sums if problem is not None]
-    left_out = [s.reason for s in dataset.skipped]
+    left_out = [s.reason for s in files.skips.items]
     return Report(
         rows=sum(rows for rows, _ in results),
         damaged=tuple(dict.fromkeys(left_out + damaged)),

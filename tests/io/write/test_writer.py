@@ -31,7 +31,7 @@ from tabfeed.errors import (
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.commit.manifest import STAGING
 from tabfeed.io.shuffle.local import SpillBudget
-from tabfeed.io.write.writer import estimate
+from tabfeed.io.table import PartitionedTable
 
 ROWS = 1000
 
@@ -234,16 +234,16 @@ def test_per_worker_within_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     Dataset({"i": np.arange(100_000)}).to_parquet(source, output_files=1, row_group_size=50_000)
     ds = Dataset(source, npartitions=2)
     orders, largest = [], []
-    read = Dataset.iter_tables
+    read = PartitionedTable.iter_tables
 
-    def watched(self: Dataset, *args: Any, **options: Any) -> Any:
+    def watched(self: PartitionedTable, *args: Any, **options: Any) -> Any:
         for table in read(self, *args, **options):
             largest.append(table.nbytes)
             yield table
 
     for limit in ("1GB", "2MB"):
         with monkeypatch.context() as patched:
-            patched.setattr(Dataset, "iter_tables", watched)
+            patched.setattr(PartitionedTable, "iter_tables", watched)
             out = ds.to_parquet(
                 tmp_path / limit, shuffle="PER_WORKER", memory_limit=limit, output_files=2
             )
@@ -370,14 +370,14 @@ def one_part(tmp_path: Path) -> Dataset:
 def tables_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows and bytes of each table that is read of a dataset."""
     found: list[tuple[int, int]] = []
-    read = Dataset.iter_tables
+    read = PartitionedTable.iter_tables
 
-    def watched(self: Dataset, *args: Any, **options: Any) -> Any:
+    def watched(self: PartitionedTable, *args: Any, **options: Any) -> Any:
         for table in read(self, *args, **options):
             found.append((table.num_rows, table.nbytes))
             yield table
 
-    monkeypatch.setattr(Dataset, "iter_tables", watched)
+    monkeypatch.setattr(PartitionedTable, "iter_tables", watched)
     return found
 
 
@@ -464,7 +464,7 @@ def test_how_large_it_is_in_memory_is_known_or_measured(parts: int) -> None:
         Dataset(frame, npartitions=parts),
         Dataset(dd.from_pandas(frame, npartitions=parts)),
     ):
-        assert estimate(ds, ds.partitions) == pytest.approx(4800, rel=0.01)
+        assert ds.table.estimated_bytes() == pytest.approx(4800, rel=0.01)
 
 
 @pytest.mark.parametrize("executor", [LocalExecutor(2), Cluster(2)])

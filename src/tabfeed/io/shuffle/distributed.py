@@ -38,7 +38,8 @@ from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.progress import Bar
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.fileset import FileSet
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = [
     "BucketFiles",
@@ -69,10 +70,10 @@ def task_memory(executor: Executor) -> int | None:
     return memory
 
 
-def require_files(executor: Executor, dataset: Dataset) -> None:
+def require_files(executor: Executor, files: FileSet) -> None:
     """Refuse to start if the data lies where the workers do not see it."""
     if is_remote(executor):
-        found = (getattr(file, "location", None) for file in dataset._files.files)
+        found = (getattr(file, "location", None) for file in files.files)
         executor.require_files([location for location in found if location is not None])
 
 
@@ -167,14 +168,14 @@ def buckets_for(nbytes: int, room: SpillBudget, *, at_least: int = 1) -> int:
 
 
 def deal(
-    dataset: Dataset, dealing: Dealing, place: RemotePath, executor: Executor, bar: Bar
+    source: PartitionedTable, dealing: Dealing, place: RemotePath, executor: Executor, bar: Bar
 ) -> BucketFiles:
     """Read every partition once, and put its rows into buckets."""
-    lens = dataset.partition_lens if dealing.numbered else [0] * dataset.npartitions
-    work = _Deal(dataset, dealing, place, list(accumulate(lens, initial=0)))
+    lens = source.partition_lens if dealing.numbered else [0] * source.npartitions
+    work = _Deal(source, dealing, place, list(accumulate(lens, initial=0)))
     names: list[str] = []
     rows, nbytes = (np.zeros(dealing.count, np.int64) for _ in range(2))
-    for name, more_rows, more_bytes in executor.map(range(dataset.npartitions), work):
+    for name, more_rows, more_bytes in executor.map(range(source.npartitions), work):
         names.append(name)
         rows += more_rows
         nbytes += more_bytes
@@ -186,14 +187,14 @@ def deal(
 class _Deal:
     """Deals one partition."""
 
-    dataset: Dataset
+    source: PartitionedTable
     dealing: Dealing
     place: RemotePath
     starts: list[int]
 
     def __call__(self, index: int) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The file's name, and rows and bytes of each bucket."""
-        table = conform(self.dataset.read(index), self.dataset.schema.to_arrow())
+        table = conform(self.source.read(index), self.source.schema.to_arrow())
         table = self.dealing.prepare(decoded(table), self.starts[index]).combine_chunks()
         ids = self.dealing.assign(table)
         table = take_rows(table, np.argsort(ids, kind="stable")).unify_dictionaries()

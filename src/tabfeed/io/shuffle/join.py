@@ -12,7 +12,7 @@ is not promised.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,13 +25,14 @@ from tabfeed.errors import (
     SchemaError,
 )
 from tabfeed.io.align import common_type, conform
-from tabfeed.io.formats.memory import TemporaryFolder
+from tabfeed.io.open import open_table
+from tabfeed.io.storage.temporary import TemporaryFolder
 from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.schema.dtypes import format_type
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = ["JoinKeys", "merge"]
 
@@ -82,17 +83,15 @@ def _names(keys: Sequence[str] | str | None) -> tuple[str, ...]:
 
 
 def merge(
-    left: Dataset,
-    right: Dataset,
+    left: PartitionedTable,
+    right: PartitionedTable,
     keys: JoinKeys,
     *,
     how: str,
     suffix: str,
     memory_limit: int | float | str | None,
-) -> Dataset:
+) -> PartitionedTable:
     """See `Dataset.merge`."""
-    from tabfeed.io.dataset import Dataset
-
     if how not in _HOW:
         raise ArgumentError(f"how is {how!r}; it must be one of {', '.join(_HOW)}")
     _check_keys(left, right, keys)
@@ -100,21 +99,24 @@ def merge(
     limit = working_memory(memory_limit)
     for side in (left, right) if memory_limit is not None else ():
         refuse_large_units(
-            side.fileset, side._source_columns, limit, most=limit // 2, option="memory_limit"
+            side.files, side.source_columns, limit, most=limit // 2, option="memory_limit"
         )
     folder = TemporaryFolder()
     _run(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
-    joined = Dataset(str(folder.path / "joined.parquet"), part_size=left._part_size)
+    path = str(folder.path / "joined.parquet")
+    joined = open_table(path, part_size=left.partitioning.part_size)
     schema = Schema(c for _, c in columns)
     named = joined.map(_Rename(schema.to_arrow()), schema=schema)
-    return named._derive(_folder=folder)
+    return replace(named, folder=folder)
 
 
-def _check_keys(left: Dataset, right: Dataset, keys: JoinKeys) -> None:
+def _check_keys(left: PartitionedTable, right: PartitionedTable, keys: JoinKeys) -> None:
     for dataset, names, side in ((left, keys.left, "left"), (right, keys.right, "right")):
         for name in names:
             if name not in dataset.schema:
-                raise ColumnNotFoundError(name, dataset.column_names, where=f"the {side} dataset")
+                raise ColumnNotFoundError(
+                    name, dataset.schema.column_names, where=f"the {side} dataset"
+                )
     for a, b in zip(keys.left, keys.right, strict=True):
         kinds = left.schema[a].dtype, right.schema[b].dtype
         if common_type(*kinds) is None:
@@ -126,7 +128,7 @@ def _check_keys(left: Dataset, right: Dataset, keys: JoinKeys) -> None:
 
 
 def _output(
-    left: Dataset, right: Dataset, keys: JoinKeys, how: str, suffix: str
+    left: PartitionedTable, right: PartitionedTable, keys: JoinKeys, how: str, suffix: str
 ) -> list[tuple[str, ColumnSchema]]:
     """What comes out: where it comes from, and what it is."""
     out: list[tuple[str, ColumnSchema]] = []
@@ -134,7 +136,7 @@ def _output(
     for i, column in enumerate(left.schema):
         source = f"l.c{i}"
         if column.name in keys.shared:
-            j = right.column_names.index(column.name)
+            j = right.schema.column_names.index(column.name)
             merged = common_type(column.dtype, right.schema[column.name].dtype)
             column = column.with_dtype(merged)
             source = f"coalesce(l.c{i}, r.c{j})" if how in loose["left"] else source
@@ -174,8 +176,8 @@ class _Rename:
 
 @dataclass(frozen=True)
 class _Query:
-    left: Dataset
-    right: Dataset
+    left: PartitionedTable
+    right: PartitionedTable
     keys: JoinKeys
     how: str
     sources: tuple[str, ...]
@@ -183,8 +185,8 @@ class _Query:
     @property
     def sql(self) -> str:
         selected = ", ".join(f"{s} AS o{i}" for i, s in enumerate(self.sources))
-        lefts = [self.left.column_names.index(k) for k in self.keys.left]
-        rights = [self.right.column_names.index(k) for k in self.keys.right]
+        lefts = [self.left.schema.column_names.index(k) for k in self.keys.left]
+        rights = [self.right.schema.column_names.index(k) for k in self.keys.right]
         equal = " AND ".join(f"l.c{i} = r.c{j}" for i, j in zip(lefts, rights, strict=True))
         return f"SELECT {selected} FROM l_rows l {_HOW[self.how]} JOIN r_rows r ON {equal}"
 
@@ -219,13 +221,13 @@ def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
         raise DatasetError(f"the datasets cannot be joined: {e}") from e
 
 
-def _in_small_parts(dataset: Dataset, size: int) -> Dataset:
+def _in_small_parts(dataset: PartitionedTable, size: int) -> PartitionedTable:
     """The same rows in partitions that leave the memory to DuckDB.
 
     A map may need its partitions as they are: groups, neighbours.
     """
     size = max(_LEAST_GROUP, size)
-    if dataset._part_size <= size or dataset._maps:
+    if dataset.partitioning.part_size <= size or dataset.maps:
         return dataset
     return dataset.repartition(partition_size=size)
 
@@ -233,7 +235,7 @@ def _in_small_parts(dataset: Dataset, size: int) -> Dataset:
 class _Feed:
     """Hands a dataset to DuckDB, and keeps the error that DuckDB would turn into text."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: PartitionedTable) -> None:
         self.error: Exception | None = None
         self._dataset = dataset
         fields = enumerate(dataset.schema.to_arrow())

@@ -1,4 +1,4 @@
-"""From any format to Parquet, once: the files that a loader reads fastest."""
+"""Convert files of another format to Parquet, which a loader reads fastest."""
 
 from __future__ import annotations
 
