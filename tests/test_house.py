@@ -40,7 +40,6 @@ LAYERS_WITHIN = {
         "formats",
         "fileset whole_units",
         "commit",
-        "find_files",
         "table",
         "open",
         "to_frames validate",

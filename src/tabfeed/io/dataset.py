@@ -23,7 +23,7 @@ from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
 from tabfeed.io import to_frames
-from tabfeed.io.open import open_table, with_metadata
+from tabfeed.io.open.open_table import open_table, with_metadata
 from tabfeed.io.partition import DEFAULT_PART_SIZE, Partition, block_size, choose_part_size
 from tabfeed.io.storage.file_ref import DEFAULT_NULLS, ReadOptions
 from tabfeed.io.table import PartitionedTable

@@ -609,12 +609,12 @@ def test_what_else_is_in_the_folder_stays_and_does_not_disturb(ds: Dataset, tmp_
     assert names(tmp_path) == ["README", "_tabfeed.json", "part_0.parquet", "plot.png"]
 
 
-def test_a_folder_with_only_beginnings_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_only_an_unfinished_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     (tmp_path / STAGING).mkdir()
     (tmp_path / STAGING / "part_0.parquet").write_bytes(b"PAR1")
     for engine in (None, "parquet"):
-        with pytest.raises(UnfinishedDatasetError, match="run the same to_parquet again"):
+        with pytest.raises(UnfinishedDatasetError, match="an unfinished write"):
             Dataset(tmp_path, engine=engine)
     out = Dataset({"i": [7]}).to_parquet(tmp_path)
     assert order(out) == [7]

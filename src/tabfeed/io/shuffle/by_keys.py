@@ -16,7 +16,7 @@ from tabfeed.budget import working_memory
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.execute import Executor
 from tabfeed.io.align import conform
-from tabfeed.io.open import open_table
+from tabfeed.io.open.open_table import open_table
 from tabfeed.io.shuffle.distributed import ByHash, Gather, deal, discard, is_remote, require_files
 from tabfeed.io.shuffle.local import SpillBudget, scatter
 from tabfeed.io.storage.paths import path_of

@@ -25,7 +25,7 @@ from tabfeed.errors import (
     SchemaError,
 )
 from tabfeed.io.align import common_type, conform
-from tabfeed.io.open import open_table
+from tabfeed.io.open.open_table import open_table
 from tabfeed.io.storage.temporary import TemporaryFolder
 from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema

@@ -156,7 +156,7 @@ def _as_input(table: PartitionedTable) -> list[OutputFile]:
 
 def _stem(path: str) -> str:
     """A file's name without the ending that says its format."""
-    from tabfeed.io.find_files import engine_of
+    from tabfeed.io.open.engines import engine_of
 
     name = posixpath.basename(path)
     while engine_of(name) is not None and "." in name.strip("."):

@@ -1,9 +1,9 @@
 """Open whatever a user gives as a dataset: paths, frames, Arrow datasets.
 
-Paths are turned into files by `tabfeed.io.find_files`, and each file is opened by its format, found
-by name. An Arrow dataset of whole Parquet files with folder keys is opened as these files, so that
-its row groups can be read in any order; any other (with a filter, chosen row groups, another
-format) can only be scanned from start to end, and is read as a frame.
+`tabfeed.io.open.find_files` turns paths into files, and the module of their format opens each. An
+Arrow dataset of whole Parquet files with folder keys is opened as these files, so that its row
+groups can be read in any order; any other (with a filter, chosen row groups, another format) can
+only be scanned from start to end, and is read as a frame.
 
 What is known of a column comes from three places: the data decides its type, a schema that a
 writer left beside the files adds tags and properties, and the user's own schema overrides these.
@@ -11,7 +11,6 @@ writer left beside the files adds tags and properties, and the user's own schema
 
 from __future__ import annotations
 
-import importlib
 import os
 import posixpath
 import sys
@@ -26,11 +25,13 @@ from tabfeed.io.align import small_type
 from tabfeed.io.commit.manifest import read_manifest
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.filters import parse_filters
-from tabfeed.io.find_files import Found, find_files, infer_engine, outermost_key
 from tabfeed.io.formats.memory import as_data_file
 from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
+from tabfeed.io.open.engines import ENGINES, common_engine, open_format
+from tabfeed.io.open.find_files import Found, find_files
+from tabfeed.io.open.folder import outermost_key
 from tabfeed.io.partition import DEFAULT_PART_SIZE
-from tabfeed.io.storage.file_ref import FileRef, OpenFormat, ReadOptions
+from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.io.table import PartitionedTable, Partitioning, select_columns
@@ -38,28 +39,6 @@ from tabfeed.io.unreadable import SkipList
 from tabfeed.schema import ColumnSchema, Schema
 
 __all__ = ["open_table", "with_metadata"]
-
-# The module of each format, which defines ``open_FORMAT`` and is imported when first used.
-_MODULES = {
-    "avro": "tabfeed.io.formats.avro.file",
-    "csv": "tabfeed.io.formats.text.csv",
-    "ipc": "tabfeed.io.formats.ipc",
-    "jsonl": "tabfeed.io.formats.text.jsonl",
-    "parquet": "tabfeed.io.formats.parquet.file",
-    "tfrecord": "tabfeed.io.formats.tfrecord.file",
-}
-# What a user may call a format.
-_ENGINES = {
-    "parquet": "parquet",
-    "csv": "csv",
-    "jsonl": "jsonl",
-    "json": "jsonl",
-    "ipc": "ipc",
-    "feather": "ipc",
-    "arrow": "ipc",
-    "avro": "avro",
-    "tfrecord": "tfrecord",
-}
 
 
 def open_table(
@@ -111,16 +90,15 @@ def _open_source(
     """The files that `source` means, and the schema found beside them, if any."""
     if on_bad_file not in ("raise", "skip"):
         raise ArgumentError(f'on_bad_file is {on_bad_file!r}; it must be "raise" or "skip"')
-    if engine is not None and engine not in _ENGINES:
-        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(_ENGINES)}")
+    if engine is not None and engine not in ENGINES:
+        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
     skips = SkipList(allowed=on_bad_file == "skip")
     if not _is_path(source):
         return _open_frame(source, skips), None
-    chosen = None if engine is None else _ENGINES[engine]
+    chosen = None if engine is None else ENGINES[engine]
     found = find_files(source, engine=chosen, storage_options=storage_options)
-    chosen = chosen or _one_engine(found.files, options)
-    open_format: OpenFormat = getattr(importlib.import_module(_MODULES[chosen]), f"open_{chosen}")
-    files = open_files(found.files, open_format, options, skips)
+    chosen = chosen or common_engine(found.files, options)
+    files = open_files(found.files, open_format(chosen), options, skips)
     beside = _schema_beside(found)
     return (files if beside is None else _with_key_types(files, beside)), beside
 
@@ -129,19 +107,6 @@ def _is_path(source: Any) -> bool:
     if isinstance(source, str | os.PathLike):
         return True
     return isinstance(source, Sequence) and all(isinstance(s, str | os.PathLike) for s in source)
-
-
-def _one_engine(files: Sequence[FileRef], options: ReadOptions) -> str:
-    """The format of all files; an error if they have several."""
-    text = options.sep is not None or options.names is not None or options.header != "infer"
-    engines = {infer_engine(f, text_options=text): f.name for f in files}
-    if len(engines) > 1:
-        (a, first), (b, second) = list(engines.items())[:2]
-        raise ArgumentError(
-            f"the files are of several formats: {first} is {a}, {second} is {b}; open them one by "
-            "one, or say engine="
-        )
-    return next(iter(engines))
 
 
 # -- frames -----------------------------------------------------------------------------
