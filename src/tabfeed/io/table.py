@@ -102,7 +102,7 @@ class Partitioning:
             pieces = self.files.prune(pieces, self.condition)
         if self.npartitions is not None:
             return tuple(cut_by_count(self.files.counted(pieces), self.npartitions))
-        sized = ((p, self.files.nbytes(p, self.columns)) for p in pieces)
+        sized = [(p, self.files.nbytes(p, self.columns)) for p in pieces]
         row_bytes = partial(self.files.row_bytes, columns=self.columns)
         return tuple(cut_by_size(sized, self.part_size, row_bytes))
 
@@ -390,10 +390,14 @@ class PartitionedTable:
         dictionary: Sequence[str] = (),
     ) -> pa.Table:
         """See `Dataset.read`."""
-        part, wanted = self._partition(partition), self._wanted(columns)
+        return self._read(self._partition(partition), self._wanted(columns), dictionary)
+
+    def _read(
+        self, part: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
+    ) -> pa.Table:
         encoded = self.maps[0].dictionary if self.maps else dictionary
-        table = self.files.read(part, self._needed(wanted), encoded)
-        return self._finish(table, wanted, part)
+        table = self.files.read(part, self._needed(columns), encoded)
+        return self._finish(table, columns, part)
 
     def read_by_column(
         self, partition: int | Partition, columns: Sequence[str] | None, at_once: int
@@ -457,6 +461,9 @@ class PartitionedTable:
     ) -> Iterator[pa.Table]:
         """Every partition in order, a few read ahead on threads, memory bounded."""
         wanted = self._wanted(columns)
+        if len(self.partitions) == 1 and executor is None and self.executor is None:
+            yield self._read(self.partitions[0], wanted)  # a thread would only cost
+            return
         work = self._executor(executor)
         for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
             group_runs = list(group)
@@ -466,7 +473,7 @@ class PartitionedTable:
                     for part, table in zip(run, tables, strict=True):
                         yield self._finish(table, wanted, part)
             else:
-                read = Titled("read", partial(self.read, columns=wanted))
+                read = Titled("read", partial(self._read, columns=wanted))
                 yield from work.map([r[0] for r in group_runs], read)
 
     def _executor(self, executor: Executor | None = None) -> Executor:

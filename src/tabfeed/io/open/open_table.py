@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError, UnreadableFileError
 from tabfeed.io.align import small_type
-from tabfeed.io.commit.manifest import read_manifest
+from tabfeed.io.commit.manifest import MANIFEST, read_manifest
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.formats.memory import as_data_file
@@ -39,6 +39,8 @@ from tabfeed.io.unreadable import SkipList
 from tabfeed.schema import ColumnSchema, Schema
 
 __all__ = ["open_table", "with_metadata"]
+
+_MERLIN = (".merlin/schema.json", "schema.pbtxt")  # where NVTabular and Merlin put schemas
 
 
 def open_table(
@@ -63,10 +65,12 @@ def open_table(
     known = with_metadata(Schema.from_arrow(files.schema), beside, schema)
     named = {*(columns or ()), *(c.name for c in schema or ())}
     index = [n for n in files.index_columns if n not in named]
-    if columns is None:
+    if columns is not None:
+        chosen = select_columns(known, columns)
+    elif index:
         chosen = known.select([n for n in known.column_names if n not in index])
     else:
-        chosen = select_columns(known, columns)
+        chosen = known
     partitioning = Partitioning(
         files, condition, tuple(chosen.column_names), part_size, npartitions
     )
@@ -201,12 +205,15 @@ def _schema_beside(found: Found) -> Schema | None:
 
 
 def _schema_in(folder: RemotePath) -> Schema | None:
+    names = (MANIFEST, *_MERLIN)
+    if folder.local and not any(os.path.lexists(posixpath.join(folder.path, n)) for n in names):
+        return None
     from tabfeed.schema.merlin import read_merlin_json, read_pbtxt
 
     manifest = read_manifest(folder)
     if manifest is not None and manifest.schema is not None:
         return manifest.schema
-    for name, read in ((".merlin/schema.json", read_merlin_json), ("schema.pbtxt", read_pbtxt)):
+    for name, read in zip(_MERLIN, (read_merlin_json, read_pbtxt), strict=True):
         path = folder.child(name)
         try:
             text = path.read_text()
