@@ -1,7 +1,7 @@
-"""Bring the rows of each key together: a dataset made from another one, on disk.
+"""Group rows by key: bring rows with equal keys into one partition, on disk.
 
-The result lies in a temporary folder that is removed when the last dataset that reads it is
-gone. Write it with `Dataset.to_parquet` to keep it.
+The result is in a temporary folder that is removed with the last dataset that reads it. Write it
+with `Dataset.to_parquet` to keep it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.execute import Executor
 from tabfeed.io.align import conform
 from tabfeed.io.open.open_table import open_table
-from tabfeed.io.shuffle.distributed import ByHash, Gather, deal, discard, is_remote, require_files
-from tabfeed.io.shuffle.local import SpillBudget, scatter
+from tabfeed.io.shuffle.distributed import (
+    ByHash,
+    JoinBucket,
+    is_remote,
+    require_files,
+    write_buckets,
+)
+from tabfeed.io.shuffle.local import SpillBudget, split_into_buckets
 from tabfeed.io.storage.paths import path_of
 from tabfeed.io.storage.temporary import TemporaryFolder
 from tabfeed.io.whole_units import few_readers
@@ -42,12 +48,12 @@ def shuffle_by_keys(
 ) -> PartitionedTable:
     """See `Dataset.shuffle_by_keys`."""
     names = _checked_keys(table, keys)
-    dealing = ByHash(tuple(names), _how_many(table, npartitions))
+    rule = ByHash(tuple(names), _choose_npartitions(table, npartitions))
     schema = table.schema.to_arrow()
     with progress("grouping", None) as bar:
         if is_remote(executor):
             folder = TemporaryFolder(executor.shared)
-            written = _exchanged(table, dealing, folder, executor, bar)
+            written = _on_cluster(table, rule, folder, executor, bar)
         else:
             folder = TemporaryFolder()
             limit = working_memory(memory_limit)
@@ -55,8 +61,8 @@ def shuffle_by_keys(
                 executor = few_readers(table.files, table.source_columns, limit, executor)
             pieces = table.in_smaller_partitions(max(1, limit // 16))
             tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
-            buckets = scatter(
-                tables, dealing.assign, dealing.count, SpillBudget(limit, folder.path)
+            buckets = split_into_buckets(
+                tables, rule.assign, rule.count, SpillBudget(limit, folder.path)
             )
             written = [str(b.path) for b in buckets if b.rows]
     grouped = open_table(
@@ -68,16 +74,16 @@ def shuffle_by_keys(
     return replace(grouped, folder=folder, executor=table.executor)
 
 
-def _exchanged(
-    table: PartitionedTable, dealing: ByHash, folder: TemporaryFolder, executor: Any, bar: Bar
+def _on_cluster(
+    table: PartitionedTable, rule: ByHash, folder: TemporaryFolder, executor: Any, bar: Bar
 ) -> list[str]:
     """The files of the buckets, made on a cluster."""
     require_files(executor, table.files)
-    place = path_of(folder.path)
-    executor.require_folder(place)
-    dealt = deal(table, dealing, place, executor, bar)
-    paths = [p for p in executor.map(range(dealing.count), Gather(dealt)) if p is not None]
-    discard(dealt)
+    shared = path_of(folder.path)
+    executor.require_folder(shared)
+    buckets = write_buckets(table, rule, shared, executor, bar)
+    paths = [p for p in executor.map(range(rule.count), JoinBucket(buckets)) if p is not None]
+    buckets.delete()
     return paths
 
 
@@ -91,7 +97,7 @@ def _checked_keys(table: PartitionedTable, keys: Sequence[str] | str) -> list[st
     return names
 
 
-def _how_many(table: PartitionedTable, npartitions: int | None) -> int:
+def _choose_npartitions(table: PartitionedTable, npartitions: int | None) -> int:
     """As many partitions as asked for, else as many as there are or as the data would fill."""
     if npartitions is None:
         size = table.estimated_bytes()

@@ -32,17 +32,17 @@ from tabfeed.io.shuffle.distributed import (
     BucketFiles,
     BucketSlice,
     ByRandomKey,
-    buckets_for,
-    cut_files,
-    deal,
+    choose_buckets,
     is_remote,
     require_files,
-    sorted_rows,
+    slice_buckets,
+    sorted_slice,
     task_memory,
+    write_buckets,
 )
 from tabfeed.io.shuffle.local import SpillBudget, draw_keys, shuffled, sort_rows
 from tabfeed.io.whole_units import few_readers
-from tabfeed.io.write.parquet import FileSink, HiveSink, Sink
+from tabfeed.io.write.parquet import FileWriter, HiveWriter, TableWriter
 from tabfeed.io.write.plan import (
     OutputFile,
     Shuffle,
@@ -82,14 +82,14 @@ def write_parquet(
         if is_remote(executor):
             require_files(executor, table.files)
             executor.require_folder(commit.staging)
-        work = _Work(table, options, commit, task_memory(executor))
+        work = _DatasetWriter(table, options, commit, task_memory(executor))
         if options.shuffle is Shuffle.FULL and is_remote(executor):
-            work.exchange(executor)
+            work.write_shuffled_on_cluster(executor)
         elif options.shuffle is Shuffle.FULL:
             work.write_shuffled()
         else:
             work.write_each(executor)
-        if not commit.files:  # folders for keys, and no row to make one
+        if not commit.files:  # partition_on, and no rows
             work.write_empty()
 
 
@@ -134,11 +134,11 @@ def _refuse_own_input(
         )
 
 
-class _Work:
-    """One writing: the dataset, the options, and the folder being filled.
+class _DatasetWriter:
+    """Writes a table: holds the options and the folder being filled.
 
-    In this process files are written for the commit itself. A copy in another process writes each
-    group of files into a folder of its own, and hands that back.
+    In this process, files are written for the commit itself. A copy in another process writes each
+    group of files into a folder of its own, and returns that.
     """
 
     def __init__(
@@ -147,28 +147,28 @@ class _Work:
         self.table = table
         self.options = options
         self.commit: Commit | None = commit
-        self.place = StagedFiles(commit.folder, commit.staging)
+        self.staged = StagedFiles(commit.folder, commit.staging)
         self.schema = plain_inside(table.schema.to_arrow())
         self.pages = options.pages
         limit = memory if options.memory_limit is None else options.memory_limit
         self.limit = working_memory(limit)
         self._at_once = 1  # files
-        self._weighed: tuple[int, int, Any] | None = None
-        self._share_pages()
+        self._unit_sizes: tuple[int, int, Any] | None = None
+        self._limit_row_groups()
 
-    def _share_pages(self) -> None:
+    def _limit_row_groups(self) -> None:
         """Row groups no larger than all files that are written at once can hold back."""
         if self.options.memory_limit is not None:
             most = max(1, self.limit // self._at_once // 16)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "commit": None, "_weighed": None}
+        return {**vars(self), "commit": None, "_unit_sizes": None}
 
     def write_empty(self) -> None:
         """A file without rows, so that the schema is kept."""
         assert self.commit is not None
-        with FileSink(self.commit, "part_0.parquet", self.schema, self.pages):
+        with FileWriter(self.commit, "part_0.parquet", self.schema, self.pages):
             pass
 
     # -- a file at a time -----------------------------------------------------------
@@ -187,15 +187,15 @@ class _Work:
         groups = group_files(files)
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
-        self._share_pages()
+        self._limit_row_groups()
         with progress("writing", self.table.known_rows) as bar:
-            for rows, staged in executor.map(groups, _Files(self)):
+            for rows, staged in executor.map(groups, _WriteGroup(self)):
                 bar.advance(rows)
                 if staged is not None:
                     self.commit.adopt(staged)
 
     def _in_small_parts(self, file: OutputFile, nbytes: int) -> OutputFile:
-        """The same rows, read in smaller parts, which the file does not show."""
+        """The same rows, read in smaller partitions; the file is the same."""
         if file.first_rows or not self.table.keeps_rows:
             return file  # a map needs the partitions as they are
         pieces = [p for part in file.partitions for p in part.pieces]
@@ -208,13 +208,13 @@ class _Work:
         return replace(file, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
 
     def _row_bytes(self, piece: Piece) -> Any:
-        """What each row of a piece takes; the unit it lies in is looked at once."""
-        if self._weighed is None or self._weighed[:2] != (piece.file, piece.unit):
+        """Bytes of each row of a row slice; those of its unit are found once."""
+        if self._unit_sizes is None or self._unit_sizes[:2] != (piece.file, piece.unit):
             rows = self.table.files.files[piece.file].unit_rows[piece.unit]
             whole = Piece(piece.file, piece.unit, 0, rows)
             sizes = self.table.files.row_bytes(whole, self.table.source_columns)
-            self._weighed = (piece.file, piece.unit, sizes)
-        sizes = self._weighed[2]
+            self._unit_sizes = (piece.file, piece.unit, sizes)
+        sizes = self._unit_sizes[2]
         return None if sizes is None else sizes[piece.start :][: piece.rows]
 
     def write_group(self, group: list[OutputFile], to: StagedFiles) -> int:
@@ -235,9 +235,9 @@ class _Work:
                 for number, t in zip(file.numbers, tables, strict=True)
             )
         if self.options.shuffle is Shuffle.PER_WORKER:
-            with self.room(to, self._at_once) as room:
-                return self.sink(file.name, self._shuffled(tables, file, room), to)
-        return self.sink(file.name, tables, to)
+            with self.spill_budget(to, self._at_once) as budget:
+                return self.write_file(file.name, self._shuffled(tables, file, budget), to)
+        return self.write_file(file.name, tables, to)
 
     def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Tables of the declared types: what a map returns may differ from part to part."""
@@ -245,52 +245,55 @@ class _Work:
             yield conform(table, self.schema)
 
     def _shuffled(
-        self, tables: Iterable[pa.Table], file: OutputFile, room: SpillBudget
+        self, tables: Iterable[pa.Table], file: OutputFile, budget: SpillBudget
     ) -> Iterator[pa.Table]:
         return shuffled(
             tables,
             seed=self.options.seed,
             stream=1 + file.numbers[0] if file.numbers else 0,
             nbytes=self.table.estimated_bytes(file.partitions),
-            room=room,
+            budget=budget,
         )
 
     # -- one stream through all files -----------------------------------------------
 
     def write_shuffled(self) -> None:
-        """A full shuffle: one random permutation, cut into files of equal rows."""
+        """A full shuffle: one random permutation, written into files of equal rows."""
         pieces = self.table.in_smaller_partitions(max(1, self.limit // 16))
         names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
         known = pieces.known_rows
-        with self.room(self.commit) as room, progress("shuffling", known and 2 * known) as bar:
+        with (
+            self.spill_budget(self.commit) as budget,
+            progress("shuffling", known and 2 * known) as bar,
+        ):
             whole = OutputFile("", pieces.partitions, (0,))
-            read = _Counted(pieces.iter_tables(executor=LocalExecutor(1)), bar)
-            mixed = self._shuffled(self._conformed(read), whole, room)
-            stream = _Cutter(_Counted(mixed, bar))
-            stream.fill()  # all has been read now, and counted
+            read = _CountedTables(pieces.iter_tables(executor=LocalExecutor(1)), bar)
+            mixed = self._shuffled(self._conformed(read), whole, budget)
+            stream = _TableCutter(_CountedTables(mixed, bar))
+            stream.fill()  # by now every row has been read and counted
             done = 0
             for i, name in enumerate(names):
                 end = read.rows * (i + 1) // len(names)
-                self.sink(name, stream.take(end - done), self.commit)
+                self.write_file(name, stream.take(end - done), self.commit)
                 done = end
 
-    def exchange(self, executor: Executor) -> None:
-        """The same on a cluster: rows are dealt to buckets, then files are made of buckets."""
+    def write_shuffled_on_cluster(self, executor: Executor) -> None:
+        """The same on a cluster: rows are split into buckets, then files are made of buckets."""
         size = max(1, min(self.table.partitioning.part_size, self.limit // 16))
         pieces = self.table.in_smaller_partitions(size).on(executor)
         names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
-        room = SpillBudget(self.limit, Path())
-        count = buckets_for(pieces.estimated_bytes(), room, at_least=len(names))
-        place = self.place.fresh().staging
-        by_key = ByRandomKey(self.options.seed, 1, count)
+        budget = SpillBudget(self.limit, Path())
+        count = choose_buckets(pieces.estimated_bytes(), budget, at_least=len(names))
+        folder = self.staged.fresh().staging
+        rule = ByRandomKey(self.options.seed, 1, count)
         known = pieces.known_rows
         with progress("shuffling", known and 2 * known) as bar:
-            dealt = deal(pieces, by_key, place, executor, bar)
-            files = _Cuts(self, dealt, cut_files(names, dealt.rows))
+            buckets = write_buckets(pieces, rule, folder, executor, bar)
+            files = _WriteSlices(self, buckets, slice_buckets(names, buckets.rows))
             for rows, staged in executor.map(range(len(names)), files):
                 self.commit.adopt(staged)
                 bar.advance(rows)
@@ -298,8 +301,8 @@ class _Work:
     # -- writing --------------------------------------------------------------------
 
     @contextmanager
-    def room(self, to: StagedFiles, share: int = 1) -> Iterator[SpillBudget]:
-        """Memory and disk for one of `share` shuffles; the files go at once when it is done."""
+    def spill_budget(self, to: StagedFiles, share: int = 1) -> Iterator[SpillBudget]:
+        """Memory and disk for one of `share` shuffles; its files are deleted when it is done."""
         place = to.staging
         with to.writing():
             folder = TemporaryFolder(place.path if place.local else None)
@@ -309,60 +312,60 @@ class _Work:
         finally:
             folder.remove()
 
-    def sink(self, name: str, tables: Iterator[pa.Table], to: StagedFiles) -> int:
+    def write_file(self, name: str, tables: Iterator[pa.Table], to: StagedFiles) -> int:
         """Write tables into one file, or one file for each folder key."""
-        sink: Sink
+        writer: TableWriter
         keys = self.options.partition_on
         if keys:
-            sink = HiveSink(to, name, self.schema, self.pages, keys)
+            writer = HiveWriter(to, name, self.schema, self.pages, keys)
         else:
-            sink = FileSink(to, name, self.schema, self.pages)
-        with sink:
+            writer = FileWriter(to, name, self.schema, self.pages)
+        with writer:
             for table in tables:
-                sink.write(table)
-        return sink.rows
+                writer.write(table)
+        return writer.rows
 
 
 @dataclass(frozen=True)
-class _Files:
-    """Writes groups of files, here or elsewhere."""
+class _WriteGroup:
+    """Writes a group of files, in this process or on a worker."""
 
-    work: _Work
+    work: _DatasetWriter
 
     def __call__(self, group: list[OutputFile]) -> tuple[int, StagedFiles | None]:
-        """Rows written, and where they lie if that is not known here."""
+        """Rows written, and the files if another process wrote them."""
         if self.work.commit is not None:
             return self.work.write_group(group, self.work.commit), None
-        staged = self.work.place.fresh()
+        staged = self.work.staged.fresh()
         return self.work.write_group(group, staged), staged
 
     def task_name(self, group: list[OutputFile]) -> str:
-        """What the dashboard shows."""
+        """The name on the Dask dashboard."""
         return f"write/{group[0].name.removesuffix('.parquet')}"
 
 
 @dataclass(frozen=True)
-class _Cuts:
-    """Makes files of a full shuffle, each of the buckets that its rows lie in."""
+class _WriteSlices:
+    """Writes one file of a full shuffle, from the buckets that have its rows."""
 
-    work: _Work
-    dealt: BucketFiles
+    work: _DatasetWriter
+    buckets: BucketFiles
     files: Sequence[tuple[str, Sequence[BucketSlice]]]
 
     def __call__(self, number: int) -> tuple[int, StagedFiles]:
-        """Rows written, and where they lie."""
-        name, cuts = self.files[number]
-        staged = self.work.place.fresh()
-        with self.work.room(staged) as room:
-            tables = (t for cut in cuts for t in sorted_rows(self.dealt, cut, room))
-            return self.work.sink(name, tables, staged), staged
+        """Rows written, and the file."""
+        name, slices = self.files[number]
+        staged = self.work.staged.fresh()
+        with self.work.spill_budget(staged) as budget:
+            tables = (t for part in slices for t in sorted_slice(self.buckets, part, budget))
+            return self.work.write_file(name, tables, staged), staged
 
     def task_name(self, number: int) -> str:
-        """What the dashboard shows."""
+        """The name on the Dask dashboard."""
         return f"write/{self.files[number][0].removesuffix('.parquet')}"
 
 
-class _Cutter:
+class _TableCutter:
     """Takes a number of rows at a time from a stream of tables."""
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
@@ -370,7 +373,7 @@ class _Cutter:
         self._rest: pa.Table | None = None
 
     def fill(self) -> None:
-        """Have the first table ready."""
+        """Read the next table."""
         self._rest = next(self._tables, None)
 
     def take(self, rows: int) -> Iterator[pa.Table]:
@@ -386,8 +389,8 @@ class _Cutter:
             rows -= min(rows, table.num_rows)
 
 
-class _Counted:
-    """Tables as they pass, their rows counted and shown."""
+class _CountedTables:
+    """Passes tables on, counts their rows and shows them on the bar."""
 
     def __init__(self, tables: Iterable[pa.Table], bar: Bar) -> None:
         self.rows = 0
