@@ -1,7 +1,7 @@
 """The notes in a dataset's folder: which files belong to it, and what a writer is changing.
 
-A note comes from a file that anybody can edit, and it decides what is read and deleted. So it is
-checked against its schema before use, down to each name: a name stays below the folder.
+A note is a file that anybody can edit, and it decides what is read and deleted. So it is checked
+against its schema before use, down to each name, which must stay below the folder.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ __all__ = [
     "Entry",
     "Journal",
     "Manifest",
+    "as_text",
     "check_finished",
-    "in_plain_reading",
+    "in_key_folders",
     "is_below",
     "is_data",
+    "manifest_of",
     "marked",
     "parse_journal",
     "parse_manifest",
@@ -67,7 +69,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the writer of a dataset says of it.
+    """A dataset as its writer describes it.
 
     Attributes
     ----------
@@ -76,9 +78,9 @@ class Manifest:
     schema
         Types, tags and properties, if the writer knew them.
     writer
-        Who wrote it, in an object store; empty elsewhere.
+        The writer, in an object store; empty elsewhere.
     folder
-        Where the ETags hold: a copy elsewhere has others. Empty where there are none.
+        The folder where the ETags hold: a copy elsewhere has others. Empty where there are none.
     text
         The manifest as it was read; two manifests are the same if their texts are.
     """
@@ -103,8 +105,8 @@ class Journal:
     removing: tuple[str, ...] = ()
 
 
-class _Wrong(ValueError):
-    """A note says what it may not say; the message begins with the place in the JSON."""
+class _Invalid(ValueError):
+    """A note is not valid; the message begins with the place in the JSON."""
 
 
 # -- reading ----------------------------------------------------------------------------
@@ -183,7 +185,7 @@ folder as plain Parquet
         folder = _text(body.get("folder", ""), "folder")
         _refuse_other_writers([f.name for f in files], writer)
         return Manifest(files, _schema(body.get("schema")), writer, folder, text)
-    except _Wrong as e:
+    except _Invalid as e:
         raise UnfinishedDatasetError(
             f"{where} is damaged: {e}; write the dataset again, or delete that file to read the "
             "folder as plain Parquet"
@@ -195,7 +197,7 @@ def parse_journal(text: str, where: str) -> Journal:
     try:
         body = _object(_parse(text), "the journal")
         return Journal(*(_names(body, key) for key in ("writing", "removing")))
-    except _Wrong as e:
+    except _Invalid as e:
         raise UnfinishedDatasetError(
             f"{where} is damaged: {e}; run the same to_parquet again with overwrite=True"
         ) from e
@@ -205,7 +207,7 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise _Wrong(f"it is not JSON ({e})") from e
+        raise _Invalid(f"it is not JSON ({e})") from e
 
 
 def _entry(value: Any, where: str) -> Entry:
@@ -213,7 +215,7 @@ def _entry(value: Any, where: str) -> Entry:
     rows = body.get("rows")
     crc32 = _text(body.get("crc32", ""), f"{where}.crc32")
     if crc32 and not _CRC.fullmatch(crc32):
-        raise _Wrong(f"{where}.crc32 is {_shown(crc32)}; it must be 8 hexadecimal digits")
+        raise _Invalid(f"{where}.crc32 is {_shown(crc32)}; it must be 8 hexadecimal digits")
     return Entry(
         _name(body.get("name"), f"{where}.name"),
         _whole(body.get("bytes"), f"{where}.bytes"),
@@ -233,19 +235,19 @@ def _schema(value: Any) -> Schema | None:
         SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError,
         RecursionError, NotImplementedError, pa.ArrowException,
     ) as e:  # fmt: skip
-        raise _Wrong(f"schema cannot be understood ({e})") from e
+        raise _Invalid(f"schema cannot be understood ({e})") from e
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Wrong(f"{where} is {_shown(value)}; it must be an object")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be an object")
     return value
 
 
 def _list(body: Mapping[str, Any], key: str) -> list[Any]:
     value = body.get(key)
     if not isinstance(value, list):
-        raise _Wrong(f"{key} is {_shown(value)}; it must be a list")
+        raise _Invalid(f"{key} is {_shown(value)}; it must be a list")
     return value
 
 
@@ -255,23 +257,23 @@ def _names(body: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _whole(value: Any, where: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
-        raise _Wrong(f"{where} is {_shown(value)}; it must be a whole number from {least}")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be a whole number from {least}")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{where} is {_shown(value)}; it must be text")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be text")
     return value
 
 
 def _name(value: Any, where: str) -> str:
-    """A relative name that stays below the folder on every system, and is none of our notes."""
+    """A relative name that stays below the folder on every system, and is not one of the notes."""
     name = _text(value, where)
     if not is_below(name):
-        raise _Wrong(f"{where} is {_shown(name)}, which is not a name below the folder")
+        raise _Invalid(f"{where} is {_shown(name)}, which is not a name below the folder")
     if name.split("/")[0] in (STAGING, JOURNAL, MANIFEST):
-        raise _Wrong(f"{where} is {_shown(name)}, which no file of a dataset is called")
+        raise _Invalid(f"{where} is {_shown(name)}, which no file of a dataset is called")
     return name
 
 
@@ -279,20 +281,75 @@ def _refuse_twice(names: list[str], where: str) -> None:
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
-            raise _Wrong(f"{where}[{i}].name is {_shown(name)}, which came before")
+            raise _Invalid(f"{where}[{i}].name is {_shown(name)}, which came before")
         seen.add(name)
 
 
 def _refuse_other_writers(names: list[str], writer: str) -> None:
-    """In an object store, all files of a dataset bear the mark of the writer of its manifest."""
+    """In an object store, all files of a dataset have the mark of the writer of its manifest."""
     for i, name in enumerate(names):
         if writer and writer_of(name) != writer:
-            raise _Wrong(f"files[{i}].name is {_shown(name)}, which writer {writer} did not write")
+            raise _Invalid(
+                f"files[{i}].name is {_shown(name)}, which writer {writer} did not write"
+            )
 
 
 def _shown(value: Any) -> str:
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+# -- writing ----------------------------------------------------------------------------
+
+
+def manifest_of(
+    names: Iterable[str],
+    schema: Schema | None,
+    sums: Mapping[str, tuple[int, int]],
+    rows: Mapping[str, int],
+    *,
+    final: Mapping[str, str] | None = None,
+    etags: Mapping[str, str] | None = None,
+    writer: str = "",
+    folder: str = "",
+) -> dict[str, Any]:
+    """The manifest of a dataset, to be written as JSON.
+
+    Parameters
+    ----------
+    names
+        The files as they were staged, in reading order.
+    schema
+        The dataset's schema.
+    sums
+        Bytes and CRC-32 of each file.
+    rows
+        Rows of each file, as far as they are known.
+    final
+        The names that the files get, if others.
+    etags, writer, folder
+        In an object store: the ETags by final name, the writer, and where the ETags hold.
+    """
+    etags, files = etags or {}, []
+    for name in names:
+        nbytes, crc32 = sums[name]
+        last = final[name] if final else name
+        entry: dict[str, Any] = {"name": last, "bytes": nbytes, "crc32": f"{crc32:08x}"}
+        if name in rows:
+            entry["rows"] = rows[name]
+        if last in etags:
+            entry["etag"] = etags[last]
+        files.append(entry)
+    notes = {"writer": writer} if writer else {}
+    if etags:
+        notes["folder"] = folder
+    described = None if schema is None else json.loads(schema.to_json())
+    return {"tabfeed_dataset": _FORMAT, **notes, "files": files, "schema": described}
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """A note as it is written."""
+    return json.dumps(content, indent=1)
 
 
 # -- names ------------------------------------------------------------------------------
@@ -312,7 +369,7 @@ def is_below(name: str) -> bool:
 
 
 def marked(name: str, writer: str) -> str:
-    """A name that no other writer gives to a file.
+    """The name with a mark of its writer, which no other writer gives to a file.
 
     Examples
     --------
@@ -325,7 +382,7 @@ def marked(name: str, writer: str) -> str:
 
 
 def writer_of(name: str) -> str | None:
-    """The writer whose mark a name bears.
+    """The writer whose mark a name has; None if it has none.
 
     Examples
     --------
@@ -336,12 +393,12 @@ def writer_of(name: str) -> str | None:
     return found and found[1]
 
 
-def in_plain_reading(name: str) -> bool:
-    """Whether a file lies where the files of one dataset do: on top, or in ``key=value`` folders.
+def in_key_folders(name: str) -> bool:
+    """Whether a file is on top of a dataset's folder or in ``key=value`` folders, and not hidden.
 
     Examples
     --------
-    >>> [in_plain_reading(n) for n in ("a.parquet", "k=1/a.parquet", "valid/a.parquet", "_a")]
+    >>> [in_key_folders(n) for n in ("a.parquet", "k=1/a.parquet", "valid/a.parquet", "_a")]
     [True, True, False, False]
     """
     *folders, base = name.split("/")
@@ -350,7 +407,7 @@ def in_plain_reading(name: str) -> bool:
 
 def is_data(name: str) -> bool:
     """Whether a file is part of the Parquet dataset of a folder that has no manifest."""
-    return name.endswith(_DATA) and in_plain_reading(name)
+    return name.endswith(_DATA) and in_key_folders(name)
 
 
 def saved_workflows(names: Iterable[str]) -> tuple[str, ...]:

@@ -30,13 +30,13 @@ from tabfeed.io.commit.manifest import (
     STAGING,
     Manifest,
     check_finished,
-    in_plain_reading,
+    in_key_folders,
     is_data,
     read_manifest,
     saved_workflows,
     writer_of,
 )
-from tabfeed.io.commit.other_writers import signs, staged_files
+from tabfeed.io.commit.other_writers import find_writers, staged_files
 from tabfeed.io.open.engines import engine_of
 from tabfeed.io.storage.local_files import walk
 from tabfeed.io.storage.paths import RemotePath, natural_key
@@ -199,14 +199,14 @@ def _candidates(
     others += tuple(f"{f}/" for f in above if folder.child(f, MANIFEST).exists)
     added = {n for n in added if not n.startswith(others)}
     if added and at_work:  # a writer that was stopped before it deleted what it replaced
-        for sign in signs(folder, [f"{writer}/" for writer in at_work]):
-            added -= set(sign.journal.removing)
+        for other in find_writers(folder, [f"{writer}/" for writer in at_work]):
+            added -= set(other.journal.removing)
     return [i for n, i in names.items() if n in known or n in added]
 
 
 def _refuse_several_writers(folder: RemotePath, names: Iterable[str]) -> None:
     """Without a manifest, nothing says which writer's files are the dataset."""
-    marked = {w: n for n in names if in_plain_reading(n) and (w := writer_of(n)) is not None}
+    marked = {w: n for n in names if in_key_folders(n) and (w := writer_of(n)) is not None}
     if len(marked) > 1 and outermost_key(folder.path) == folder.path:
         raise UnfinishedDatasetError(
             f"{folder.name} holds files of {len(marked)} writers, such as "

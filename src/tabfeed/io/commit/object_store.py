@@ -1,4 +1,6 @@
-"""What a commit needs of a store beyond files: replace an object only if it is the expected one.
+"""The requests that a commit sends to an object store, besides writing files.
+
+One of them replaces an object only if it still is the expected one.
 
 S3 has a conditional request for that, ``If-Match`` and ``If-None-Match``, which Arrow's S3 does not
 offer and s3fs does. Every other store behind fsspec gets a lock object, made by an exclusive
@@ -79,7 +81,7 @@ class Objects(Protocol):
 def objects_of(folder: RemotePath, writer: str) -> Objects:
     """The objects below a folder that is not on this machine, as `writer` changes them."""
     system = _s3fs(_unwrapped(folder.filesystem))
-    return _Any(folder, writer) if system is None else _S3(folder, system)
+    return _AnyStore(folder, writer) if system is None else _S3Store(folder, system)
 
 
 def _unwrapped(filesystem: pafs.FileSystem) -> pafs.FileSystem:
@@ -105,7 +107,7 @@ def _s3fs(filesystem: pafs.FileSystem) -> Any:
     return system if "s3" in protocols and hasattr(system, "call_s3") else None
 
 
-class _Any:
+class _AnyStore:
     """Any store, through Arrow's interface, and fsspec's where there is one."""
 
     _here = threading.Lock()  # fsspec's memory filesystem looks, then makes
@@ -211,7 +213,7 @@ class _Any:
         """Unknown: a lifecycle rule of the store ends them."""
 
 
-class _S3:
+class _S3Store:
     """S3 through s3fs, past its cache of listings."""
 
     def __init__(self, folder: RemotePath, system: Any) -> None:
