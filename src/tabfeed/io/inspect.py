@@ -1,7 +1,7 @@
-"""What a dataset is, from what can be known without reading the data itself.
+"""Describe a dataset without reading its rows.
 
-For Parquet everything here comes from the footers: rows, row groups, sizes, null counts,
-encodings, codecs. Other formats tell less; what they do not tell is None.
+For Parquet everything here comes from the footers: rows, row groups, sizes, null counts, encodings,
+codecs. Other formats hold less of it; the rest is None.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Inspection:
 
 
 def inspect(dataset: Dataset) -> Inspection:
-    """Collect what is known of a dataset without reading its rows.
+    """Describe a dataset without reading its rows.
 
     Examples
     --------

@@ -97,7 +97,7 @@ def read_contents(folder: RemotePath) -> FolderContents:
 
 
 def _without_linked(folder: RemotePath, names: list[str]) -> list[str]:
-    """The names, with a linked folder in place of all in it, which lies elsewhere and stays."""
+    """The names, with a linked folder in place of the files in it, which are elsewhere and stay."""
 
     @cache
     def topmost_link(name: str) -> str:
@@ -109,7 +109,7 @@ def _without_linked(folder: RemotePath, names: list[str]) -> list[str]:
         if in_key_folders(f"{name}/file"):
             raise WriteError(
                 f"{folder.child(name).name} is a link to a folder of data, which would be "
-                "part of the new dataset and is not deleted, since it lies elsewhere; remove "
+                "part of the new dataset and is not deleted, since it is elsewhere; remove "
                 "the link, then run it again. Nothing was changed"
             )
     return list(found)

@@ -43,11 +43,11 @@ class Objects(Protocol):
     """The objects below a folder."""
 
     def read(self, name: str) -> tuple[str, str] | None:
-        """An object's text, and what tells this content from another; None if there is none."""
+        """An object's text and version, which changes with the text; None if there is no object."""
         ...
 
     def put(self, name: str, text: str) -> None:
-        """Put an object, in one request where the store has that: uploads in parts can be ended."""
+        """Put an object, in one request if possible, since uploads in parts can be interrupted."""
         ...
 
     def swap(self, name: str, text: str, version: str | None, dead: Callable[[str], bool]) -> bool:
@@ -62,11 +62,11 @@ class Objects(Protocol):
         ...
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; those that are gone already do not matter."""
+        """Delete objects, as far as they are there."""
         ...
 
     def clear(self, name: str) -> None:
-        """Delete all that lies in a folder, and the folder."""
+        """Delete a folder and everything in it."""
         ...
 
     def etags(self, names: Sequence[str]) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Objects(Protocol):
         ...
 
     def end_uploads(self, ours: Callable[[str], bool]) -> None:
-        """Give up the unfinished uploads of the names for which `ours` is true."""
+        """Abort the unfinished uploads of the names for which `ours` is true."""
         ...
 
 

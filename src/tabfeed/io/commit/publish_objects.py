@@ -1,10 +1,10 @@
 """Publish a dataset in an object store, which has neither locks nor renames.
 
-The new files get names that bear their writer's mark, so that no two writers ever put the same
-object, and then the manifest is replaced in one conditional request: only if it still is the one
-that this writer found when it began. Readers take the list of files from the manifest, so that is
-the moment when the dataset changes. The old files are deleted after it. Stores without conditional
-requests are in `tabfeed.io.commit.object_store`.
+The new files get names with their writer's mark, so that no two writers ever put the same object,
+and then the manifest is replaced in one conditional request: only if it still is the one that this
+writer found when it began. Readers take the list of files from the manifest, so that is the moment
+when the dataset changes. The old files are deleted after it. Stores without conditional requests
+are in `tabfeed.io.commit.object_store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what a user writes (a path, a list, a glob, a folder, a URL) to the files meant.
+"""Find the files that a user means by a path, a list, a glob, a folder or a URL.
 
 Files come in natural order: ``part_2`` before ``part_10``. Folders named ``key=value`` become
 columns, both those below the folder that was given and those directly above it: one day of a
@@ -156,7 +156,7 @@ def _from_folder(folder: RemotePath, engine: str | None) -> Found:
 
 
 def _info(path: RemotePath) -> Listed:
-    """What is at a path; a remote name like a file's is asked for as one, with its ETag."""
+    """The file or folder at a path; a remote name like a file's is looked up with its ETag."""
     if path.remote is None:
         return Listed(local_info(path.path), "")
     if engine_of(path.path) is not None:

@@ -98,7 +98,7 @@ def _checked_keys(table: PartitionedTable, keys: Sequence[str] | str) -> list[st
 
 
 def _choose_npartitions(table: PartitionedTable, npartitions: int | None) -> int:
-    """As many partitions as asked for, else as many as there are or as the data would fill."""
+    """The number given, else as many partitions as there are or as the data would fill."""
     if npartitions is None:
         size = table.estimated_bytes()
         return max(1, table.npartitions, -(-size // table.partitioning.part_size))

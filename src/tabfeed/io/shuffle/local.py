@@ -203,7 +203,7 @@ def _sorted(held: list[pa.Table], budget: SpillBudget) -> Iterator[pa.Table]:
 def _sorted_on_disk(
     tables: Iterable[pa.Table], keys: range, count: int, budget: SpillBudget
 ) -> Iterator[pa.Table]:
-    """Rows whose keys lie in `keys`, in their order, by way of `count` buckets."""
+    """Rows whose keys are in `keys`, sorted by key, using `count` buckets on disk."""
     width = -(-len_of(keys) // count)
     buckets = split_into_buckets(tables, key_range(keys.start, width), count, budget)
     for number, bucket in enumerate(buckets):

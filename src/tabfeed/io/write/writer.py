@@ -240,7 +240,7 @@ class _DatasetWriter:
         return self.write_file(file.name, tables, to)
 
     def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Tables of the declared types: what a map returns may differ from part to part."""
+        """Tables cast to the declared types, since the result of a map may differ by partition."""
         for table in tables:
             yield conform(table, self.schema)
 
