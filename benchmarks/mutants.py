@@ -95,11 +95,11 @@ SAME: dict[tuple[str, str], str] = {
     ): "a file without numbers has no partitions, and no rows to shuffle",
     (
         "tabfeed.io.write.writer",
-        "pieces = self.table.in_smaller_partitions(max(1, self.limit // 17))",
+        "source = self.table.in_smaller_partitions(max(1, self.limit // 17))",
     ): "rows are read in slightly smaller parts, and the order does not depend on that",
     (
         "tabfeed.io.write.writer",
-        "pieces = self.table.in_smaller_partitions(max(2, self.limit // 16))",
+        "source = self.table.in_smaller_partitions(max(2, self.limit // 16))",
     ): "rows are read in slightly larger parts, and the order does not depend on that",
     (
         "tabfeed.io.write.writer",

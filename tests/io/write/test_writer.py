@@ -621,6 +621,19 @@ def test_a_folder_with_only_an_unfinished_write_is_refused(tmp_path: Path) -> No
     assert names(tmp_path) == ["README", "_tabfeed.json", "part_0.parquet"]
 
 
+def test_a_numbered_map_into_several_files_of_one_row_group(tmp_path: Path) -> None:
+    def number(table: pa.Table, first: int) -> pa.Table:
+        return table.append_column("n", pa.array(range(first, first + table.num_rows), pa.int64()))
+
+    schema = Schema([ColumnSchema("i", "int64"), ColumnSchema("n", "int64")])
+    source = Dataset({"i": np.arange(ROWS)}).to_parquet(tmp_path / "in", output_files=1)
+    out = source.map(number, schema=schema, numbered=True).to_parquet(
+        tmp_path / "out", output_files=3
+    )
+    table = out.to_arrow()
+    assert len(out.files) == 3 and table["n"].to_pylist() == table["i"].to_pylist()
+
+
 def test_a_dataset_is_not_written_over_itself(ds: Dataset, tmp_path: Path) -> None:
     out = ds.to_parquet(tmp_path / "o")
     with pytest.raises(ArgumentError, match="over itself"):

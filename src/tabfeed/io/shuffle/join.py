@@ -131,10 +131,8 @@ def _output_columns(
 ) -> list[tuple[str, ColumnSchema]]:
     """The columns of the result, each with the SQL expression that gives it."""
     out: list[tuple[str, ColumnSchema]] = []
-    loose = {
-        "left": ("right", "outer"),
-        "right": ("left", "outer"),
-    }  # null where there is no partner
+    # A row without a partner has nulls in the columns of the other side.
+    loose = {"left": ("right", "outer"), "right": ("left", "outer")}
     for i, column in enumerate(left.schema):
         source = f"l.c{i}"
         if column.name in keys.shared:

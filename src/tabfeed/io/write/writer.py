@@ -157,7 +157,7 @@ class _DatasetWriter:
         self._limit_row_groups()
 
     def _limit_row_groups(self) -> None:
-        """Row groups no larger than all files that are written at once can hold back."""
+        """Make row groups so small that all files written at once fit the limit while they wait."""
         if self.options.memory_limit is not None:
             most = max(1, self.limit // self._at_once // 16)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
@@ -179,7 +179,7 @@ class _DatasetWriter:
         assert self.commit is not None
         self.commit.order = [file.name for file in files]
         threads = getattr(executor, "threads", 1)
-        # A map may need its partitions as they are: groups, neighbours.
+        # A map may need its partitions as they are, with whole groups or neighbouring rows.
         plain = self.options.shuffle is None and not self.table.maps
         limited = plain and self.options.memory_limit is not None
         if self.options.shuffle is Shuffle.PER_WORKER or limited:
@@ -218,9 +218,10 @@ class _DatasetWriter:
         return None if sizes is None else sizes[piece.start :][: piece.rows]
 
     def write_group(self, group: list[OutputFile], to: StagedFiles) -> int:
-        """Write some files, reading from start to end; how many rows."""
+        """Write some files, reading their partitions once, in order; returns the rows written."""
         parts = tuple(p for file in group for p in file.partitions)
-        source = self.table.with_partitions(parts, group[0].first_rows)
+        first_rows = {p: row for file in group for p, row in (file.first_rows or {}).items()}
+        source = self.table.with_partitions(parts, first_rows or None)
         tables = self._conformed(source.iter_tables(executor=self._inner))
         total = 0
         for file in group:
@@ -259,17 +260,17 @@ class _DatasetWriter:
 
     def write_shuffled(self) -> None:
         """A full shuffle: one random permutation, written into files of equal rows."""
-        pieces = self.table.in_smaller_partitions(max(1, self.limit // 16))
+        source = self.table.in_smaller_partitions(max(1, self.limit // 16))
         names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
-        known = pieces.known_rows
+        known = source.known_rows
         with (
             self.spill_budget(self.commit) as budget,
             progress("shuffling", known and 2 * known) as bar,
         ):
-            whole = OutputFile("", pieces.partitions, (0,))
-            read = _CountedTables(pieces.iter_tables(executor=LocalExecutor(1)), bar)
+            whole = OutputFile("", source.partitions, (0,))
+            read = _CountedTables(source.iter_tables(executor=LocalExecutor(1)), bar)
             mixed = self._shuffled(self._conformed(read), whole, budget)
             stream = _TableCutter(_CountedTables(mixed, bar))
             stream.fill()  # by now every row has been read and counted
@@ -282,17 +283,17 @@ class _DatasetWriter:
     def write_shuffled_on_cluster(self, executor: Executor) -> None:
         """The same on a cluster: rows are split into buckets, then files are made of buckets."""
         size = max(1, min(self.table.partitioning.part_size, self.limit // 16))
-        pieces = self.table.in_smaller_partitions(size).on(executor)
+        source = self.table.in_smaller_partitions(size).on(executor)
         names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
         budget = SpillBudget(self.limit, Path())
-        count = choose_buckets(pieces.estimated_bytes(), budget, at_least=len(names))
+        count = choose_buckets(source.estimated_bytes(), budget, at_least=len(names))
         folder = self.staged.fresh().staging
         rule = ByRandomKey(self.options.seed, 1, count)
-        known = pieces.known_rows
+        known = source.known_rows
         with progress("shuffling", known and 2 * known) as bar:
-            buckets = write_buckets(pieces, rule, folder, executor, bar)
+            buckets = write_buckets(source, rule, folder, executor, bar)
             files = _WriteSlices(self, buckets, slice_buckets(names, buckets.rows))
             for rows, staged in executor.map(range(len(names)), files):
                 self.commit.adopt(staged)
