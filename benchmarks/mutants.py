@@ -82,7 +82,7 @@ SAME: dict[tuple[str, str], str] = {
     ): "there are as many infos as names",
     (
         "tabfeed.io.commit.manifest",
-        "return json.dumps(content, indent=2)",
+        "return json.dumps(body, indent=2)",
     ): "the same JSON, indented differently",
     (
         "tabfeed.io.table",

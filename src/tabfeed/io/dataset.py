@@ -26,12 +26,13 @@ from tabfeed.io import to_frames
 from tabfeed.io.open.open_table import open_table, with_metadata
 from tabfeed.io.partition import DEFAULT_PART_SIZE, Partition, block_size, choose_part_size
 from tabfeed.io.storage.file_ref import DEFAULT_NULLS, ReadOptions
-from tabfeed.io.table import PartitionedTable
+from tabfeed.io.table import PartitionedTable, TableMap
 from tabfeed.io.unreadable import Skipped
 from tabfeed.notebook import box
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
 from tabfeed.schema.dtypes import as_arrow_type, format_type
+from tabfeed.user_functions import call
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -403,15 +404,15 @@ class Dataset:
         numbered
             Call ``fn(table, n)``, n being the number of the partition's first row in the dataset.
         """
-        mapped = self._table.map(
-            fn,
-            schema=schema,
-            columns=columns,
-            keeps_rows=keeps_rows,
-            dictionary=dictionary,
-            numbered=numbered,
-        )
-        return self.of(mapped)
+        table = self._table
+        needed = tuple(table.named(columns))
+        if schema is None:
+            nothing = table.select(needed).empty()
+            made = call(fn, nothing, 0) if numbered else call(fn, nothing)
+            schema = Schema.from_arrow(made.schema)
+        encoded = () if table.maps else tuple(c for c in dictionary if c in needed)
+        step = TableMap(fn, needed, keeps_rows, encoded, numbered)
+        return self.of(replace(table, schema=schema, maps=(*table.maps, step)))
 
     def repartition(
         self, npartitions: int | None = None, partition_size: int | str | None = None

@@ -225,26 +225,6 @@ class PartitionedTable:
             known = Schema([*known, *(c for c in self.index if c.name not in known)])
         return replace(self, schema=select_columns(known, columns))
 
-    def map(
-        self,
-        fn: Callable[..., pa.Table],
-        *,
-        schema: Schema | None = None,
-        columns: Sequence[str] | None = None,
-        keeps_rows: bool = True,
-        dictionary: Sequence[str] = (),
-        numbered: bool = False,
-    ) -> PartitionedTable:
-        """See `Dataset.map`."""
-        needed = tuple(self._wanted(columns))
-        if schema is None:
-            nothing = self.select(needed).empty()
-            made = call(fn, nothing, 0) if numbered else call(fn, nothing)
-            schema = Schema.from_arrow(made.schema)
-        encoded = () if self.maps else tuple(c for c in dictionary if c in needed)
-        step = TableMap(fn, needed, keeps_rows, encoded, numbered)
-        return replace(self, schema=schema, maps=(*self.maps, step))
-
     def repartition(
         self, npartitions: int | None = None, partition_size: int | str | None = None
     ) -> PartitionedTable:
@@ -336,9 +316,9 @@ class PartitionedTable:
 
     def columns_read(self, columns: Sequence[str] | None = None) -> list[str]:
         """The columns that are read from the files if these are to come out; all by default."""
-        return self._needed(self._wanted(columns))
+        return self._needed(self.named(columns))
 
-    def _wanted(self, columns: Sequence[str] | None) -> list[str]:
+    def named(self, columns: Sequence[str] | None) -> list[str]:
         """The columns that a caller named, checked; all by default."""
         if columns is None:
             return self.schema.column_names
@@ -390,7 +370,7 @@ class PartitionedTable:
         dictionary: Sequence[str] = (),
     ) -> pa.Table:
         """See `Dataset.read`."""
-        return self._read(self._partition(partition), self._wanted(columns), dictionary)
+        return self._read(self._partition(partition), self.named(columns), dictionary)
 
     def _read(
         self, part: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
@@ -403,7 +383,7 @@ class PartitionedTable:
         self, partition: int | Partition, columns: Sequence[str] | None, at_once: int
     ) -> Iterator[pa.Table]:
         """See `Dataset.read_by_column`."""
-        part, wanted = self._partition(partition), self._wanted(columns)
+        part, wanted = self._partition(partition), self.named(columns)
         if self.maps or self.condition is not None or not wanted:
             yield self.read(part, wanted)
             return
@@ -413,7 +393,7 @@ class PartitionedTable:
         self, partition: int | Partition, columns: Sequence[str] | None = None
     ) -> list[Fetch]:
         """See `Dataset.begin_read`."""
-        part, wanted = self._partition(partition), self._wanted(columns)
+        part, wanted = self._partition(partition), self.named(columns)
         return self.files.begin(part, self._needed(wanted))
 
     def empty(self) -> pa.Table:
@@ -460,7 +440,7 @@ class PartitionedTable:
         self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
     ) -> Iterator[pa.Table]:
         """Every partition in order, a few read ahead on threads, memory bounded."""
-        wanted = self._wanted(columns)
+        wanted = self.named(columns)
         if len(self.partitions) == 1 and executor is None and self.executor is None:
             yield self._read(self.partitions[0], wanted)  # a thread would only cost
             return

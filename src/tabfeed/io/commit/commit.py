@@ -35,8 +35,8 @@ from tabfeed.io.commit.manifest import (
     JOURNAL,
     MANIFEST,
     STAGING,
-    as_text,
-    manifest_of,
+    Journal,
+    Manifest,
     read_journal,
 )
 from tabfeed.io.commit.object_store import objects_of
@@ -188,12 +188,12 @@ class Commit(StagedFiles):
 
     def _publish_objects(self, publisher: ObjectPublisher) -> None:
         """Publish in an object store; leave nothing there if it fails."""
-        sources = {name: self._staged_at(name) for name in self.files}
+        staged = [(self._staged_at(name), self.entry(name)) for name in self.files]
         try:
             with self.writing():
                 contents = read_contents(self.folder)
                 old = contents.dataset_files() + ([JOURNAL] if self._interrupted else [])
-                won = publisher.publish(sources, old, self.schema, self.sums, self.rows)
+                won = publisher.publish(staged, old, self.schema)
         except UnknownOutcome as e:
             raise WriteError(str(e)) from e
         except BaseException:
@@ -220,8 +220,8 @@ class Commit(StagedFiles):
                 contents = read_contents(self.folder)
                 old = [n for n in contents.dataset_files() if n not in new]
                 self._refuse_obstacles(new, old, contents)
-                manifest = manifest_of(new, self.schema, self.sums, self.rows)
-                self._put(JOURNAL, {"writing": new, "removing": old})
+                manifest = Manifest(tuple(map(self.entry, new)), self.schema)
+                self._put(JOURNAL, Journal(tuple(new), tuple(old)).to_json())
         except BaseException:
             self._give_up()
             raise
@@ -234,7 +234,7 @@ class Commit(StagedFiles):
                 "to complete it"
             ) from e
 
-    def _replace(self, old: list[str], new: list[str], manifest: dict[str, Any]) -> None:
+    def _replace(self, old: list[str], new: list[str], manifest: Manifest) -> None:
         """Delete the old files, name the new ones; the folder is refused until the journal goes."""
         for name in old:
             with suppress(FileNotFoundError):
@@ -245,7 +245,7 @@ class Commit(StagedFiles):
             if "/" in name:
                 target.filesystem.create_dir(posixpath.dirname(target.path), recursive=True)
             target.filesystem.move(self._staged_at(name).path, target.path)
-        self._put(MANIFEST, manifest)
+        self._put(MANIFEST, manifest.to_json())
         self.folder.filesystem.delete_file(self.folder.child(JOURNAL).path)
         self._clear_staging()
 
@@ -267,11 +267,11 @@ class Commit(StagedFiles):
                     "of a dataset; move it away, then run it again. Nothing was changed"
                 )
 
-    def _put(self, name: str, content: Mapping[str, Any]) -> None:
+    def _put(self, name: str, text: str) -> None:
         """Write a small file under its final name in one step, and force it to disk."""
         temporary, final = self.staging.child(name), self.folder.child(name)
         with temporary.filesystem.open_output_stream(temporary.path, compression=None) as sink:
-            sink.write(as_text(content).encode())
+            sink.write(text.encode())
         _force_to_disk(temporary.path)
         temporary.filesystem.move(temporary.path, final.path)
         _force_to_disk(self.folder.path)

@@ -27,12 +27,10 @@ __all__ = [
     "Entry",
     "Journal",
     "Manifest",
-    "as_text",
     "check_finished",
     "in_key_folders",
     "is_below",
     "is_data",
-    "manifest_of",
     "marked",
     "parse_journal",
     "parse_manifest",
@@ -96,6 +94,21 @@ class Manifest:
         """The files' names below the folder, in reading order."""
         return [f.name for f in self.files]
 
+    def to_json(self) -> str:
+        """The manifest as it is written; `parse_manifest` reads it."""
+        files: list[dict[str, Any]] = []
+        for f in self.files:
+            entry: dict[str, Any] = {"name": f.name, "bytes": f.nbytes, "crc32": f.crc32}
+            if f.rows is not None:
+                entry["rows"] = f.rows
+            if f.etag:
+                entry["etag"] = f.etag
+            files.append(entry)
+        notes = {k: v for k, v in (("writer", self.writer), ("folder", self.folder)) if v}
+        schema = None if self.schema is None else json.loads(self.schema.to_json())
+        body = {"tabfeed_dataset": _FORMAT, **notes, "files": files, "schema": schema}
+        return json.dumps(body, indent=1)
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -103,6 +116,10 @@ class Journal:
 
     writing: tuple[str, ...] = ()
     removing: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The journal as it is written; `parse_journal` reads it."""
+        return json.dumps({"writing": self.writing, "removing": self.removing}, indent=1)
 
 
 class _Invalid(ValueError):
@@ -297,59 +314,6 @@ def _refuse_other_writers(names: list[str], writer: str) -> None:
 def _shown(value: Any) -> str:
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
-
-
-# -- writing ----------------------------------------------------------------------------
-
-
-def manifest_of(
-    names: Iterable[str],
-    schema: Schema | None,
-    sums: Mapping[str, tuple[int, int]],
-    rows: Mapping[str, int],
-    *,
-    final: Mapping[str, str] | None = None,
-    etags: Mapping[str, str] | None = None,
-    writer: str = "",
-    folder: str = "",
-) -> dict[str, Any]:
-    """The manifest of a dataset, to be written as JSON.
-
-    Parameters
-    ----------
-    names
-        The files as they were staged, in reading order.
-    schema
-        The dataset's schema.
-    sums
-        Bytes and CRC-32 of each file.
-    rows
-        Rows of each file, as far as they are known.
-    final
-        The names that the files get, if others.
-    etags, writer, folder
-        In an object store: the ETags by final name, the writer, and where the ETags hold.
-    """
-    etags, files = etags or {}, []
-    for name in names:
-        nbytes, crc32 = sums[name]
-        last = final[name] if final else name
-        entry: dict[str, Any] = {"name": last, "bytes": nbytes, "crc32": f"{crc32:08x}"}
-        if name in rows:
-            entry["rows"] = rows[name]
-        if last in etags:
-            entry["etag"] = etags[last]
-        files.append(entry)
-    notes = {"writer": writer} if writer else {}
-    if etags:
-        notes["folder"] = folder
-    described = None if schema is None else json.loads(schema.to_json())
-    return {"tabfeed_dataset": _FORMAT, **notes, "files": files, "schema": described}
-
-
-def as_text(content: Mapping[str, Any]) -> str:
-    """A note as it is written."""
-    return json.dumps(content, indent=1)
 
 
 # -- names ------------------------------------------------------------------------------

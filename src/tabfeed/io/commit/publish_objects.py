@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import posixpath
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from tabfeed.errors import TabfeedWarning, UnfinishedDatasetError, WriteError
 from tabfeed.execute import LocalExecutor
@@ -20,10 +21,10 @@ from tabfeed.io.commit.manifest import (
     JOURNAL,
     MANIFEST,
     STAGING,
+    Entry,
     Journal,
-    as_text,
+    Manifest,
     in_key_folders,
-    manifest_of,
     marked,
     read_manifest,
     writer_of,
@@ -86,48 +87,44 @@ class ObjectPublisher:
         )
 
     def publish(
-        self,
-        sources: Mapping[str, RemotePath],
-        old: Sequence[str],
-        schema: Schema | None,
-        sums: Mapping[str, tuple[int, int]],
-        rows: Mapping[str, int],
+        self, staged: Sequence[tuple[RemotePath, Entry]], old: Sequence[str], schema: Schema | None
     ) -> bool:
-        """Copy the files to their final names and replace the manifest.
+        """Copy the staged files to their final names and replace the manifest.
 
         Parameters
         ----------
-        sources
-            Where each file is staged.
+        staged
+            Where each file is, and what the manifest is to say of it, in reading order.
         old
             The names of the files that go.
-        schema, sums, rows
-            What the manifest says of the dataset and its files.
+        schema
+            The dataset's schema.
 
         Returns
         -------
         bool
             False if another writer published first.
         """
-        final = {name: marked(name, self._writer) for name in sources}
+        files = [replace(entry, name=marked(entry.name, self._writer)) for _, entry in staged]
+        names = [f.name for f in files]
         self._refuse_if_taken_for_dead()
         removing = tuple(n for n in old if n != JOURNAL)
-        self._heartbeat.announce(Journal(tuple(final.values()), removing))
+        self._heartbeat.announce(Journal(tuple(names), removing))
         root = self._folder.path.rstrip("/") + "/"
 
-        def copy(name: str) -> None:
-            source = sources[name].path.removeprefix(root)
-            self._objects.copy(source, final[name], sums[name][0])
+        def copy(number: int) -> None:
+            source = staged[number][0].path.removeprefix(root)
+            self._objects.copy(source, files[number].name, files[number].nbytes)
 
-        for _ in LocalExecutor(threads=_COPIES).map(list(sources), copy):
+        for _ in LocalExecutor(threads=_COPIES).map(range(len(files)), copy):
             pass
         self._refuse_if_taken_for_dead()
-        etags = self._objects.etags(list(final.values()))
-        manifest = manifest_of(
-            list(sources), schema, sums, rows, final=final, etags=etags, writer=self._writer,
-            folder=self._folder.path,
-        )  # fmt: skip
-        return self._replace_manifest(as_text(manifest))
+        etags = self._objects.etags(names)
+        files = [replace(f, etag=etags.get(f.name, "")) for f in files]
+        folder = self._folder.path if etags else ""
+        return self._replace_manifest(
+            Manifest(tuple(files), schema, self._writer, folder).to_json()
+        )
 
     def _replace_manifest(self, text: str) -> bool:
         """Replace the manifest if it is the one found at the beginning; find out if that worked."""

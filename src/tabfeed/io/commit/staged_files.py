@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, TabfeedError, WriteError
+from tabfeed.io.commit.manifest import Entry
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 
@@ -58,6 +59,11 @@ class StagedFiles:
     def names(self) -> set[str]:
         """Names of the files written so far."""
         return set(self._files)
+
+    def entry(self, name: str) -> Entry:
+        """A written file as the manifest names it."""
+        nbytes, crc32 = self.sums[name]
+        return Entry(name, nbytes, self.rows.get(name), f"{crc32:08x}")
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -26,12 +25,10 @@ from tabfeed.errors import (
 from tabfeed.io.align import common_type, conform
 from tabfeed.io.open.open_table import open_table
 from tabfeed.io.storage.temporary import TemporaryFolder
+from tabfeed.io.table import PartitionedTable, TableMap
 from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.schema.dtypes import format_type
-
-if TYPE_CHECKING:
-    from tabfeed.io.table import PartitionedTable
 
 __all__ = ["JoinKeys", "merge"]
 
@@ -105,8 +102,9 @@ def merge(
     path = str(folder.path / "joined.parquet")
     joined = open_table(path, part_size=left.partitioning.part_size)
     schema = Schema(c for _, c in columns)
-    named = joined.map(_Rename(schema.to_arrow()), schema=schema)
-    return replace(named, folder=folder)
+    names = tuple(joined.schema.column_names)
+    rename = TableMap(_Rename(schema.to_arrow()), names, keeps_rows=True)
+    return replace(joined, schema=schema, maps=(rename,), folder=folder)
 
 
 def _check_keys(left: PartitionedTable, right: PartitionedTable, keys: JoinKeys) -> None:
