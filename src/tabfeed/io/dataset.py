@@ -421,15 +421,21 @@ class Dataset:
         return self.of(self._table.repartition(npartitions, partition_size))
 
     def in_smaller_partitions(self, nbytes: int) -> Dataset:
-        """The same rows in partitions of at most `nbytes`, unless a map may change their number."""
+        """The same rows in partitions of at most `nbytes`, unless a map may change their number.
+
+        For the packages of tabfeed rather than for users, who have `repartition`.
+        """
         return self.of(self._table.in_smaller_partitions(nbytes))
 
     def with_partitions(self, partitions: Sequence[Partition]) -> Dataset:
-        """These partitions alone, in this order."""
+        """These partitions alone; for the packages of tabfeed rather than for users."""
         return self.of(self._table.with_partitions(partitions))
 
     def on(self, executor: Executor | None) -> Dataset:
-        """The same data, read by another executor where a call does not say."""
+        """The same data, read by another executor where a call does not say.
+
+        For the packages of tabfeed rather than for users, who pass ``executor=``.
+        """
         return self.of(self._table.on(executor))
 
     def at_random(self) -> Dataset:

@@ -16,8 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tabfeed.errors import SchemaError, UnfinishedDatasetError, UnreadableFileError
+from tabfeed.errors import (
+    SchemaError,
+    TabfeedError,
+    UnfinishedDatasetError,
+    UnreadableFileError,
+)
 from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.schema import Schema
 
 __all__ = [
@@ -130,12 +136,21 @@ class _Invalid(ValueError):
 
 
 def check_finished(folder: RemotePath) -> None:
-    """Refuse a folder whose last writing was interrupted."""
-    if folder.child(JOURNAL).exists:
+    """Refuse a folder whose files a writer is replacing, or was when it was killed."""
+    try:
+        unfinished = folder.child(JOURNAL).exists
+    except (PermissionError, NotADirectoryError):
+        return  # some stores forbid to look for what they do not have
+    except TabfeedError:
+        raise
+    except OSError as e:
+        raise UnreadableFileError(
+            f"{folder.name} cannot be opened: {reason(e)}. {remedy(e)}"
+        ) from e
+    if unfinished:
         raise UnfinishedDatasetError(
-            f"{folder.name} is half replaced, some of its files old and some new: the process that "
-            "writes it is still at it, or ended too soon; wait, or run the same to_parquet again "
-            "to complete it"
+            f"{folder.name} is half replaced: some of its files are old and some new; if no writer "
+            "is running, run the same to_parquet again to complete it"
         )
 
 
@@ -161,13 +176,13 @@ def read_now(place: RemotePath) -> str:
     return place.read_text()
 
 
-def _read(place: RemotePath, remedy: str) -> str | None:
+def _read(place: RemotePath, advice: str) -> str | None:
     try:
         return place.read_text() if place.local else read_now(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as e:
-        raise UnfinishedDatasetError(f"{place.name} is damaged (it is not text); {remedy}") from e
+        raise UnfinishedDatasetError(f"{place.name} is damaged (it is not text); {advice}") from e
     except PermissionError:
         raise
     except OSError as e:

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import SourceNotFoundError, TabfeedError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.commit.manifest import STAGING, Manifest
+from tabfeed.io.commit.manifest import STAGING, Manifest, check_finished
 from tabfeed.io.open.engines import engine_of
 from tabfeed.io.open.folder import (
     holds_workflow,
@@ -31,7 +31,6 @@ from tabfeed.io.open.folder import (
     outermost_key,
     published,
     read_folder,
-    refuse_unfinished,
 )
 from tabfeed.io.storage.file_ref import FileRef
 from tabfeed.io.storage.local_files import local_info, refuse_special
@@ -95,10 +94,10 @@ class _UncheckedFolders:
         """Refuse a folder whose files are being replaced, or one inside such a dataset."""
         folders = list(self._folders.values())
         if any(f.remote is not None for f in folders):
-            list(_executor(folders).map(folders, refuse_unfinished))
+            list(_executor(folders).map(folders, check_finished))
         else:
             for folder in folders:
-                refuse_unfinished(folder)
+                check_finished(folder)
 
 
 def _find(path: RemotePath, engine: str | None, unchecked: _UncheckedFolders) -> Found:

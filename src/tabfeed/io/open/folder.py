@@ -20,10 +20,8 @@ import pyarrow.fs as pafs
 from tabfeed.errors import (
     ArgumentError,
     SourceNotFoundError,
-    TabfeedError,
     TabfeedWarning,
     UnfinishedDatasetError,
-    UnreadableFileError,
 )
 from tabfeed.io.commit.manifest import (
     MANIFEST,
@@ -41,7 +39,7 @@ from tabfeed.io.open.engines import engine_of
 from tabfeed.io.storage.local_files import walk
 from tabfeed.io.storage.paths import RemotePath, natural_key
 from tabfeed.io.storage.remote import Listed, remote_of
-from tabfeed.io.storage.retry import reason, remedy, retry
+from tabfeed.io.storage.retry import retry
 
 __all__ = [
     "holds_workflow",
@@ -51,7 +49,6 @@ __all__ = [
     "outermost_key",
     "published",
     "read_folder",
-    "refuse_unfinished",
 ]
 
 _ATTEMPTS = 5  # to read a folder whose files are replaced meanwhile
@@ -60,7 +57,7 @@ _ATTEMPTS = 5  # to read a folder whose files are replaced meanwhile
 def read_folder(folder: RemotePath, engine: str | None) -> tuple[list[Listed], Manifest | None]:
     """The data files of a folder in reading order, and its manifest if it has one."""
     for attempt in range(_ATTEMPTS):
-        refuse_unfinished(folder)
+        check_finished(folder)
         manifest = read_manifest(folder)
         try:
             return _data_files(folder, manifest, engine), manifest
@@ -70,20 +67,6 @@ def read_folder(folder: RemotePath, engine: str | None) -> tuple[list[Listed], M
     raise UnfinishedDatasetError(
         f"{folder.name} is replaced again and again while it is opened; wait for its writers"
     )
-
-
-def refuse_unfinished(folder: RemotePath) -> None:
-    """Refuse a folder whose files a writer is replacing, or was when it was killed."""
-    try:
-        check_finished(folder)
-    except (PermissionError, NotADirectoryError):
-        return  # some stores forbid to look for what they do not have
-    except TabfeedError:
-        raise
-    except OSError as e:
-        raise UnreadableFileError(
-            f"{folder.name} cannot be opened: {reason(e)}. {remedy(e)}"
-        ) from e
 
 
 def outermost_key(folder: str) -> str:
