@@ -21,10 +21,17 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     UnreadableFileError,
 )
-from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, Manifest, marked, read_manifest
+from tabfeed.io.commit.manifest import (
+    JOURNAL,
+    MANIFEST,
+    STAGING,
+    Manifest,
+    marked,
+    outermost_key,
+    read_manifest,
+)
 from tabfeed.io.open.engines import infer_engine
 from tabfeed.io.open.find_files import find_files
-from tabfeed.io.open.folder import outermost_key
 from tabfeed.io.storage.paths import RemotePath, natural_key, path_of
 
 

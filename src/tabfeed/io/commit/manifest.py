@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -38,6 +39,7 @@ __all__ = [
     "is_below",
     "is_data",
     "marked",
+    "outermost_key",
     "parse_journal",
     "parse_manifest",
     "read_journal",
@@ -382,6 +384,13 @@ def in_key_folders(name: str) -> bool:
     """
     *folders, base = name.split("/")
     return all("=" in f for f in folders) and not base.startswith((".", "_"))
+
+
+def outermost_key(folder: str) -> str:
+    """The folder above all ``key=value`` folders at the end of a path."""
+    while "=" in posixpath.basename(folder):
+        folder = posixpath.dirname(folder)
+    return folder
 
 
 def is_data(name: str) -> bool:

@@ -21,14 +21,13 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import SourceNotFoundError, TabfeedError, UnreadableFileError
 from tabfeed.execute import LocalExecutor
-from tabfeed.io.commit.manifest import STAGING, Manifest, check_finished
+from tabfeed.io.commit.manifest import STAGING, Manifest, check_finished, outermost_key
 from tabfeed.io.open.engines import engine_of
 from tabfeed.io.open.folder import (
     holds_workflow,
     is_hidden,
     list_files,
     of_one_engine,
-    outermost_key,
     published,
     read_folder,
 )

@@ -30,6 +30,7 @@ from tabfeed.io.commit.manifest import (
     check_finished,
     in_key_folders,
     is_data,
+    outermost_key,
     read_manifest,
     saved_workflows,
     writer_of,
@@ -46,7 +47,6 @@ __all__ = [
     "is_hidden",
     "list_files",
     "of_one_engine",
-    "outermost_key",
     "published",
     "read_folder",
 ]
@@ -67,13 +67,6 @@ def read_folder(folder: RemotePath, engine: str | None) -> tuple[list[Listed], M
     raise UnfinishedDatasetError(
         f"{folder.name} is replaced again and again while it is opened; wait for its writers"
     )
-
-
-def outermost_key(folder: str) -> str:
-    """The folder above all ``key=value`` folders at the end of a path."""
-    while "=" in posixpath.basename(folder):
-        folder = posixpath.dirname(folder)
-    return folder
 
 
 # -- listing ----------------------------------------------------------------------------

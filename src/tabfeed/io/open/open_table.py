@@ -22,14 +22,13 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError, UnreadableFileError
 from tabfeed.io.align import small_type
-from tabfeed.io.commit.manifest import MANIFEST, read_manifest
+from tabfeed.io.commit.manifest import MANIFEST, outermost_key, read_manifest
 from tabfeed.io.fileset import FileSet, open_files
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.formats.memory import as_data_file
 from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
 from tabfeed.io.open.engines import ENGINES, common_engine, open_format
 from tabfeed.io.open.find_files import Found, find_files
-from tabfeed.io.open.folder import outermost_key
 from tabfeed.io.partition import DEFAULT_PART_SIZE
 from tabfeed.io.storage.file_ref import FileRef, ReadOptions
 from tabfeed.io.storage.paths import RemotePath
