@@ -43,7 +43,7 @@ from typing import Any
 
 TASKS = ("shuffle", "fit", "save", "commit", "two writers")
 WATCHED = (
-    "io/commit/commit.py", "io/commit/conditional.py", "io/commit/other_writers.py",
+    "io/commit/commit.py", "io/commit/object_store.py", "io/commit/other_writers.py",
     "io/commit/staged_files.py", "io/shuffle/distributed.py", "io/shuffle/local.py",
     "io/storage/temporary.py", "io/write/parquet.py", "ops/state/memory.py",
     "workflow/artefact.py",

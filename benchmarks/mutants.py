@@ -73,7 +73,7 @@ SAME: dict[tuple[str, str], str] = {
         "self._made = self._interrupted = True",
     ): "a local folder sets one on entering and no store looks; the other is set before a look",
     (
-        "tabfeed.io.commit.commit",
+        "tabfeed.io.commit.publish_objects",
         "_COPIES = 9",
     ): "how many copies run at a time",
     (
@@ -81,32 +81,32 @@ SAME: dict[tuple[str, str], str] = {
         "for name, info in zip(new, infos, strict=False):",
     ): "there are as many infos as names",
     (
-        "tabfeed.io.commit.commit",
-        "return json.dumps(content, indent=2)",
+        "tabfeed.io.commit.manifest",
+        "return json.dumps(body, indent=2)",
     ): "the same JSON, indented differently",
     (
-        "tabfeed.io.write.writer",
+        "tabfeed.io.table",
         "return 2 + sum((size for size in sizes if size is not None))",
     ): "one byte more in an estimate that chooses the number of buckets",
     (
         "tabfeed.io.write.writer",
-        "return shuffled(tables, seed=self.options.seed, stream=1 + job.numbers[0] if job.numbers"
-        " else 1, nbytes=estimate(self.dataset, job.partitions), room=room)",
-    ): "a job without numbers has no partitions, and no rows to shuffle",
+        "return shuffled(tables, seed=self.options.seed, stream=1 + file.numbers[0] if "
+        "file.numbers else 1, nbytes=self.table.estimated_bytes(file.partitions), budget=budget)",
+    ): "a file without numbers has no partitions, and no rows to shuffle",
     (
         "tabfeed.io.write.writer",
-        "pieces = self.dataset._in_smaller_partitions(max(1, self.limit // 17))",
+        "source = self.table.in_smaller_partitions(max(1, self.limit // 17))",
     ): "rows are read in slightly smaller parts, and the order does not depend on that",
     (
         "tabfeed.io.write.writer",
-        "pieces = self.dataset._in_smaller_partitions(max(2, self.limit // 16))",
+        "source = self.table.in_smaller_partitions(max(2, self.limit // 16))",
     ): "rows are read in slightly larger parts, and the order does not depend on that",
     (
         "tabfeed.io.write.writer",
-        "most = max(5, Room.buckets // share)",
+        "most = max(5, SpillBudget.buckets // share)",
     ): "files that a shuffle beside many others may have open; the order does not depend on that",
     (
-        "tabfeed.io.write.writer",
+        "tabfeed.io.table",
         "unknown = [piece for piece, size in zip(pieces, sizes, strict=False) if size is None]",
     ): "there are as many sizes as pieces",
     (

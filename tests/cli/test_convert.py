@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tabfeed import Dataset
 from tabfeed.cli import app
 from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning
-from tabfeed.io.write.convert import convert_tfrecords_to_parquet
+from tabfeed.io.convert import convert_tfrecords_to_parquet
 from tests.io.tfrecords import example, floats, frame, frames, ints, texts
 
 runner = CliRunner()
@@ -59,7 +59,7 @@ def test_several_inputs_and_options(folder: Path, tmp_path: Path) -> None:
     assert "200 rows of 2 columns in 1 files" in said
     dataset = Dataset(tmp_path / "out")
     assert [str(c.dtype) for c in dataset.schema] == ["int32", "float"]
-    assert dataset._files.files[0].unit_rows == [50, 50, 50, 50]
+    assert dataset.fileset.files[0].unit_rows == [50, 50, 50, 50]
 
 
 def test_any_format(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_going_on_without_what_is_damaged(folder: Path, tmp_path: Path) -> None:
 def test_the_function(folder: Path, tmp_path: Path) -> None:
     made = convert_tfrecords_to_parquet(folder / "*.tfrecord", tmp_path / "out", chunks=30)
     assert made.to_arrow().to_pydict() == expected()
-    assert made._files.files[0].unit_rows == [30, 30, 30, 10]
+    assert made.fileset.files[0].unit_rows == [30, 30, 30, 10]
     with pytest.raises(ArgumentError, match="compression_type"):
         convert_tfrecords_to_parquet(folder, tmp_path / "b", "SNAPPY")  # type: ignore[arg-type]
     damage(folder)

@@ -112,17 +112,17 @@ def test_no_room(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_disk_fills_up_on_the_way(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tabfeed.io.write.parquet import FileSink
+    from tabfeed.io.write.parquet import FileWriter
 
-    real = FileSink._write_group
+    real = FileWriter._write_group
 
-    def full(self: FileSink, group: pa.Table) -> None:
+    def full(self: FileWriter, group: pa.Table) -> None:
         if "new" in self._commit.folder.path:
             with self._commit.writing(self._name):
                 raise OSError(28, "No space left on device")
         real(self, group)
 
-    monkeypatch.setattr(FileSink, "_write_group", full)
+    monkeypatch.setattr(FileWriter, "_write_group", full)
     with pytest.raises(WriteError, match="No space left"):
         rewrite(old, tmp_path / "new", seconds=QUICK)
     left = list((tmp_path / "new").rglob("*.parquet")) if (tmp_path / "new").exists() else []

@@ -176,7 +176,7 @@ def version_in(folder: Path) -> int | None:
     try:
         table = Dataset(folder).to_arrow()
     except UnfinishedDatasetError as e:
-        assert "to_parquet again" in str(e)
+        assert "to_parquet" in str(e)
         return None
     assert table.column_names == ["i", "version", "rows", "k"]
     versions = set(table["version"].to_pylist())

@@ -19,7 +19,7 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError, WriteError
-from tabfeed.io.commit import commit, conditional, other_writers
+from tabfeed.io.commit import commit, object_store, other_writers
 from tabfeed.io.storage.paths import RemotePath
 
 pytestmark = pytest.mark.timeout(600)
@@ -68,7 +68,7 @@ class Wired:
         return lambda *args, **options: self.wire.send(lambda: call(*args, **options))
 
 
-class Conditional(conditional._Any):
+class Conditional(object_store._AnyStore):
     """Objects that are replaced in one conditional request."""
 
     def swap(self, name: str, text: str, version: str | None, dead: Any) -> bool:
@@ -88,7 +88,7 @@ class Writers:
 
         def wired_place(*args: Any) -> RemotePath:
             place = path_of(*args)
-            plain = conditional._unwrapped(
+            plain = object_store._unwrapped(
                 place.filesystem
             )  # nothing fails here that passes by itself
             return replace(place, filesystem=Wired(plain, self._wire, CHANGES + LOOKS))

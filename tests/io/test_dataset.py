@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, SchemaError
+from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.inspect import inspect
@@ -89,6 +90,32 @@ def test_partitions_do_not_depend_on_who_asked_first(path: str) -> None:
     assert fresh.map(double, columns=["x"]).partitions == asked.partitions
     wider = fresh.select(["x"]).repartition(partition_size=500)  # by what is left now
     assert wider.npartitions < asked.npartitions
+
+
+def test_a_dataset_does_not_change_and_keeps_its_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n3,c\n")
+    ds = Dataset(tmp_path / "a.csv")
+    assert ds.num_rows == 3
+    counted = []
+    count = FileSet.counted
+    monkeypatch.setattr(
+        FileSet, "counted", lambda self, pieces: (counted.append(1), count(self, pieces))[1]
+    )
+    for same in (ds.select(["y"]), ds.at_random(), ds.map(lambda t: t), ds.on(LocalExecutor(1))):
+        assert same.partition_lens == ds.partition_lens == [3]
+        assert same.partitions is ds.partitions
+    assert not counted
+    assert ds.repartition(2).partition_lens == [1, 2]
+    assert ds.npartitions == 1 and ds.column_names == ["x", "y"] and not ds.mapped
+    part = ds.repartition(3).with_partitions(ds.repartition(3).partitions[1:])
+    assert part.to_arrow()["x"].to_pylist() == [2, 3]
+    assert pickle.loads(pickle.dumps(ds.on(LocalExecutor(1)))).table.executor is None
+    with pytest.raises(AttributeError):
+        ds.table.schema = ds.schema  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        ds.schema = ds.schema  # type: ignore[misc]
 
 
 def test_a_schema_with_types_and_tags(path: str) -> None:
@@ -413,6 +440,7 @@ def test_how_it_looks(path: str) -> None:
 
 _PEAK = """
 import json, sys
+from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.inspect import inspect

@@ -110,7 +110,7 @@ def test_many_columns_are_read_a_few_at_a_time(
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_row_groups)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
-    files = Dataset(tmp_path)._files
+    files = Dataset(tmp_path).fileset
     for method in (files.stream, files.files[0].read):  # as if there were room for one page only
         monkeypatch.setitem(method.__globals__, "HELD_BYTES", 1)
     monkeypatch.setitem(files.stream.__globals__, "free_memory", lambda: free)
@@ -233,6 +233,6 @@ def test_a_text_file_that_breaks_under_skip(tmp_path: Path) -> None:
 
 def test_a_partition_of_nothing(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"x": [1]})
-    files = Dataset(tmp_path)._files
+    files = Dataset(tmp_path).fileset
     assert files.read(Partition(()), ["x"]).to_pydict() == {"x": []}
     assert files.read(Partition((Piece(0, 0, 0, 0, whole=False),)), ["x"]).num_rows == 0

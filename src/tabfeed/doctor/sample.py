@@ -101,7 +101,7 @@ def take_sample(dataset: Dataset, facts: FileFacts, *, nbytes: int = SAMPLE_BYTE
     chosen = [parts[i] for i in numbers if lens[i]]
     each = max(1, rows // len(chosen)) if len(chosen) <= _STRETCHES else rows
     return Sample(
-        dataset=dataset.select(readable(dataset, kinds)).with_partitions(tuple(chosen)),
+        dataset=dataset.select(readable(dataset, kinds)).with_partitions(chosen),
         pieces=tuple(first_rows(p, each) for p in chosen),
         plan=loader.plan,
         slices=any(not piece.whole for part in parts for piece in part.pieces),

@@ -1,15 +1,19 @@
-"""A table that may be larger than memory, and may lie in a thousand files.
+"""Dataset: a table that may be larger than memory and span a thousand files.
 
-A `Dataset` is a value: opening one reads footers, every method that changes something
-returns another, and data moves only when it is asked for. Its unit of work is the
-partition, which is never larger than ``part_size`` in memory, whatever the files look like.
+A `Dataset` is immutable: opening one reads footers, every method that changes something returns
+another, and data is read only when a method needs it. Its unit of work is the partition, which
+takes at most ``part_size`` in memory, whatever the files look like.
+
+The class is what users see. It holds one value, a `tabfeed.io.table.PartitionedTable`, and leaves
+the work to the modules below: `tabfeed.io.open` opens, `tabfeed.io.table` reads, `tabfeed.io.write`
+and `tabfeed.io.shuffle` write and shuffle.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,11 +23,10 @@ from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
 from tabfeed.io import to_frames
-from tabfeed.io.filters import parse_filters
 from tabfeed.io.formats.base import DEFAULT_NULLS, ReadOptions, block_size
-from tabfeed.io.open import noted, open_source, select_columns, types_of, with_remarks
-from tabfeed.io.partition import choose_part_size
-from tabfeed.io.partitions import Partitioned, SelectThen, TableMap
+from tabfeed.io.open.open_table import open_table, with_metadata
+from tabfeed.io.partition import DEFAULT_PART_SIZE, Partition, choose_part_size
+from tabfeed.io.table import PartitionedTable, TableMap
 from tabfeed.io.unreadable import Skipped
 from tabfeed.notebook import box
 from tabfeed.schema import Schema
@@ -37,14 +40,14 @@ if TYPE_CHECKING:
 
     from tabfeed.io.fileset import FileSet
     from tabfeed.io.filters import Filter
-    from tabfeed.io.partition import Partition
+    from tabfeed.io.storage.fetch import Fetch
     from tabfeed.io.validate import Report
     from tabfeed.io.write.writer import Shuffle
 
 __all__ = ["Dataset"]
 
 
-class Dataset(Partitioned):
+class Dataset:
     """A table in files or in memory.
 
     Parameters
@@ -54,8 +57,8 @@ class Dataset(Partitioned):
         or a pandas, Polars (eager or lazy), Arrow or Dask frame, an Arrow dataset or record
         batch reader, or a dict of arrays.
     engine
-        ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"``, ``"avro"`` or ``"tfrecord"``; told from
-        the names of the files, or their first bytes, when not given.
+        ``"parquet"``, ``"csv"``, ``"jsonl"``, ``"ipc"``, ``"avro"`` or ``"tfrecord"``; by
+        default it follows from the files' names or first bytes.
     part_size
         Most memory a partition may take: ``"128MiB"`` by default. A single row that is larger is a
         partition of its own. Reading a slice of a larger row group takes up to twice as much for a
@@ -65,7 +68,7 @@ class Dataset(Partitioned):
     npartitions
         Cut into this many partitions of equal rows instead.
     schema
-        Tags and other remarks for the columns; a type given here is applied while reading.
+        Tags and properties of the columns; a type given here is applied while reading.
     storage_options
         For URLs, passed to the filesystem; besides, ``connections`` (most requests at a time, 8 by
         default) and ``deadline`` (seconds after which one is given up, 300).
@@ -114,81 +117,192 @@ class Dataset(Partitioned):
         null_values: Sequence[str] = DEFAULT_NULLS,
         newlines_in_values: bool = False,
     ) -> None:
-        part_size_bytes = choose_part_size(part_size, part_mem_fraction, npartitions)
-        types = {name: as_arrow_type(t) for name, t in (dtypes or {}).items()}
+        size = choose_part_size(part_size, part_mem_fraction, npartitions)
         options = ReadOptions(
             sep=sep,
             names=None if names is None else tuple(names),
             header=header,
-            dtypes=types,
+            dtypes={name: as_arrow_type(t) for name, t in (dtypes or {}).items()},
             newlines_in_values=newlines_in_values,
             null_values=tuple(null_values),
-            block_size=block_size(part_size_bytes),
+            block_size=block_size(size),
         )
-        self._files, remarks = open_source(
+        self._table = open_table(
             source,
             engine=engine,
             options=options,
+            part_size=size,
+            npartitions=npartitions,
+            schema=schema,
             storage_options=storage_options,
+            columns=columns,
+            filters=filters,
             on_bad_file=on_bad_file,
         )
-        self._part_size = part_size_bytes
-        self._npartitions = npartitions
-        self._maps = ()
-        self._files = self._files.with_types({**types, **types_of(schema)})
-        self._filter = parse_filters(filters, self._files.schema)
-        everything = with_remarks(Schema.from_arrow(self._files.schema), remarks, schema)
-        said = set(columns or ()) | {c.name for c in schema or ()}
-        index = [n for n in self._files.index_columns if n not in said]
-        self._left_out = everything.select(index)
-        if columns is None:
-            self.schema = everything.select([n for n in everything.column_names if n not in index])
-        else:
-            self.schema = select_columns(everything, columns)
-        self._cut_columns = tuple(self.column_names)
-        for name in self._with_filter(self.column_names):
-            if name in self._files.conflicts:
-                raise self._files.conflicts[name]
 
-    # -- looking --------------------------------------------------------------------
+    @classmethod
+    def of(cls, table: PartitionedTable) -> Dataset:
+        """The dataset with this value; for the packages of tabfeed rather than for users."""
+        dataset = cls.__new__(cls)
+        dataset._table = table
+        return dataset
+
+    @property
+    def table(self) -> PartitionedTable:
+        """What this dataset is; for the packages of tabfeed rather than for users."""
+        return self._table
+
+    # -- what it is -------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that come out."""
+        return self._table.schema
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return self._table.schema.column_names
+
+    @property
+    def index_columns(self) -> list[str]:
+        """Columns of a pandas index, which are left out unless ``columns=`` names them."""
+        return [c.name for c in self._table.index if c.name not in self.schema]
 
     @property
     def files(self) -> list[str]:
         """The files it reads."""
-        return list(self._files.names)
+        return list(self.fileset.names)
 
     @property
     def fileset(self) -> FileSet:
         """The files as one table; for the packages of tabfeed rather than for users."""
-        return self._files
+        return self._table.files
 
     @property
     def condition(self) -> Filter | None:
         """The filter, if there is one; for the packages of tabfeed rather than for users."""
-        return self._filter
+        return self._table.condition
 
     @property
     def mapped(self) -> bool:
         """Whether functions are applied to what the files hold, as `map` or a workflow does."""
-        return bool(self._maps)
+        return bool(self._table.maps)
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What could not be read and was left out, so far."""
-        return list(self._files.skips.items)
+        """The files and row groups left out so far because they cannot be read."""
+        return list(self.fileset.skips.items)
 
     @property
     def is_plain_parquet(self) -> bool:
-        """Whether its columns lie in local Parquet files just as they are given.
+        """Whether its columns are those of local Parquet files, unchanged.
 
         No filter, no map, no column from folder names or of another type than in some file, and
         nothing to be left out: then any reader of Parquet may read them.
         """
-        if self._maps or self._filter is not None or self._files.skips.allowed:
+        if self.mapped or self.condition is not None or self.fileset.skips.allowed:
             return False
-        return self._files.are_plain_parquet
+        return self.fileset.are_plain_parquet
 
-    # -- all of it -------------------------------------------------------------------
+    # -- partitions and rows ----------------------------------------------------------
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The runs of rows that one task reads at once; `select` and `map` keep them."""
+        return self._table.partitions
+
+    @property
+    def npartitions(self) -> int:
+        """How many partitions there are."""
+        return self._table.npartitions
+
+    @property
+    def partition_lens(self) -> list[int]:
+        """Rows of each partition, exactly. Free for Parquet; text is counted once, filters run."""
+        return self._table.partition_lens
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all."""
+        return sum(self.partition_lens)
+
+    @property
+    def cut_by_default(self) -> bool:
+        """Whether partitions have the default size."""
+        cut = self._table.partitioning
+        return cut.npartitions is None and cut.part_size == DEFAULT_PART_SIZE
+
+    # -- reading ----------------------------------------------------------------------
+
+    def read(
+        self,
+        partition: int | Partition,
+        columns: Sequence[str] | None = None,
+        *,
+        dictionary: Sequence[str] = (),
+    ) -> pa.Table:
+        """One partition, read on the calling thread.
+
+        Parameters
+        ----------
+        partition
+            Its number, or the partition itself.
+        columns
+            Only these, in this order; all by default.
+        dictionary
+            Text columns to leave dictionary-encoded where the file has them so.
+        """
+        return self._table.read(partition, columns, dictionary=dictionary)
+
+    def read_by_column(
+        self,
+        partition: int | Partition,
+        columns: Sequence[str] | None = None,
+        *,
+        at_once: int = 2**20,
+    ) -> Iterator[pa.Table]:
+        """One partition as tables of a few columns each, which together are those named.
+
+        For a caller that copies columns elsewhere: local Parquet files are decoded faster so. In
+        other cases there is one table with all columns.
+
+        Parameters
+        ----------
+        partition
+            Its number, or the partition itself.
+        columns
+            Only these, in this order; all by default.
+        at_once
+            About how many decoded bytes a table may have; one column at least.
+
+        Examples
+        --------
+        >>> from tabfeed import Dataset
+        >>> ds = Dataset({"a": [1, 2], "b": [3, 4]})
+        >>> [table.column_names for table in ds.read_by_column(0)]
+        [['a', 'b']]
+        """
+        return self._table.read_by_column(partition, columns, at_once)
+
+    def begin_read(
+        self, partition: int | Partition, columns: Sequence[str] | None = None
+    ) -> list[Fetch]:
+        """Begin to fetch what `read` of the same will need, as long as the result is held.
+
+        The list is empty where the files are on this machine.
+        """
+        return self._table.begin_read(partition, columns)
+
+    def columns_read(self, columns: Sequence[str] | None = None) -> list[str]:
+        """The columns that are read from the files if these are to come out; all by default."""
+        return self._table.columns_read(columns)
+
+    def iter_tables(
+        self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
+    ) -> Iterator[pa.Table]:
+        """Every partition in order, a few read ahead on threads, memory bounded."""
+        return self._table.iter_tables(columns, executor=executor)
 
     def to_iter(
         self,
@@ -211,12 +325,12 @@ class Dataset(Partitioned):
 
     def to_arrow(self) -> pa.Table:
         """All of it in memory, as an Arrow table."""
-        tables = [t for t in self.iter_tables() if t.num_rows]
-        return pa.concat_tables(tables) if tables else self._empty()
+        tables = [t for t in self._table.iter_tables() if t.num_rows]
+        return pa.concat_tables(tables) if tables else self._table.empty()
 
     def to_polars(self) -> pl.DataFrame:
         """All of it in memory, as a Polars frame."""
-        return to_frames.polars_frame(self, [self.to_arrow()])
+        return to_frames.polars_frame(self._table, [self.to_arrow()])
 
     compute = to_polars
 
@@ -227,57 +341,30 @@ class Dataset(Partitioned):
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """As a Dask DataFrame with the same partitions."""
-        return to_frames.dask_frame(self if columns is None else self.select(columns))
+        return to_frames.dask_frame(self._table if columns is None else self._table.select(columns))
 
     def head(self, n: int = 5) -> pl.DataFrame:
         """The first rows, to look at."""
-        return to_frames.head(self, n)
+        return to_frames.head(self._table, n)
 
     def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
         """`n` rows drawn without repetition, in the order they have in the data."""
-        return to_frames.sample(self, n, seed)
+        return to_frames.sample(self._table, n, seed)
 
-    def _empty(self) -> pa.Table:
-        if any(c.dtype is None for c in self.schema):
-            return self.read(0).slice(0, 0)
-        return self.schema.to_arrow().empty_table()
+    def validate(self) -> Report:
+        """Read every byte and say what is damaged or slow to read."""
+        from tabfeed.io.validate import validate
 
-    # -- who reads it ---------------------------------------------------------------
+        return validate(self._table)
 
-    def _on(self, executor: Executor | None) -> Dataset:
-        """The same data, read by another executor where nobody says who is to."""
-        return self if executor is self._executor else self._derive(_executor=executor)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_executor": None}  # elsewhere, whoever is there
-
-    # -- other datasets made from it ------------------------------------------------
-
-    def _derive(self, **changes: Any) -> Dataset:
-        new = object.__new__(Dataset)
-        lens = {"partition_lens", "_lens_in_files", "_first_rows_of"}
-        vars(new).update({k: v for k, v in vars(self).items() if k not in lens})
-        vars(new).update(changes)
-        return new
+    # -- other datasets made from it ----------------------------------------------------
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """Only these columns, in this order; a pandas index among them if it is named."""
-        known = self.schema
-        if not self._maps:
-            known = Schema([*known, *(c for c in self._left_out if c.name not in known)])
-        return self._derive(schema=select_columns(known, columns))
-
-    def with_partitions(self, partitions: Sequence[Partition]) -> Dataset:
-        """Only these partitions, in this order; one given twice is read twice."""
-        return self._derive(partitions=tuple(partitions))
-
-    @property
-    def index_columns(self) -> list[str]:
-        """Columns of a pandas index, which are left out unless ``columns=`` names them."""
-        return [c.name for c in self._left_out if c.name not in self.schema]
+        return self.of(self._table.select(columns))
 
     def with_schema(self, schema: Schema) -> Dataset:
-        """The same data with other tags and remarks."""
+        """The same data with other tags and properties."""
         for column in self.schema:
             if column.name not in schema:
                 raise ColumnNotFoundError(column.name, schema.column_names, where="the new schema")
@@ -288,8 +375,7 @@ class Dataset(Partitioned):
                     f"{format_type(given)} in the new schema; a type is given when the dataset is "
                     "opened, or made by map"
                 )
-        known = Schema(noted(c, schema[c.name]) for c in self.schema)
-        return self._derive(schema=known)
+        return self.of(replace(self._table, schema=with_metadata(self.schema, schema, None)))
 
     def map(
         self,
@@ -318,48 +404,43 @@ class Dataset(Partitioned):
         numbered
             Call ``fn(table, n)``, n being the number of the partition's first row in the dataset.
         """
-        needed = self._wanted(columns)
+        table = self._table
+        needed = tuple(table.named(columns))
         if schema is None:
-            nothing = self.select(needed)._empty()
+            nothing = table.select(needed).empty()
             made = call(fn, nothing, 0) if numbered else call(fn, nothing)
             schema = Schema.from_arrow(made.schema)
-        encoded = () if self._maps else tuple(c for c in dictionary if c in needed)
-        step = TableMap(
-            SelectThen(tuple(needed), fn) if self._maps else fn,
-            tuple(needed),
-            keeps_rows,
-            encoded,
-            numbered,
-        )
-        return self._derive(schema=schema, _maps=(*self._maps, step))
+        encoded = () if table.maps else tuple(c for c in dictionary if c in needed)
+        step = TableMap(fn, needed, keeps_rows, encoded, numbered)
+        return self.of(replace(table, schema=schema, maps=(*table.maps, step)))
 
     def repartition(
         self, npartitions: int | None = None, partition_size: int | str | None = None
     ) -> Dataset:
         """The same rows cut into other partitions, by number or by size."""
-        size = choose_part_size(partition_size, None, npartitions)
-        if npartitions is None and partition_size is None:
-            raise ArgumentError("say npartitions= or partition_size=")
-        new = self._derive(_part_size=size, _npartitions=npartitions)
-        vars(new).pop("partitions", None)
-        new._cut_columns = tuple(self._source_columns)
-        return new
+        return self.of(self._table.repartition(npartitions, partition_size))
 
-    def _in_smaller_partitions(self, nbytes: int) -> Dataset:
-        """The same rows in partitions of at most `nbytes`; as it is where that could change them.
+    def in_smaller_partitions(self, nbytes: int) -> Dataset:
+        """The same rows in partitions of at most `nbytes`, unless a map may change their number.
 
-        A map that changes the number of rows may need its partitions whole: a group cut in two
-        would become two groups.
+        For the packages of tabfeed rather than for users, who have `repartition`.
         """
-        if not all(m.keeps_rows for m in self._maps):
-            return self
-        return self.repartition(partition_size=nbytes)
+        return self.of(self._table.in_smaller_partitions(nbytes))
+
+    def with_partitions(self, partitions: Sequence[Partition]) -> Dataset:
+        """These partitions alone; for the packages of tabfeed rather than for users."""
+        return self.of(self._table.with_partitions(partitions))
+
+    def on(self, executor: Executor | None) -> Dataset:
+        """The same data, read by another executor where a call does not say.
+
+        For the packages of tabfeed rather than for users, who pass ``executor=``.
+        """
+        return self.of(self._table.on(executor))
 
     def at_random(self) -> Dataset:
-        """The same for who reads partitions in a random order: no file stays open between two."""
-        new = copy.copy(self)
-        new._files = self._files.at_random()
-        return new
+        """The same data for partitions read in random order: no file stays open between two."""
+        return self.of(self._table.at_random())
 
     def persist(self) -> Dataset:
         """The same dataset, held in memory."""
@@ -375,7 +456,7 @@ class Dataset(Partitioned):
     ) -> Dataset:
         """Bring rows with equal keys into one partition; order within a key is kept.
 
-        The result lies on disk in a temporary folder that goes with the dataset.
+        The result is in a temporary folder on disk, which is removed with the dataset.
 
         Parameters
         ----------
@@ -388,12 +469,16 @@ class Dataset(Partitioned):
         executor
             Who does the work; see `tabfeed.execute.choice` for who does it by default.
         """
-        from tabfeed.io.write.by_keys import shuffle_by_keys
+        from tabfeed.io.shuffle.by_keys import shuffle_by_keys
 
-        who = executor or self._executor or current_executor()
-        return shuffle_by_keys(
-            self, keys, npartitions=npartitions, memory_limit=memory_limit, executor=who
+        grouped = shuffle_by_keys(
+            self._table,
+            keys,
+            npartitions=npartitions,
+            memory_limit=memory_limit,
+            executor=executor or self._table.executor or current_executor(),
         )
+        return self.of(grouped)
 
     @staticmethod
     def merge(
@@ -407,19 +492,16 @@ class Dataset(Partitioned):
         suffix: str = "_right",
         memory_limit: int | float | str | None = None,
     ) -> Dataset:
-        """Join two datasets, out of core. The result lies in a temporary folder."""
+        """Join two datasets, out of core. The result is in a temporary folder."""
         from tabfeed.io.shuffle.join import JoinKeys, merge
 
         keys = JoinKeys.of(on, left_on, right_on)
-        return merge(left, right, keys, how=how, suffix=suffix, memory_limit=memory_limit)
+        joined = merge(
+            left.table, right.table, keys, how=how, suffix=suffix, memory_limit=memory_limit
+        )
+        return Dataset.of(joined)
 
-    # -- checking and writing -------------------------------------------------------
-
-    def validate(self) -> Report:
-        """Read every byte and say what is damaged or slow to read."""
-        from tabfeed.io.validate import validate
-
-        return validate(self)
+    # -- writing ----------------------------------------------------------------------
 
     @known_arguments
     def to_parquet(
@@ -487,6 +569,8 @@ class Dataset(Partitioned):
         from tabfeed.io.formats.parquet.page_options import PageOptions
         from tabfeed.io.write.writer import WriteOptions, write_parquet
 
+        if output_files is not None and out_files_per_proc is not None:
+            raise ArgumentError("give output_files= or out_files_per_proc=, not both")
         options = WriteOptions(
             shuffle=shuffle,
             seed=seed,
@@ -496,19 +580,17 @@ class Dataset(Partitioned):
             pages=PageOptions(row_group_size, compression, layout),
             memory_limit=memory_limit,
         )
-        if output_files is not None and out_files_per_proc is not None:
-            raise ArgumentError("give output_files= or out_files_per_proc=, not both")
         write_parquet(
-            self,
+            self._table,
             path,
             options,
             overwrite=overwrite,
             storage_options=storage_options,
-            executor=executor or self._executor or current_executor(),
+            executor=executor or self._table.executor or current_executor(),
         )
         return Dataset(path, engine="parquet", storage_options=storage_options)
 
-    # -- text -----------------------------------------------------------------------
+    # -- text ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"Dataset({', '.join(self._summary())})\n{self.schema!r}"
@@ -518,7 +600,7 @@ class Dataset(Partitioned):
 
     def _summary(self) -> list[str]:
         files = f"{len(self.files):,} files" if len(self.files) != 1 else self.files[0]
-        free = self._lens_are_free and all(m.keeps_rows for m in self._maps)
+        free = self._table.partitioning.counted and self._table.keeps_rows
         rows = counted(self.num_rows, "row") if free else "rows not counted"
         return [
             rows,

@@ -1,7 +1,7 @@
-"""What a dataset is, from what can be known without reading the data itself.
+"""Describe a dataset without reading its rows.
 
-For Parquet everything here comes from the footers: rows, row groups, sizes, null counts,
-encodings, codecs. Other formats tell less; what they do not tell is None.
+For Parquet everything here comes from the footers: rows, row groups, sizes, null counts, encodings,
+codecs. Other formats hold less of it; the rest is None.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Inspection:
 
 
 def inspect(dataset: Dataset) -> Inspection:
-    """Collect what is known of a dataset without reading its rows.
+    """Describe a dataset without reading its rows.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def inspect(dataset: Dataset) -> Inspection:
     >>> facts.rows, facts.columns[0].dtype, facts.memory_bytes
     (3, 'int64', 24)
     """
-    source = dataset._files
+    source = dataset.fileset
     units = source.units()
     columns = tuple(_column(dataset, c, units) for c in dataset.schema)
     return Inspection(
@@ -113,7 +113,7 @@ def _file(name: str, file: DataFile) -> FileFacts:
 
 
 def _column(dataset: Dataset, column: ColumnSchema, units: list[Piece]) -> ColumnFacts:
-    source = dataset._files
+    source = dataset.fileset
     known = (file.stored(column.name) for file in source.files)
     stored = [s for s in known if s is not None and s.encodings]
     encodings = sum((s.encodings for s in stored), Counter[str]())

@@ -1,14 +1,11 @@
-"""How a dataset is cut: pieces, partitions, and the arithmetic between them.
+"""Row slices and partitions: how the rows of files are cut, as arithmetic.
 
-A *unit* is what a format lets us address: a Parquet row group, an IPC record batch, a
-byte range of a text file, a slice of a frame. A *piece* is a run of rows within one unit.
-A *partition* is what one task reads at once: usually whole units of one file that
-together stay within ``part_size``; a slice of one where a unit alone is larger.
+A *unit* is the smallest part of a file that a format can address: a Parquet row group, an IPC
+record batch, a byte range of a text file, a slice of a frame. A `Piece` is a row slice: some or all
+rows of one unit. A `Partition` is what one task reads at once: usually whole units of one file that
+together stay within ``part_size``, or a slice of a unit that alone is larger.
 
-Nothing here reads data. Cutting needs only how many rows each unit has and how wide a
-row is in memory.
-
-How large a partition may be, from the three ways a user can say it.
+Nothing here reads data. Cutting needs only the rows of each unit and the size of a row in memory.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ def choose_part_size(
     if fraction is not None:
         if not isinstance(fraction, int | float) or not 0 < fraction <= 1:
             raise ArgumentError(f"part_mem_fraction is {fraction!r}; it must be between 0 and 1")
-        # Whatever goes to a GPU is in host memory first.
+        # data for a GPU passes through host memory
         return max(1, min(int(device_memory() * fraction), free_memory()))
     return DEFAULT_PART_SIZE if part_size is None else parse_bytes(part_size, name="part_size")
 
@@ -73,10 +70,10 @@ _OVER = 1.1  # a slice may be larger by so much before rows are weighed one by o
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows ``[start, start + rows)`` of one unit of one file.
+    """A row slice: rows ``[start, start + rows)`` of one unit of one file.
 
-    ``rows`` is None where the unit is taken whole and nobody has counted it (text formats).
-    ``whole`` says that the piece is all of its unit.
+    ``rows`` is None for a whole unit that has not been counted yet (text formats). ``whole`` says
+    that the slice is all of its unit.
     """
 
     file: int
@@ -94,7 +91,7 @@ class Partition:
 
     @property
     def rows(self) -> int | None:
-        """Rows before any filter; None where a piece has not been counted."""
+        """Rows before any filter; None where a slice has not been counted."""
         counts = [p.rows for p in self.pieces]
         return None if None in counts else sum(c for c in counts if c is not None)
 
@@ -116,11 +113,11 @@ def cut_by_size(
     Parameters
     ----------
     units
-        Whole-unit pieces with their size in memory, None where it is not known, in file order.
+        Whole units with their size in memory (None if unknown), in file order.
     part_size
         Most bytes a partition may take in memory.
     sizes
-        Gives the bytes of each row of a piece that must be sliced; None where they are alike.
+        Gives the bytes of each row of a unit that must be sliced; None if all are alike.
 
     Examples
     --------
@@ -154,10 +151,10 @@ def slices_of(
     most: int,
     sizes: Callable[[Piece], Sizes | None] | None = None,
 ) -> list[Piece]:
-    """A piece of `nbytes` in slices of at most `most` bytes; of nearly equal rows if it may be.
+    """A row slice of `nbytes` cut into slices of at most `most` bytes, of equal rows if possible.
 
-    No more than a million slices, whatever their size: so many rows are a damaged file's, which
-    reading any of them shows.
+    There are at most a million slices, whatever their size: only a damaged file claims more rows,
+    and reading any of them shows that.
     """
     if piece.rows is None or nbytes <= most or piece.rows <= 1:
         return [piece]
@@ -173,7 +170,7 @@ def slices_of(
 
 
 def bounds_within(sizes: Sizes, most: float) -> list[int]:
-    """Where to cut rows so that no slice takes more than `most` bytes; a row at least.
+    """Where to cut rows so that no slice takes more than `most` bytes, unless a single row does.
 
     Parameters
     ----------
@@ -207,7 +204,7 @@ def _bounds(rows: int, count: int) -> list[int]:
 def cut_by_count(pieces: Sequence[Piece], npartitions: int) -> list[Partition]:
     """Cut all rows into `npartitions` runs of nearly equal length, across units and files.
 
-    Every piece must have been counted. With fewer rows than partitions, each row gets one of its
+    Every slice must have been counted. With fewer rows than partitions, each row gets one of its
     own; without any rows there is one empty partition.
 
     Examples
@@ -237,7 +234,7 @@ def _rows_of(piece: Piece, low: int, high: int) -> Piece:
 
 
 def first_rows(partition: Partition, rows: int) -> Partition:
-    """The beginning of a partition whose pieces have been counted.
+    """The first rows of a partition whose slices have been counted.
 
     Examples
     --------
@@ -255,7 +252,7 @@ def first_rows(partition: Partition, rows: int) -> Partition:
 
 
 def runs(partitions: Iterable[Partition]) -> list[list[Partition]]:
-    """Partitions, those that are successive slices of one unit together."""
+    """The partitions in runs; successive slices of one unit are one run."""
     found: list[list[Partition]] = []
     for part in partitions:
         if found and continues(found[-1][-1], part):
@@ -266,7 +263,7 @@ def runs(partitions: Iterable[Partition]) -> list[list[Partition]]:
 
 
 def continues(before: Partition, after: Partition) -> bool:
-    """Whether `after` goes on where `before` stopped, inside the same unit."""
+    """Whether `after` continues where `before` stopped, inside the same unit."""
     if len(before.pieces) != 1 or len(after.pieces) != 1:
         return False
     a, b = before.pieces[0], after.pieces[0]

@@ -19,46 +19,46 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = ["dask_frame", "head", "need", "polars_frame", "sample"]
 
 
-def head(dataset: Dataset, n: int) -> pl.DataFrame:
+def head(table: PartitionedTable, n: int) -> pl.DataFrame:
     """See `Dataset.head`."""
     _refuse_negative(n)
     tables: list[pa.Table] = []
     rows = 0
-    for i in range(dataset.npartitions):
+    for i in range(table.npartitions):
         if rows >= n:
             break
-        tables.append(_first_rows(dataset, i, n - rows))
+        tables.append(_first_rows(table, i, n - rows))
         rows += tables[-1].num_rows
-    return polars_frame(dataset, tables)
+    return polars_frame(table, tables)
 
 
-def _first_rows(dataset: Dataset, index: int, n: int) -> pa.Table:
+def _first_rows(table: PartitionedTable, index: int, n: int) -> pa.Table:
     """The beginning of a partition, without reading the rest where nothing filters it."""
-    part = dataset.partitions[index]
-    if dataset._filter is None and part.rows is not None and not dataset._maps:
+    part = table.partitions[index]
+    if table.condition is None and part.rows is not None and not table.maps:
         part = first_rows(part, n)
-    return dataset.read(part).slice(0, n)
+    return table.read(part).slice(0, n)
 
 
-def sample(dataset: Dataset, n: int, seed: int) -> pl.DataFrame:
+def sample(table: PartitionedTable, n: int, seed: int) -> pl.DataFrame:
     """See `Dataset.sample`."""
     import polars as pl
 
     _refuse_negative(n)
-    lens = dataset.partition_lens
+    lens = table.partition_lens
     total = sum(lens)
     rows = np.sort(np.random.default_rng(seed).choice(total, min(n, total), replace=False))
     ends = np.cumsum(lens)
     which = np.searchsorted(ends, rows, side="right")
-    frames = [polars_frame(dataset, [])]
+    frames = [polars_frame(table, [])]
     for i in np.unique(which):
         inside = rows[which == i] - (ends[i] - lens[i])
-        frames.append(polars_frame(dataset, [dataset.read(int(i))])[inside])
+        frames.append(polars_frame(table, [table.read(int(i))])[inside])
     return pl.concat(frames)
 
 
@@ -67,33 +67,33 @@ def _refuse_negative(n: int) -> None:
         raise ArgumentError(f"n is {n}; it must be 0 or more")
 
 
-def polars_frame(dataset: Dataset, tables: Sequence[pa.Table]) -> pl.DataFrame:
+def polars_frame(table: PartitionedTable, tables: Sequence[pa.Table]) -> pl.DataFrame:
     """Tables of a dataset as one Polars frame; its columns even where there are no rows."""
     refuse_forked("this", DatasetError)
-    full = [t for t in tables if t.num_rows] or [dataset._empty()]
+    full = [t for t in tables if t.num_rows] or [table.empty()]
     return frame_of(pa.concat_tables(full))
 
 
-def dask_frame(dataset: Dataset) -> Any:
+def dask_frame(table: PartitionedTable) -> Any:
     """See `Dataset.to_ddf`."""
     need("dask.dataframe", "dask", "Dask DataFrames")
     import dask.dataframe as dd
     from dask.dataframe import utils
 
     forget_categories: Callable[..., Any] = utils.clear_known_categories
-    meta = forget_categories(_as_pandas(dataset._empty()))
+    meta = forget_categories(_as_pandas(table.empty()))
     from_map: Callable[..., Any] = dd.from_map
-    return from_map(_PandasReader(dataset), list(range(dataset.npartitions)), meta=meta)
+    return from_map(_PandasReader(table), list(range(table.npartitions)), meta=meta)
 
 
 @dataclass(frozen=True)
 class _PandasReader:
     """Reads a partition as a pandas frame; Dask sends it to its workers."""
 
-    dataset: Dataset
+    table: PartitionedTable
 
     def __call__(self, index: int) -> pd.DataFrame:
-        return _as_pandas(self.dataset.read(index))
+        return _as_pandas(self.table.read(index))
 
 
 def _as_pandas(table: pa.Table) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Read a whole dataset once and say what is wrong with it, or slow about it."""
+"""Read a whole dataset once and report what is damaged or slow to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tabfeed.io.partition import Piece
 from tabfeed.io.storage.file_ref import reading
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = ["Report", "validate"]
 
@@ -28,16 +28,16 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Report:
-    """What reading every byte showed.
+    """The result of reading every byte.
 
     Attributes
     ----------
     rows
         Rows that could be read, before any filter.
     damaged
-        What cannot be read, a sentence each.
+        Parts that cannot be read, a sentence each.
     advice
-        What is readable but slow, a sentence each.
+        Parts that are readable but slow, a sentence each.
     """
 
     rows: int
@@ -60,9 +60,9 @@ class Report:
         return "\n".join(lines)
 
 
-def validate(dataset: Dataset) -> Report:
+def validate(table: PartitionedTable) -> Report:
     """See `Dataset.validate`."""
-    files, columns = dataset._files, dataset._source_columns
+    files, columns = table.files, table.source_columns
 
     def check(unit: Piece) -> tuple[int, str | None]:
         try:
@@ -72,10 +72,10 @@ def validate(dataset: Dataset) -> Report:
 
     results = list(LocalExecutor().map(files.units(), check))
     damaged = [problem for _, problem in results if problem is not None]
-    if not damaged:  # else the worse is known
+    if not damaged:  # a changed checksum would add nothing to a part that cannot be read
         sums = LocalExecutor().map(files.files, _changed_since_written)
         damaged = [problem for problem in sums if problem is not None]
-    left_out = [s.reason for s in dataset.skipped]
+    left_out = [s.reason for s in files.skips.items]
     return Report(
         rows=sum(rows for rows, _ in results),
         damaged=tuple(dict.fromkeys(left_out + damaged)),
@@ -84,7 +84,7 @@ def validate(dataset: Dataset) -> Report:
 
 
 def _changed_since_written(file: DataFile) -> str | None:
-    """What is wrong with a file whose bytes are not those that the manifest knows."""
+    """The problem, if a file no longer has the checksum in the manifest."""
     ref, crc32 = file.ref, 0
     if ref is None or not ref.crc32:
         return None
@@ -106,7 +106,7 @@ def _changed_since_written(file: DataFile) -> str | None:
 
 
 def _rows_of(files: FileSet, unit: Piece, columns: list[str]) -> int:
-    """Decode a unit to its end, a batch and a few columns at a time, and look at every value."""
+    """Decode a unit to its end, a batch and a few columns at a time, and check every value."""
     rows, *_ = (_rows_in_group(files, unit, g) for g in files.column_groups(unit, columns))
     return rows
 
@@ -121,7 +121,7 @@ def _rows_in_group(files: FileSet, unit: Piece, columns: list[str]) -> int:
             except pa.ArrowInvalid as e:
                 where = f"{files.names[unit.file]}, row group {unit.unit}, column {name!r}"
                 raise BadFileError(
-                    f"{where} holds what is not a value: {e}",
+                    f"{where} holds an invalid value: {e}",
                     file=files.names[unit.file],
                     row_group=unit.unit,
                     column=name,
@@ -130,7 +130,7 @@ def _rows_in_group(files: FileSet, unit: Piece, columns: list[str]) -> int:
 
 
 def _advice(source: FileSet, columns: list[str]) -> list[str]:
-    """Remarks that a footer alone allows."""
+    """Advice that follows from the footers."""
     advice = []
     units = [u for u in source.units() if source.files[u.file].row_groups]
     small = [u for u in units if (u.rows or 0) < _SMALL_GROUP]

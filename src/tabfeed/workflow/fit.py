@@ -51,7 +51,7 @@ def fit_graph(
     update: bool = False,
 ) -> None:
     """Fit every learning operator of a graph."""
-    require_files(executor, dataset)
+    require_files(executor, dataset.fileset)
     while (node := first_shuffle(output, dataset)) is not None:
         before = Node(Concat(), node.parents)
         fit_graph(before, dataset, executor, memory, update=update)
@@ -72,7 +72,7 @@ def _fit_phase(
     *,
     update: bool,
 ) -> None:
-    partial = _Partial(plan, phase, dataset._on(executor), memory)
+    partial = _Partial(plan, phase, dataset.on(executor), memory)
     partial.task_memory = task_memory(executor)
     label = f"fit {phase.number}/{len(plan.phases)}"
     rows = [p.rows for p in dataset.partitions]
@@ -120,7 +120,7 @@ class _Partial:
         except DatasetError:
             raise  # it names its file
         except Exception as e:
-            add_note(e, f"on {self.dataset._where(self.dataset.partitions[index])}")
+            add_note(e, f"on {self.dataset.table.where(self.dataset.partitions[index])}")
             raise
         if not self.roomy:  # each thread would keep what its partitions took
             pa.default_memory_pool().release_unused()
@@ -262,11 +262,11 @@ def small_partitions(dataset: Dataset, memory: MemoryManager, executor: Executor
 
     A few are in flight at a time, each many times its size while it is counted.
     """
-    limit = task_memory(executor) or memory.limit
-    if limit is None or dataset._npartitions is not None:
+    limit, cut = task_memory(executor) or memory.limit, dataset.table.partitioning
+    if limit is None or cut.npartitions is not None:
         return dataset
     size = max(1 << 20, limit // 36)
-    return dataset._in_smaller_partitions(size) if size < dataset._part_size else dataset
+    return dataset.in_smaller_partitions(size) if size < cut.part_size else dataset
 
 
 def first_shuffle(output: Node, dataset: Dataset) -> Node | None:

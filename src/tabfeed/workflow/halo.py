@@ -38,7 +38,7 @@ def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:
                 "adds or moves rows, so across partitions the neighbours are not known. Write "
                 f"the result of {node.rows.op.label} first, or read the data as one partition"
             )
-    if not all(step.keeps_rows for step in dataset._maps):
+    if not dataset.table.keeps_rows:
         raise OperatorError(
             "an operator looks at neighbouring rows, and a map on the dataset drops, adds or "
             "moves rows; write the mapped dataset first"

@@ -270,7 +270,7 @@ class Workflow:
         around = program.reach != (0, 0) and need_halo(program, data)
         if around:
             fn = WithHalo(program, data, training=training)
-        return data._on(_unless_local(self.executor)).map(
+        return data.on(_unless_local(self.executor)).map(
             fn, schema=program.plan.output_schema, columns=program.columns,
             keeps_rows=output.rows is None, dictionary=program.dictionary,
             numbered=around or (training and program.numbered),

@@ -21,7 +21,7 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     WriteError,
 )
-from tabfeed.io.commit import conditional
+from tabfeed.io.commit import object_store
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.manifest import (
     JOURNAL,
@@ -32,7 +32,7 @@ from tabfeed.io.commit.manifest import (
     marked,
     read_manifest,
 )
-from tabfeed.io.commit.other_writers import Sign
+from tabfeed.io.commit.other_writers import Heartbeat
 from tabfeed.io.storage.paths import path_of
 
 
@@ -537,8 +537,10 @@ def test_a_writer_says_which_files_it_adds_and_removes(
     """For whoever finds it dead."""
     write(store, {"a.parquet": b"old"})
     old, said = names(store), []
-    say = Sign.say
-    monkeypatch.setattr(Sign, "say", lambda self, j: (said.append(j), say(self, j))[1])
+    announce = Heartbeat.announce
+    monkeypatch.setattr(
+        Heartbeat, "announce", lambda self, j: (said.append(j), announce(self, j))[1]
+    )
     write(store, {"a.parquet": b"new", "b.parquet": b"new"}, overwrite=True)
     (journal,) = said
     assert list(journal.writing) == names(store)
@@ -548,14 +550,14 @@ def test_a_writer_says_which_files_it_adds_and_removes(
 def test_a_manifest_that_arrived_though_its_answer_was_lost_is_published(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap = conditional._Any.swap
+    swap = object_store._AnyStore.swap
 
-    def lost(self: conditional._Any, *request: Any) -> bool:
+    def lost(self: object_store._AnyStore, *request: Any) -> bool:
         swap(self, *request)
         raise OSError(5, "no answer")
 
     write(store, {"a.parquet": b"old"})
-    monkeypatch.setattr(conditional._Any, "swap", lost)
+    monkeypatch.setattr(object_store._AnyStore, "swap", lost)
     write(store, {"a.parquet": b"new"}, overwrite=True)
     (new,) = names(store)
     assert below(store) == {new, MANIFEST}
@@ -565,12 +567,12 @@ def test_a_manifest_that_arrived_though_its_answer_was_lost_is_published(
 def test_a_manifest_that_did_not_arrive_leaves_the_old_dataset(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: conditional._Any, *request: Any) -> bool:
+    def refused(self: object_store._AnyStore, *request: Any) -> bool:
         raise OSError(5, "no answer")
 
     write(store, {"a.parquet": b"old"})
     before = below(store)
-    monkeypatch.setattr(conditional._Any, "swap", refused)
+    monkeypatch.setattr(object_store._AnyStore, "swap", refused)
     with pytest.raises(WriteError, match="before is untouched"):
         write(store, {"a.parquet": b"new"}, overwrite=True)
     assert below(store) == before

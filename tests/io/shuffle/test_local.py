@@ -18,9 +18,9 @@ from tabfeed.io.shuffle.local import (
     SpillBudget,
     draw_keys,
     read_bucket,
-    scatter,
     shuffled,
     sort_rows,
+    split_into_buckets,
 )
 
 
@@ -48,7 +48,7 @@ def permutation(
         seed=seed,
         stream=stream,
         nbytes=nbytes,
-        room=SpillBudget(memory, folder),
+        budget=SpillBudget(memory, folder),
     )
     return np.concatenate([t["i"].to_numpy() for t in tables])
 
@@ -123,11 +123,12 @@ def test_every_permutation_is_as_likely(tmp_path: Path) -> None:
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    room = SpillBudget(1 << 20, tmp_path)
-    assert list(shuffled([], seed=0, stream=0, nbytes=0, room=room)) == []
+    budget = SpillBudget(1 << 20, tmp_path)
+    assert list(shuffled([], seed=0, stream=0, nbytes=0, budget=budget)) == []
     empty = numbers(0)
     assert (
-        sum(t.num_rows for t in shuffled([empty] * 3, seed=0, stream=0, nbytes=0, room=room)) == 0
+        sum(t.num_rows for t in shuffled([empty] * 3, seed=0, stream=0, nbytes=0, budget=budget))
+        == 0
     )
 
 
@@ -139,7 +140,7 @@ def test_all_is_read_before_the_first_row_comes_out(tmp_path: Path) -> None:
             read.append(table.num_rows)
             yield table
 
-    tables = shuffled(watched(), seed=0, stream=0, nbytes=0, room=SpillBudget(1 << 20, tmp_path))
+    tables = shuffled(watched(), seed=0, stream=0, nbytes=0, budget=SpillBudget(1 << 20, tmp_path))
     next(tables)
     assert sum(read) == 50_000
 
@@ -157,9 +158,10 @@ def test_columns_of_all_kinds_stay_together(tmp_path: Path) -> None:
             ),
         }
     )
-    room = SpillBudget(1 << 20, tmp_path)
+    budget = SpillBudget(1 << 20, tmp_path)
     mixed = pa.concat_tables(
-        shuffled(pieces(table, 5000), seed=1, stream=0, nbytes=0, room=room), promote_options="none"
+        shuffled(pieces(table, 5000), seed=1, stream=0, nbytes=0, budget=budget),
+        promote_options="none",
     )
     order = mixed["i"].to_numpy()
     assert (order != np.arange(n)).any()
@@ -184,20 +186,20 @@ def test_no_table_held_is_larger_than_the_room_allows(
         return prepare(table)
 
     monkeypatch.setattr(module, "prepare", watched)
-    room = SpillBudget(1 << 20, tmp_path)
+    budget = SpillBudget(1 << 20, tmp_path)
     table = pa.table({"i": np.arange(500_000)})  # 8 MB with its keys
-    out = list(shuffled(pieces(table, 20_000), seed=0, stream=0, nbytes=nbytes, room=room))
+    out = list(shuffled(pieces(table, 20_000), seed=0, stream=0, nbytes=nbytes, budget=budget))
     assert sum(t.num_rows for t in out) == 500_000
-    assert max(largest) <= room.whole
-    assert max(t.nbytes for t in out) <= 2 * room.slice + 64
+    assert max(largest) <= budget.sortable
+    assert max(t.nbytes for t in out) <= 2 * budget.slice + 64
 
 
 def test_rows_of_very_different_width(tmp_path: Path) -> None:
     """A few long texts among many short ones: a bucket that holds them is split again."""
     texts = ["x" * (100_000 if i % 1000 == 0 else 4) for i in range(20_000)]
     table = pa.table({"i": np.arange(20_000), "text": texts})
-    room = SpillBudget(1 << 20, tmp_path)
-    out = list(shuffled(pieces(table, 1000), seed=0, stream=0, nbytes=200_000, room=room))
+    budget = SpillBudget(1 << 20, tmp_path)
+    out = list(shuffled(pieces(table, 1000), seed=0, stream=0, nbytes=200_000, budget=budget))
     order = np.concatenate([t["i"].to_numpy() for t in out])
     assert sorted(order.tolist()) == list(range(20_000))
     assert sum(t["text"].nbytes for t in out) >= 2_000_000
@@ -205,8 +207,8 @@ def test_rows_of_very_different_width(tmp_path: Path) -> None:
 
 
 def test_one_table_larger_than_the_memory_is_dealt_in_slices(tmp_path: Path) -> None:
-    room = SpillBudget(1 << 20, tmp_path)
-    out = list(shuffled([numbers(100_000)], seed=1, stream=0, nbytes=0, room=room))
+    budget = SpillBudget(1 << 20, tmp_path)
+    out = list(shuffled([numbers(100_000)], seed=1, stream=0, nbytes=0, budget=budget))
     order = np.concatenate([t["i"].to_numpy() for t in out])
     assert (order == permutation(100_000, tmp_path, memory=1 << 30)).all()
 
@@ -222,9 +224,9 @@ def test_peak_memory_of_a_process_stays_near_the_limit(tmp_path: Path) -> None:
             for i in range(count):
                 text = pa.array(np.arange(20_000) + 10**9).cast(pa.string())
                 yield pa.table({"i": np.arange(20_000), "a": text, "b": text, "c": text})
-        room = SpillBudget(16 << 20, Path(sys.argv[1]))
+        budget = SpillBudget(16 << 20, Path(sys.argv[1]))
         def peak(count):
-            mixed = shuffled(tables(count), seed=0, stream=0, nbytes=0, room=room)
+            mixed = shuffled(tables(count), seed=0, stream=0, nbytes=0, budget=budget)
             assert sum(t.num_rows for t in mixed) == 20_000 * count
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         base = peak(1)
@@ -246,8 +248,8 @@ def test_peak_memory_of_a_process_stays_near_the_limit(tmp_path: Path) -> None:
 
 def test_rows_of_a_bucket_keep_their_order(tmp_path: Path) -> None:
     table = pa.table({"i": np.arange(1000), "k": np.arange(1000) % 7})
-    room = SpillBudget(1 << 20, tmp_path)
-    buckets = scatter(pieces(table, 90), lambda t: t["k"].to_numpy(), 9, room)
+    budget = SpillBudget(1 << 20, tmp_path)
+    buckets = split_into_buckets(pieces(table, 90), lambda t: t["k"].to_numpy(), 9, budget)
     assert [b.rows for b in buckets] == [143] * 6 + [142, 0, 0]
     for number, bucket in enumerate(buckets[:7]):
         assert read_bucket(bucket)["i"].to_pylist() == list(range(number, 1000, 7))
@@ -258,8 +260,8 @@ def test_a_large_dictionary_is_not_copied_into_every_bucket(tmp_path: Path) -> N
     words = pa.array([f"word number {i}" for i in range(5000)])
     codes = pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000) % 5000), words)
     table = pa.table({"d": codes, "k": np.arange(20_000) % 100})
-    room = SpillBudget(1 << 20, tmp_path)
-    buckets = scatter(pieces(table, 1000), lambda t: t["k"].to_numpy(), 100, room)
+    budget = SpillBudget(1 << 20, tmp_path)
+    buckets = split_into_buckets(pieces(table, 1000), lambda t: t["k"].to_numpy(), 100, budget)
     on_disk = sum(b.path.stat().st_size for b in buckets)
     assert on_disk < 3_000_000  # 700 kB of rows and what batches cost; 200 MB if copied
     assert read_bucket(buckets[3])["d"].to_pylist()[:2] == ["word number 3", "word number 103"]
@@ -274,9 +276,9 @@ def test_a_full_disk_names_the_temporary_file(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         tables = [pa.table({"i": np.arange(10_000)})] * 10
-        room = SpillBudget(1 << 20, Path(sys.argv[1]))
+        budget = SpillBudget(1 << 20, Path(sys.argv[1]))
         try:
-            list(shuffled(tables, seed=0, stream=0, nbytes=0, room=room))
+            list(shuffled(tables, seed=0, stream=0, nbytes=0, budget=budget))
         except OSError as e:
             print(type(e).__name__, e)
     """
@@ -299,5 +301,5 @@ def test_an_error_in_the_source_passes_through(tmp_path: Path) -> None:
         raise FileNotFoundError("the source went away")
 
     with pytest.raises(FileNotFoundError, match="went away") as e:
-        list(shuffled(failing(), seed=0, stream=0, nbytes=0, room=SpillBudget(1 << 20, tmp_path)))
+        list(shuffled(failing(), seed=0, stream=0, nbytes=0, budget=SpillBudget(1 << 20, tmp_path)))
     assert not isinstance(e.value, WriteError)

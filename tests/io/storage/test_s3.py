@@ -204,7 +204,7 @@ def test_a_dataset_of_an_older_tabfeed_opens_and_is_replaced(store: Store) -> No
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How the store is reached; without s3fs there are no conditional requests."""
     if request.param == "without s3fs":
-        monkeypatch.setattr("tabfeed.io.commit.conditional._s3fs", lambda filesystem: None)
+        monkeypatch.setattr("tabfeed.io.commit.object_store._s3fs", lambda filesystem: None)
     return "s3fs" if request.param == "s3fs" else "arrow"
 
 

@@ -21,13 +21,13 @@ from tabfeed.errors import ArgumentError, BadFileError, SchemaError
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.formats.parquet.page_options import PageOptions
 from tabfeed.io.write import parquet as module
-from tabfeed.io.write.parquet import FileSink
+from tabfeed.io.write.parquet import FileWriter
 from tests.bit_rot import rot
 
 
 def write(folder: Path, tables: list[pa.Table], **options: Any) -> pq.ParquetFile:
     with Commit(folder) as commit:
-        with FileSink(commit, "x.parquet", tables[0].schema, PageOptions(**options)) as sink:
+        with FileWriter(commit, "x.parquet", tables[0].schema, PageOptions(**options)) as sink:
             for table in tables:
                 sink.write(table)
         assert commit.rows == {"x.parquet": sink.rows}
@@ -374,13 +374,13 @@ def test_rows_for_many_keys_wait_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = []
-    write_out = module.HiveSink._write_out
+    write_out = module.HiveWriter._write_out
 
-    def watched(self: module.HiveSink, folder: str) -> None:
+    def watched(self: module.HiveWriter, folder: str) -> None:
         held.append(sum(self._bytes.values()))
         write_out(self, folder)
 
-    monkeypatch.setattr(module.HiveSink, "_write_out", watched)
+    monkeypatch.setattr(module.HiveWriter, "_write_out", watched)
     table = pa.table({"x": np.arange(100_000), "k": np.arange(100_000) % 50})
     ds = Dataset(table, npartitions=50).to_parquet(
         tmp_path, partition_on="k", output_files=1, memory_limit="1MB"

@@ -31,7 +31,7 @@ from tabfeed.errors import (
 from tabfeed.execute import LocalExecutor
 from tabfeed.io.commit.manifest import STAGING
 from tabfeed.io.shuffle.local import SpillBudget
-from tabfeed.io.write.writer import estimate
+from tabfeed.io.table import PartitionedTable
 
 ROWS = 1000
 
@@ -234,16 +234,16 @@ def test_per_worker_within_its_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     Dataset({"i": np.arange(100_000)}).to_parquet(source, output_files=1, row_group_size=50_000)
     ds = Dataset(source, npartitions=2)
     orders, largest = [], []
-    read = Dataset.iter_tables
+    read = PartitionedTable.iter_tables
 
-    def watched(self: Dataset, *args: Any, **options: Any) -> Any:
+    def watched(self: PartitionedTable, *args: Any, **options: Any) -> Any:
         for table in read(self, *args, **options):
             largest.append(table.nbytes)
             yield table
 
     for limit in ("1GB", "2MB"):
         with monkeypatch.context() as patched:
-            patched.setattr(Dataset, "iter_tables", watched)
+            patched.setattr(PartitionedTable, "iter_tables", watched)
             out = ds.to_parquet(
                 tmp_path / limit, shuffle="PER_WORKER", memory_limit=limit, output_files=2
             )
@@ -370,14 +370,14 @@ def one_part(tmp_path: Path) -> Dataset:
 def tables_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows and bytes of each table that is read of a dataset."""
     found: list[tuple[int, int]] = []
-    read = Dataset.iter_tables
+    read = PartitionedTable.iter_tables
 
-    def watched(self: Dataset, *args: Any, **options: Any) -> Any:
+    def watched(self: PartitionedTable, *args: Any, **options: Any) -> Any:
         for table in read(self, *args, **options):
             found.append((table.num_rows, table.nbytes))
             yield table
 
-    monkeypatch.setattr(Dataset, "iter_tables", watched)
+    monkeypatch.setattr(PartitionedTable, "iter_tables", watched)
     return found
 
 
@@ -464,7 +464,7 @@ def test_how_large_it_is_in_memory_is_known_or_measured(parts: int) -> None:
         Dataset(frame, npartitions=parts),
         Dataset(dd.from_pandas(frame, npartitions=parts)),
     ):
-        assert estimate(ds, ds.partitions) == pytest.approx(4800, rel=0.01)
+        assert ds.table.estimated_bytes() == pytest.approx(4800, rel=0.01)
 
 
 @pytest.mark.parametrize("executor", [LocalExecutor(2), Cluster(2)])
@@ -609,16 +609,29 @@ def test_what_else_is_in_the_folder_stays_and_does_not_disturb(ds: Dataset, tmp_
     assert names(tmp_path) == ["README", "_tabfeed.json", "part_0.parquet", "plot.png"]
 
 
-def test_a_folder_with_only_beginnings_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_only_an_unfinished_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     (tmp_path / STAGING).mkdir()
     (tmp_path / STAGING / "part_0.parquet").write_bytes(b"PAR1")
     for engine in (None, "parquet"):
-        with pytest.raises(UnfinishedDatasetError, match="run the same to_parquet again"):
+        with pytest.raises(UnfinishedDatasetError, match="an unfinished write"):
             Dataset(tmp_path, engine=engine)
     out = Dataset({"i": [7]}).to_parquet(tmp_path)
     assert order(out) == [7]
     assert names(tmp_path) == ["README", "_tabfeed.json", "part_0.parquet"]
+
+
+def test_a_numbered_map_into_several_files_of_one_row_group(tmp_path: Path) -> None:
+    def number(table: pa.Table, first: int) -> pa.Table:
+        return table.append_column("n", pa.array(range(first, first + table.num_rows), pa.int64()))
+
+    schema = Schema([ColumnSchema("i", "int64"), ColumnSchema("n", "int64")])
+    source = Dataset({"i": np.arange(ROWS)}).to_parquet(tmp_path / "in", output_files=1)
+    out = source.map(number, schema=schema, numbered=True).to_parquet(
+        tmp_path / "out", output_files=3
+    )
+    table = out.to_arrow()
+    assert len(out.files) == 3 and table["n"].to_pylist() == table["i"].to_pylist()
 
 
 def test_a_dataset_is_not_written_over_itself(ds: Dataset, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_row_groups_in_slices_are_whole_again_if_nobody_asked_for_slices(tmp_pat
     table = pa.table({"key": np.arange(100)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
     monkeypatch.setattr("tabfeed.io.partition.DEFAULT_PART_SIZE", 200)
-    monkeypatch.setattr("tabfeed.io.partitions.DEFAULT_PART_SIZE", 200)
+    monkeypatch.setattr("tabfeed.io.dataset.DEFAULT_PART_SIZE", 200)
     ds = Dataset(tmp_path / "a.parquet")
     assert max(ds.partition_lens) < 40 and len(ds.partitions) > 3
     parts, lens, _ = cut_fine(ds, 40)
@@ -61,7 +61,7 @@ def test_row_groups_in_slices_are_whole_again_if_nobody_asked_for_slices(tmp_pat
     for asked in ({"part_size": 160}, {"npartitions": 5}):
         other = Dataset(tmp_path / "a.parquet", **asked)
         assert cut_fine(other, 40)[1] == other.partition_lens != lens
-    twice = ds._derive(partitions=(ds.partitions[0], ds.partitions[0]))
+    twice = ds.with_partitions((ds.partitions[0], ds.partitions[0]))
     assert cut_fine(twice, 40)[1] == [ds.partition_lens[0]] * 2  # not one after the other
 
 

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from tabfeed.framework_utils.tensorflow import layers, savedmodel
-from tabfeed.io.write.convert import convert_tfrecords_to_parquet
+from tabfeed.io.convert import convert_tfrecords_to_parquet
 
 savedmodel.install()
 

@@ -1,13 +1,14 @@
 """The notes in a dataset's folder: which files belong to it, and what a writer is changing.
 
-A note comes from a file that anybody can edit, and it decides what is read and deleted. So it is
-checked against its schema before use, down to each name: a name stays below the folder.
+A note is a file that anybody can edit, and it decides what is read and deleted. So it is checked
+against its schema before use, down to each name, which must stay below the folder.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,8 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tabfeed.errors import SchemaError, UnfinishedDatasetError, UnreadableFileError
+from tabfeed.errors import (
+    SchemaError,
+    TabfeedError,
+    UnfinishedDatasetError,
+    UnreadableFileError,
+)
 from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.schema import Schema
 
 __all__ = [
@@ -28,10 +35,11 @@ __all__ = [
     "Journal",
     "Manifest",
     "check_finished",
-    "in_plain_reading",
+    "in_key_folders",
     "is_below",
     "is_data",
     "marked",
+    "outermost_key",
     "parse_journal",
     "parse_manifest",
     "read_journal",
@@ -67,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the writer of a dataset says of it.
+    """A dataset as its writer describes it.
 
     Attributes
     ----------
@@ -76,9 +84,9 @@ class Manifest:
     schema
         Types, tags and properties, if the writer knew them.
     writer
-        Who wrote it, in an object store; empty elsewhere.
+        The writer, in an object store; empty elsewhere.
     folder
-        Where the ETags hold: a copy elsewhere has others. Empty where there are none.
+        The folder where the ETags hold: a copy elsewhere has others. Empty where there are none.
     text
         The manifest as it was read; two manifests are the same if their texts are.
     """
@@ -94,6 +102,21 @@ class Manifest:
         """The files' names below the folder, in reading order."""
         return [f.name for f in self.files]
 
+    def to_json(self) -> str:
+        """The manifest as it is written; `parse_manifest` reads it."""
+        files: list[dict[str, Any]] = []
+        for f in self.files:
+            entry: dict[str, Any] = {"name": f.name, "bytes": f.nbytes, "crc32": f.crc32}
+            if f.rows is not None:
+                entry["rows"] = f.rows
+            if f.etag:
+                entry["etag"] = f.etag
+            files.append(entry)
+        notes = {k: v for k, v in (("writer", self.writer), ("folder", self.folder)) if v}
+        schema = None if self.schema is None else json.loads(self.schema.to_json())
+        body = {"tabfeed_dataset": _FORMAT, **notes, "files": files, "schema": schema}
+        return json.dumps(body, indent=1)
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -102,21 +125,34 @@ class Journal:
     writing: tuple[str, ...] = ()
     removing: tuple[str, ...] = ()
 
+    def to_json(self) -> str:
+        """The journal as it is written; `parse_journal` reads it."""
+        return json.dumps({"writing": self.writing, "removing": self.removing}, indent=1)
 
-class _Wrong(ValueError):
-    """A note says what it may not say; the message begins with the place in the JSON."""
+
+class _Invalid(ValueError):
+    """A note is not valid; the message begins with the place in the JSON."""
 
 
 # -- reading ----------------------------------------------------------------------------
 
 
 def check_finished(folder: RemotePath) -> None:
-    """Refuse a folder whose last writing was interrupted."""
-    if folder.child(JOURNAL).exists:
+    """Refuse a folder whose files a writer is replacing, or was when it was killed."""
+    try:
+        unfinished = folder.child(JOURNAL).exists
+    except (PermissionError, NotADirectoryError):
+        return  # some stores forbid to look for what they do not have
+    except TabfeedError:
+        raise
+    except OSError as e:
+        raise UnreadableFileError(
+            f"{folder.name} cannot be opened: {reason(e)}. {remedy(e)}"
+        ) from e
+    if unfinished:
         raise UnfinishedDatasetError(
-            f"{folder.name} is half replaced, some of its files old and some new: the process that "
-            "writes it is still at it, or ended too soon; wait, or run the same to_parquet again "
-            "to complete it"
+            f"{folder.name} is half replaced: some of its files are old and some new; if no writer "
+            "is running, run the same to_parquet again to complete it"
         )
 
 
@@ -142,13 +178,13 @@ def read_now(place: RemotePath) -> str:
     return place.read_text()
 
 
-def _read(place: RemotePath, remedy: str) -> str | None:
+def _read(place: RemotePath, advice: str) -> str | None:
     try:
         return place.read_text() if place.local else read_now(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as e:
-        raise UnfinishedDatasetError(f"{place.name} is damaged (it is not text); {remedy}") from e
+        raise UnfinishedDatasetError(f"{place.name} is damaged (it is not text); {advice}") from e
     except PermissionError:
         raise
     except OSError as e:
@@ -183,7 +219,7 @@ folder as plain Parquet
         folder = _text(body.get("folder", ""), "folder")
         _refuse_other_writers([f.name for f in files], writer)
         return Manifest(files, _schema(body.get("schema")), writer, folder, text)
-    except _Wrong as e:
+    except _Invalid as e:
         raise UnfinishedDatasetError(
             f"{where} is damaged: {e}; write the dataset again, or delete that file to read the "
             "folder as plain Parquet"
@@ -195,7 +231,7 @@ def parse_journal(text: str, where: str) -> Journal:
     try:
         body = _object(_parse(text), "the journal")
         return Journal(*(_names(body, key) for key in ("writing", "removing")))
-    except _Wrong as e:
+    except _Invalid as e:
         raise UnfinishedDatasetError(
             f"{where} is damaged: {e}; run the same to_parquet again with overwrite=True"
         ) from e
@@ -205,7 +241,7 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise _Wrong(f"it is not JSON ({e})") from e
+        raise _Invalid(f"it is not JSON ({e})") from e
 
 
 def _entry(value: Any, where: str) -> Entry:
@@ -213,7 +249,7 @@ def _entry(value: Any, where: str) -> Entry:
     rows = body.get("rows")
     crc32 = _text(body.get("crc32", ""), f"{where}.crc32")
     if crc32 and not _CRC.fullmatch(crc32):
-        raise _Wrong(f"{where}.crc32 is {_shown(crc32)}; it must be 8 hexadecimal digits")
+        raise _Invalid(f"{where}.crc32 is {_shown(crc32)}; it must be 8 hexadecimal digits")
     return Entry(
         _name(body.get("name"), f"{where}.name"),
         _whole(body.get("bytes"), f"{where}.bytes"),
@@ -233,19 +269,19 @@ def _schema(value: Any) -> Schema | None:
         SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError,
         RecursionError, NotImplementedError, pa.ArrowException,
     ) as e:  # fmt: skip
-        raise _Wrong(f"schema cannot be understood ({e})") from e
+        raise _Invalid(f"schema cannot be understood ({e})") from e
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Wrong(f"{where} is {_shown(value)}; it must be an object")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be an object")
     return value
 
 
 def _list(body: Mapping[str, Any], key: str) -> list[Any]:
     value = body.get(key)
     if not isinstance(value, list):
-        raise _Wrong(f"{key} is {_shown(value)}; it must be a list")
+        raise _Invalid(f"{key} is {_shown(value)}; it must be a list")
     return value
 
 
@@ -255,23 +291,23 @@ def _names(body: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _whole(value: Any, where: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
-        raise _Wrong(f"{where} is {_shown(value)}; it must be a whole number from {least}")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be a whole number from {least}")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"{where} is {_shown(value)}; it must be text")
+        raise _Invalid(f"{where} is {_shown(value)}; it must be text")
     return value
 
 
 def _name(value: Any, where: str) -> str:
-    """A relative name that stays below the folder on every system, and is none of our notes."""
+    """A relative name that stays below the folder on every system, and is not one of the notes."""
     name = _text(value, where)
     if not is_below(name):
-        raise _Wrong(f"{where} is {_shown(name)}, which is not a name below the folder")
+        raise _Invalid(f"{where} is {_shown(name)}, which is not a name below the folder")
     if name.split("/")[0] in (STAGING, JOURNAL, MANIFEST):
-        raise _Wrong(f"{where} is {_shown(name)}, which no file of a dataset is called")
+        raise _Invalid(f"{where} is {_shown(name)}, which no file of a dataset is called")
     return name
 
 
@@ -279,15 +315,17 @@ def _refuse_twice(names: list[str], where: str) -> None:
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
-            raise _Wrong(f"{where}[{i}].name is {_shown(name)}, which came before")
+            raise _Invalid(f"{where}[{i}].name is {_shown(name)}, which came before")
         seen.add(name)
 
 
 def _refuse_other_writers(names: list[str], writer: str) -> None:
-    """In an object store, all files of a dataset bear the mark of the writer of its manifest."""
+    """In an object store, all files of a dataset have the mark of the writer of its manifest."""
     for i, name in enumerate(names):
         if writer and writer_of(name) != writer:
-            raise _Wrong(f"files[{i}].name is {_shown(name)}, which writer {writer} did not write")
+            raise _Invalid(
+                f"files[{i}].name is {_shown(name)}, which writer {writer} did not write"
+            )
 
 
 def _shown(value: Any) -> str:
@@ -312,7 +350,7 @@ def is_below(name: str) -> bool:
 
 
 def marked(name: str, writer: str) -> str:
-    """A name that no other writer gives to a file.
+    """The name with a mark of its writer, which no other writer gives to a file.
 
     Examples
     --------
@@ -325,7 +363,7 @@ def marked(name: str, writer: str) -> str:
 
 
 def writer_of(name: str) -> str | None:
-    """The writer whose mark a name bears.
+    """The writer whose mark a name has; None if it has none.
 
     Examples
     --------
@@ -336,21 +374,28 @@ def writer_of(name: str) -> str | None:
     return found and found[1]
 
 
-def in_plain_reading(name: str) -> bool:
-    """Whether a file lies where the files of one dataset do: on top, or in ``key=value`` folders.
+def in_key_folders(name: str) -> bool:
+    """Whether a file is on top of a dataset's folder or in ``key=value`` folders, and not hidden.
 
     Examples
     --------
-    >>> [in_plain_reading(n) for n in ("a.parquet", "k=1/a.parquet", "valid/a.parquet", "_a")]
+    >>> [in_key_folders(n) for n in ("a.parquet", "k=1/a.parquet", "valid/a.parquet", "_a")]
     [True, True, False, False]
     """
     *folders, base = name.split("/")
     return all("=" in f for f in folders) and not base.startswith((".", "_"))
 
 
+def outermost_key(folder: str) -> str:
+    """The folder above all ``key=value`` folders at the end of a path."""
+    while "=" in posixpath.basename(folder):
+        folder = posixpath.dirname(folder)
+    return folder
+
+
 def is_data(name: str) -> bool:
     """Whether a file is part of the Parquet dataset of a folder that has no manifest."""
-    return name.endswith(_DATA) and in_plain_reading(name)
+    return name.endswith(_DATA) and in_key_folders(name)
 
 
 def saved_workflows(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""Who else is writing a folder: the sign that each writer puts up, and what the dead ones left.
+"""Find out who else is writing a folder: the heartbeat of each writer, and who is dead.
 
-Where no lock keeps others out, a writer has ``_tabfeed_writing/ID/writer.json`` while it works. It
-says which process that is and which files it adds and removes, and is renewed every minute. A
-writer is dead if its process is gone, which only the same machine can see, or if its sign is a
-quarter of an hour old. A writer that was taken for dead, because its machine slept, finds its sign
-gone and gives up.
+Where no lock keeps others out, a writer has ``_tabfeed_writing/ID/writer.json`` while it works.
+This heartbeat says which process that is and which files it adds and removes, and is renewed every
+minute. A writer is dead if its process is gone, which only the same machine can see, or if its
+heartbeat is a quarter of an hour old. A writer that was taken for dead, because its machine slept,
+finds its heartbeat gone and gives up.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tabfeed.errors import UnfinishedDatasetError, UnreadableFileError
-from tabfeed.io.commit.conditional import Objects
 from tabfeed.io.commit.manifest import STAGING, Journal, parse_journal, read_now
+from tabfeed.io.commit.object_store import Objects
 from tabfeed.io.storage.paths import RemotePath
 
-__all__ = ["Found", "Sign", "new_writer", "signs", "staged_files"]
+__all__ = ["Heartbeat", "OtherWriter", "find_writers", "new_writer", "staged_files"]
 
-SIGN = "writer.json"
+_NAME = "writer.json"
 _RENEWED = 60.0
 _LONGEST_SILENCE = 15 * 60.0
 
@@ -39,17 +39,17 @@ _here: set[str] = set()  # the writers of this process that have not ended
 
 
 def new_writer() -> str:
-    """A name nobody else has."""
+    """A name that no other writer has."""
     return uuid.uuid4().hex[:16]
 
 
-class Sign:
-    """Says in the folder that somebody writes it.
+class Heartbeat:
+    """A file that says that a writer is at work, renewed until it is stopped.
 
     Attributes
     ----------
     journal
-        The files that this writer adds and removes, for whoever finds it dead.
+        The files that this writer adds and removes; the next writer reads it if this one dies.
     objects
         The store, if the folder is in one.
     """
@@ -57,40 +57,41 @@ class Sign:
     def __init__(self, folder: RemotePath, writer: str) -> None:
         self.journal = Journal()
         self.objects: Objects | None = None
-        self._place, self._writer = folder.child(STAGING, writer, SIGN), writer
+        self.writer = writer
+        self._place = folder.child(STAGING, writer, _NAME)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def put_up(self) -> None:
-        """Write it, and renew it until it is taken down."""
-        _here.add(self._writer)
+    def start(self) -> None:
+        """Write it, and renew it until it is stopped."""
+        _here.add(self.writer)
         self._put()
         self._thread = threading.Thread(target=self._renew, name="tabfeed-writer", daemon=True)
         self._thread.start()
 
-    def say(self, journal: Journal) -> None:
-        """What this writer is about to change."""
+    def announce(self, journal: Journal) -> None:
+        """Write down what this writer is about to change."""
         with self._lock:
             self.journal = journal
             self._put()
 
-    def take_down(self) -> None:
-        """Stop renewing it; the object itself goes with its folder."""
+    def stop(self) -> None:
+        """Stop renewing it; the file is deleted with its folder."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        _here.discard(self._writer)
+        _here.discard(self.writer)
 
     @property
-    def gone(self) -> bool:
-        """Whether somebody took this writer for dead."""
+    def lost(self) -> bool:
+        """Whether another writer took this one for dead and deleted it."""
         return not self._place.exists
 
     def _renew(self) -> None:
         while not self._ended.wait(_RENEWED):
             with suppress(OSError), self._lock:
-                if not self.gone:
+                if not self.lost:
                     self._put()
 
     def _put(self) -> None:
@@ -104,15 +105,15 @@ class Sign:
         }
         text = json.dumps(said, indent=1)
         if self.objects is not None:
-            self.objects.put(posixpath.join(STAGING, self._writer, SIGN), text)
+            self.objects.put(posixpath.join(STAGING, self.writer, _NAME), text)
             return
         Path(f"{self._place.path}.new").write_text(text)
         os.replace(f"{self._place.path}.new", self._place.path)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A writer's sign, or where it should be: what it was changing, and whether it is dead."""
+class OtherWriter:
+    """A writer with staged files: whether it is dead, and what it was changing."""
 
     writer: str
     dead: bool
@@ -128,28 +129,28 @@ def staged_files(folder: RemotePath) -> list[str]:
     return [i.path.removeprefix(root) for i in infos if i.type == pafs.FileType.File]
 
 
-def signs(folder: RemotePath, names: Iterable[str]) -> list[Found]:
-    """The writers of which there are files; `names` is what `staged_files` found."""
+def find_writers(folder: RemotePath, names: Iterable[str]) -> list[OtherWriter]:
+    """The writers that have staged files; `names` is the result of `staged_files`."""
     writers = sorted({n.partition("/")[0] for n in names if "/" in n})
-    return [_look_at(folder, writer) for writer in writers]
+    return [_read_heartbeat(folder, writer) for writer in writers]
 
 
-def _look_at(folder: RemotePath, writer: str) -> Found:
-    place = folder.child(STAGING, writer, SIGN)
+def _read_heartbeat(folder: RemotePath, writer: str) -> OtherWriter:
+    place = folder.child(STAGING, writer, _NAME)
     try:
         text = read_now(place)
         said = json.loads(text)
         dead, journal = _is_dead(writer, said), parse_journal(text, place.name)
-    except FileNotFoundError:  # every writer begins with its sign
-        return Found(writer, True, Journal())
+    except FileNotFoundError:  # every writer begins with its heartbeat
+        return OtherWriter(writer, True, Journal())
     except UnreadableFileError:  # renewed as often as it is read
-        return Found(writer, False, Journal())
+        return OtherWriter(writer, False, Journal())
     except (
         ValueError, TypeError, AttributeError, ArithmeticError, RecursionError,
         UnfinishedDatasetError,
     ):  # fmt: skip
-        return Found(writer, True, Journal())
-    return Found(writer, dead, journal)
+        return OtherWriter(writer, True, Journal())
+    return OtherWriter(writer, dead, journal)
 
 
 def _is_dead(writer: str, said: dict[str, Any]) -> bool:
@@ -163,7 +164,7 @@ def _is_dead(writer: str, said: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """What has these processes under these numbers; empty where the system does not say."""
+    """Tells this machine, or container, from others; empty where the system does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -1,8 +1,8 @@
-"""Files of a dataset that is being written, before they get their names.
+"""Files of a dataset that is being written, before they get their final names.
 
-Whoever writes some of the files, on this machine or another, does it in a folder of its own inside
-the staging folder, named by nobody else. What a killed or forgotten writer left there is never
-taken for a file of the dataset: only the files that a `StagedFiles` comes back with are.
+Each process that writes some of the files, on this machine or another, uses a folder of its own
+with a random name inside the staging folder. A file that a killed writer left there never becomes
+part of the dataset: only those that a returned `StagedFiles` names do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, TabfeedError, WriteError
+from tabfeed.io.commit.manifest import Entry
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 
@@ -24,14 +25,14 @@ __all__ = ["StagedFiles"]
 
 
 class StagedFiles:
-    """Some files of a dataset, written into one folder. Travels to other processes and back.
+    """Some files of a dataset, written into one folder; can be sent to other processes and back.
 
     Parameters
     ----------
     folder
         Where the dataset will be; for messages.
     staging
-        Where the files lie meanwhile.
+        Where the files are until then.
 
     Attributes
     ----------
@@ -48,7 +49,7 @@ class StagedFiles:
         self._files: set[str] = set()
 
     def fresh(self) -> StagedFiles:
-        """A folder of its own inside this one, for one writer; its parent must be there."""
+        """New staged files in a folder inside this one, for one writer; this folder must exist."""
         place = self.staging.child(uuid.uuid4().hex)
         with self.writing():
             place.filesystem.create_dir(place.path, recursive=False)
@@ -58,6 +59,11 @@ class StagedFiles:
     def names(self) -> set[str]:
         """Names of the files written so far."""
         return set(self._files)
+
+    def entry(self, name: str) -> Entry:
+        """A written file as the manifest names it."""
+        nbytes, crc32 = self.sums[name]
+        return Entry(name, nbytes, self.rows.get(name), f"{crc32:08x}")
 
     @contextmanager
     def create(self, name: str) -> Iterator[pa.NativeFile]:
@@ -78,7 +84,7 @@ class StagedFiles:
 
     @contextmanager
     def again(self, name: str) -> Iterator[pa.NativeFile]:
-        """Open a file that was written, to be read while it is created again."""
+        """Open a written file for reading while it is created again."""
         place, aside = self.staging.child(name), self.staging.child(f"{name}.aside")
         place.filesystem.move(place.path, aside.path)
         self._files.discard(name)
@@ -88,7 +94,7 @@ class StagedFiles:
 
     @contextmanager
     def writing(self, name: str = "") -> Iterator[None]:
-        """Around what writes a file of the dataset: an error of the disk names that file."""
+        """Name the file of the dataset in errors raised while it is written."""
         try:
             yield
         except TabfeedError:
@@ -102,7 +108,7 @@ class StagedFiles:
 
 
 class _Summed:
-    """A file that is only appended to, its size and CRC-32 kept: 0.5 s a GB at most."""
+    """A file that is only appended to; keeps its size and CRC-32, which takes up to 0.5 s a GB."""
 
     closed = False
 
@@ -123,7 +129,7 @@ class _Summed:
         return self.nbytes
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered here."""
 
     def close(self) -> None:
-        """The file itself is closed by whoever opened it."""
+        """Leaves the file open for the code that opened it."""

@@ -1,17 +1,14 @@
-"""Bring rows that belong together next to each other, on a cluster.
+"""Shuffle or group rows on a cluster, in two rounds of tasks.
 
-Two rounds. In the first, each partition is read once and its rows are dealt into buckets, all of
-them in one file: an Arrow file with a record batch for each bucket. In the second, whoever makes
-bucket *b* reads batch *b* of every file. The files lie in a folder that all workers share, so a
-worker that dies takes nothing with it that was finished, and there are as many tasks as partitions
-and buckets together, not their product. What was given up: rows go through the shared filesystem
-once more, where sending them from worker to worker would not; but there, a lost worker would mean
-dealing all its partitions again.
+In the first round each partition is read once and its rows are split into buckets, all in one file:
+an Arrow file with a record batch for each bucket. In the second, the task that makes bucket *b*
+reads batch *b* of every file. The files are in a folder that all workers share, so nothing finished
+is lost with a worker, and there are as many tasks as partitions and buckets together, not their
+product. The price: rows are written to the shared filesystem once more. Sending them from worker to
+worker would avoid that, but then all partitions of a lost worker had to be split again.
 
-Buckets by ranges of random keys make a full shuffle, the very one that `tabfeed.io.shuffle.local`
+Buckets by ranges of random keys make a full shuffle, the same one that `tabfeed.io.shuffle.local`
 makes on one machine; buckets by hash of key columns make a grouping.
-
-What reading and writing must know of an executor whose work is done on other machines.
 """
 
 from __future__ import annotations
@@ -31,48 +28,47 @@ from tabfeed.errors import WriteError
 from tabfeed.execute import Executor
 from tabfeed.hashing import hash_columns
 from tabfeed.io.align import cast_table
-from tabfeed.io.shuffle.local import Ids, SpillBudget, by_key, decoded, keyed, sorted_bucket
+from tabfeed.io.shuffle.local import Ids, SpillBudget, decoded, key_range, sorted_bucket, with_keys
 from tabfeed.io.shuffle.rows import take_rows
 from tabfeed.io.storage.paths import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.progress import Bar
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.fileset import FileSet
+    from tabfeed.io.table import PartitionedTable
 
 __all__ = [
     "BucketFiles",
     "BucketSlice",
     "ByHash",
     "ByRandomKey",
-    "Gather",
-    "buckets_for",
-    "cut_files",
-    "deal",
-    "discard",
+    "JoinBucket",
+    "choose_buckets",
     "is_remote",
-    "read_dealt",
     "require_files",
-    "sorted_rows",
+    "slice_buckets",
+    "sorted_slice",
     "task_memory",
+    "write_buckets",
 ]
 
 
 def is_remote(executor: Executor) -> TypeGuard[Any]:
-    """Whether the work may be done where this process's files and memory are not."""
+    """Whether tasks run in processes that may not see local files."""
     return bool(getattr(executor, "remote", False))
 
 
 def task_memory(executor: Executor) -> int | None:
-    """Bytes one task may use there; None where this machine's memory counts."""
+    """Bytes that one task may use on a cluster; None for an executor of this machine."""
     memory: int | None = executor.task_memory if is_remote(executor) else None
     return memory
 
 
-def require_files(executor: Executor, dataset: Dataset) -> None:
-    """Refuse to start if the data lies where the workers do not see it."""
+def require_files(executor: Executor, files: FileSet) -> None:
+    """Refuse to start if the workers cannot see the files."""
     if is_remote(executor):
-        found = (file.ref for file in dataset._files.files)
+        found = (file.ref for file in files.files)
         executor.require_files([ref for ref in found if ref is not None])
 
 
@@ -80,8 +76,8 @@ _MOST_BUCKETS = 4096
 _KEYS = 1 << 64
 
 
-class Dealing(Protocol):
-    """Which bucket each row goes to."""
+class BucketRule(Protocol):
+    """Decides which bucket each row goes to."""
 
     @property
     def count(self) -> int:
@@ -90,11 +86,11 @@ class Dealing(Protocol):
 
     @property
     def numbered(self) -> bool:
-        """Whether rows must know their number in the data."""
+        """Whether the rule needs the number of a row in the data."""
         ...
 
     def prepare(self, table: pa.Table, start: int) -> pa.Table:
-        """The rows as they are to be kept; `start` is the number of the first."""
+        """The rows as they are to be stored; `start` is the number of the first."""
         ...
 
     def assign(self, table: pa.Table) -> Ids:
@@ -122,11 +118,11 @@ class ByRandomKey:
 
     def prepare(self, table: pa.Table, start: int) -> pa.Table:
         """Each row with its key."""
-        return keyed(table, self.seed, self.stream, start)
+        return with_keys(table, self.seed, self.stream, start)
 
     def assign(self, table: pa.Table) -> Ids:
         """The range a key falls into."""
-        return by_key(0, self.width)(table)
+        return key_range(0, self.width)(table)
 
 
 @dataclass(frozen=True)
@@ -149,73 +145,91 @@ class ByHash:
 
 @dataclass(frozen=True)
 class BucketFiles:
-    """The files of the first round, in the order of the data, and how full the buckets are."""
+    """The files of the first round, in the order of the data, and rows and bytes of each bucket."""
 
-    place: RemotePath
-    dealing: Dealing
+    folder: RemotePath
+    rule: BucketRule
     names: tuple[str, ...]
     rows: npt.NDArray[np.int64]
     nbytes: npt.NDArray[np.int64]
+
+    def read(self, bucket: int) -> Iterator[pa.Table]:
+        """The rows of one bucket, in the order of the data."""
+        for name in self.names:
+            path = self.folder.child(name)
+            with (
+                path.filesystem.open_input_file(path.path) as source,
+                pa.ipc.open_file(source) as reader,
+            ):
+                batch = reader.get_batch(bucket)
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+    def delete(self) -> None:
+        """Delete the files."""
+        for name in self.names:
+            path = self.folder.child(name)
+            path.filesystem.delete_file(path.path)
 
 
 # -- the first round --------------------------------------------------------------------
 
 
-def buckets_for(nbytes: int, room: SpillBudget, *, at_least: int = 1) -> int:
-    """How many buckets make each fit into memory twice over."""
-    return min(_MOST_BUCKETS, max(1, at_least, -(-nbytes * 2 // room.whole)))
+def choose_buckets(nbytes: int, budget: SpillBudget, *, at_least: int = 1) -> int:
+    """How many buckets to make, so that each fits into memory twice over."""
+    return min(_MOST_BUCKETS, max(1, at_least, -(-nbytes * 2 // budget.sortable)))
 
 
-def deal(
-    dataset: Dataset, dealing: Dealing, place: RemotePath, executor: Executor, bar: Bar
+def write_buckets(
+    source: PartitionedTable, rule: BucketRule, folder: RemotePath, executor: Executor, bar: Bar
 ) -> BucketFiles:
-    """Read every partition once, and put its rows into buckets."""
-    lens = dataset.partition_lens if dealing.numbered else [0] * dataset.npartitions
-    work = _Deal(dataset, dealing, place, list(accumulate(lens, initial=0)))
+    """Read every partition once, and split its rows into buckets."""
+    lens = source.partition_lens if rule.numbered else [0] * source.npartitions
+    work = _WriteBuckets(source, rule, folder, list(accumulate(lens, initial=0)))
     names: list[str] = []
-    rows, nbytes = (np.zeros(dealing.count, np.int64) for _ in range(2))
-    for name, more_rows, more_bytes in executor.map(range(dataset.npartitions), work):
+    rows, nbytes = (np.zeros(rule.count, np.int64) for _ in range(2))
+    for name, more_rows, more_bytes in executor.map(range(source.npartitions), work):
         names.append(name)
         rows += more_rows
         nbytes += more_bytes
         bar.advance(int(more_rows.sum()))
-    return BucketFiles(place, dealing, tuple(names), rows, nbytes)
+    return BucketFiles(folder, rule, tuple(names), rows, nbytes)
 
 
 @dataclass(frozen=True)
-class _Deal:
-    """Deals one partition."""
+class _WriteBuckets:
+    """Splits one partition into buckets, in one file."""
 
-    dataset: Dataset
-    dealing: Dealing
-    place: RemotePath
+    source: PartitionedTable
+    rule: BucketRule
+    folder: RemotePath
     starts: list[int]
 
     def __call__(self, index: int) -> tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The file's name, and rows and bytes of each bucket."""
-        table = cast_table(self.dataset.read(index), self.dataset.schema.to_arrow())
-        table = self.dealing.prepare(decoded(table), self.starts[index]).combine_chunks()
-        ids = self.dealing.assign(table)
+        table = cast_table(self.source.read(index), self.source.schema.to_arrow())
+        table = self.rule.prepare(decoded(table), self.starts[index]).combine_chunks()
+        ids = self.rule.assign(table)
         table = take_rows(table, np.argsort(ids, kind="stable")).unify_dictionaries()
-        rows = np.bincount(ids, minlength=self.dealing.count).astype(np.int64)
+        rows = np.bincount(ids, minlength=self.rule.count).astype(np.int64)
         name = f"{uuid.uuid4().hex}.arrow"
-        sizes = _write_batches(self.place.child(name), table, rows)
+        sizes = _write_batches(self.folder.child(name), table, rows)
         return name, rows, sizes
 
     def task_name(self, index: int) -> str:
-        """What the dashboard shows."""
+        """The name on the Dask dashboard."""
         return f"shuffle/part_{index}"
 
 
 def _write_batches(
-    place: RemotePath, table: pa.Table, rows: npt.NDArray[np.int64]
+    path: RemotePath, table: pa.Table, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """A record batch for each bucket; their sizes."""
     sizes, start = [], 0
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
-        _naming(place),
-        place.filesystem.open_output_stream(place.path, compression=None) as sink,
+        _naming(path),
+        path.filesystem.open_output_stream(path.path, compression=None) as sink,
         pa.ipc.new_file(sink, table.schema, options=options) as writer,
     ):
         for count in rows.tolist():
@@ -236,37 +250,24 @@ def _as_batch(table: pa.Table) -> pa.RecordBatch:
 # -- the second round -------------------------------------------------------------------
 
 
-def read_dealt(dealt: BucketFiles, bucket: int) -> Iterator[pa.Table]:
-    """The rows of one bucket, in the order of the data."""
-    for name in dealt.names:
-        place = dealt.place.child(name)
-        with (
-            place.filesystem.open_input_file(place.path) as source,
-            pa.ipc.open_file(source) as reader,
-        ):
-            batch = reader.get_batch(bucket)
-        if batch.num_rows:
-            yield pa.Table.from_batches([batch])
-
-
 @dataclass(frozen=True)
 class BucketSlice:
-    """Rows of a bucket, counted from its start once it is sorted, that go into one file."""
+    """Rows of a sorted bucket that go into one file: `rows` of them after the first `skip`."""
 
     bucket: int
     skip: int
     rows: int
 
 
-def cut_files(
+def slice_buckets(
     names: Sequence[str], rows: npt.NDArray[np.int64]
 ) -> list[tuple[str, tuple[BucketSlice, ...]]]:
     """Which rows of which buckets make each of the files, all of nearly equal length.
 
     Examples
     --------
-    >>> for name, cuts in cut_files(["a", "b"], np.array([3, 0, 4])):
-    ...     print(name, *[(c.bucket, c.skip, c.rows) for c in cuts])
+    >>> for name, slices in slice_buckets(["a", "b"], np.array([3, 0, 4])):
+    ...     print(name, *[(s.bucket, s.skip, s.rows) for s in slices])
     a (0, 0, 3)
     b (2, 0, 4)
     """
@@ -276,71 +277,66 @@ def cut_files(
     for i, name in enumerate(names):
         low, high = (total * n // len(names) for n in (i, i + 1))
         first, last = np.searchsorted(ends, [low, high - 1], side="right")
-        cuts = []
+        slices = []
         for bucket in range(int(first), int(last) + 1) if high > low else ():
             start = int(ends[bucket] - rows[bucket])
             a, b = max(low, start), min(high, int(ends[bucket]))
-            cuts += [BucketSlice(bucket, a - start, b - a)] if b > a else []
-        out.append((name, tuple(cuts)))
+            slices += [BucketSlice(bucket, a - start, b - a)] if b > a else []
+        out.append((name, tuple(slices)))
     return out
 
 
-def sorted_rows(dealt: BucketFiles, cut: BucketSlice, room: SpillBudget) -> Iterator[pa.Table]:
-    """The rows of a cut, in the order of their random keys."""
-    assert isinstance(dealt.dealing, ByRandomKey)
-    keys, nbytes = dealt.dealing.keys(cut.bucket), int(dealt.nbytes[cut.bucket])
-    skip, left = cut.skip, cut.rows
-    for table in sorted_bucket(read_dealt(dealt, cut.bucket), keys, nbytes, room):
-        part = table.slice(skip, left) if skip < table.num_rows else table.slice(0, 0)
+def sorted_slice(
+    buckets: BucketFiles, part: BucketSlice, budget: SpillBudget
+) -> Iterator[pa.Table]:
+    """The rows of a slice of a bucket, in the order of their random keys."""
+    assert isinstance(buckets.rule, ByRandomKey)
+    keys, nbytes = buckets.rule.keys(part.bucket), int(buckets.nbytes[part.bucket])
+    skip, left = part.skip, part.rows
+    for table in sorted_bucket(buckets.read(part.bucket), keys, nbytes, budget):
+        rows = table.slice(skip, left) if skip < table.num_rows else table.slice(0, 0)
         skip = max(0, skip - table.num_rows)
-        left -= part.num_rows
-        if part.num_rows:
-            yield part
+        left -= rows.num_rows
+        if rows.num_rows:
+            yield rows
         if left == 0:
             return
 
 
 @dataclass(frozen=True)
-class Gather:
+class JoinBucket:
     """Makes one file of a bucket, as an Arrow stream."""
 
-    dealt: BucketFiles
+    buckets: BucketFiles
 
     def __call__(self, bucket: int) -> str | None:
         """The file's path; None if the bucket is empty."""
-        if not self.dealt.rows[bucket]:
+        if not self.buckets.rows[bucket]:
             return None
-        place = self.dealt.place.child(f"bucket_{bucket}_{uuid.uuid4().hex}.arrows")
-        tables = read_dealt(self.dealt, bucket)
+        path = self.buckets.folder.child(f"bucket_{bucket}_{uuid.uuid4().hex}.arrows")
+        tables = self.buckets.read(bucket)
         first = next(tables)
         with (
-            _naming(place),
-            place.filesystem.open_output_stream(place.path, compression=None) as sink,
+            _naming(path),
+            path.filesystem.open_output_stream(path.path, compression=None) as sink,
             pa.ipc.new_stream(sink, first.schema) as writer,
         ):
             for table in chain([first], tables):
                 writer.write_table(table)
-        return place.path
+        return path.path
 
     def task_name(self, bucket: int) -> str:
-        """What the dashboard shows."""
+        """The name on the Dask dashboard."""
         return f"shuffle/bucket_{bucket}"
 
 
 @contextmanager
-def _naming(place: RemotePath) -> Iterator[None]:
+def _naming(path: RemotePath) -> Iterator[None]:
     """Say which temporary file could not be written."""
     try:
         yield
     except OSError as e:
         raise WriteError(
-            f"could not write the temporary file {place.name}: {reason(e)}. "
+            f"could not write the temporary file {path.name}: {reason(e)}. "
             f"{remedy(e, writing=True)}, then run it again"
         ) from e
-
-
-def discard(dealt: BucketFiles) -> None:
-    """Remove the files of the first round."""
-    for name in dealt.names:
-        place = dealt.place.child(name)
-        place.filesystem.delete_file(place.path)

@@ -1,19 +1,17 @@
-"""Join two datasets that may be larger than memory.
+"""Join two tables that may be larger than memory, with DuckDB.
 
-DuckDB does the work: it obeys a memory limit and spills beyond it. It gets columns under plain
-numbers for names, since it takes ``a`` and ``A`` for one, and types that it lacks or damages in
-others that carry the same values. The result lies in a temporary folder, as in
-`tabfeed.io.write.by_keys`.
+DuckDB obeys a memory limit and spills beyond it. It gets columns named by number, since it takes
+``a`` and ``A`` for the same name, and columns of types that it lacks or damages as other types that
+hold the same values. The result is in a temporary folder, as in `tabfeed.io.shuffle.by_keys`.
 
-As in SQL, null equals nothing: a row whose key is null has no partner. The order of the result
-is not promised.
+As in SQL, null equals nothing: a row whose key is null has no partner. The order of the result is
+not specified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -25,13 +23,12 @@ from tabfeed.errors import (
     SchemaError,
 )
 from tabfeed.io.align import cast_table, common_type
-from tabfeed.io.formats.memory import TemporaryFolder
+from tabfeed.io.open.open_table import open_table
+from tabfeed.io.storage.temporary import TemporaryFolder
+from tabfeed.io.table import PartitionedTable, TableMap
 from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.schema import ColumnSchema, Schema
 from tabfeed.schema.dtypes import format_type
-
-if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
 
 __all__ = ["JoinKeys", "merge"]
 
@@ -61,7 +58,7 @@ class JoinKeys:
         left_on: Sequence[str] | str | None,
         right_on: Sequence[str] | str | None,
     ) -> JoinKeys:
-        """From what a user wrote: `on`, or `left_on` and `right_on`."""
+        """From the arguments of `Dataset.merge`: `on`, or `left_on` and `right_on`."""
         both = on is not None and left_on is None and right_on is None
         each = on is None and left_on is not None and right_on is not None
         if not both and not each:
@@ -82,39 +79,41 @@ def _names(keys: Sequence[str] | str | None) -> tuple[str, ...]:
 
 
 def merge(
-    left: Dataset,
-    right: Dataset,
+    left: PartitionedTable,
+    right: PartitionedTable,
     keys: JoinKeys,
     *,
     how: str,
     suffix: str,
     memory_limit: int | float | str | None,
-) -> Dataset:
+) -> PartitionedTable:
     """See `Dataset.merge`."""
-    from tabfeed.io.dataset import Dataset
-
     if how not in _HOW:
         raise ArgumentError(f"how is {how!r}; it must be one of {', '.join(_HOW)}")
     _check_keys(left, right, keys)
-    columns = _output(left, right, keys, how, suffix)
+    columns = _output_columns(left, right, keys, how, suffix)
     limit = working_memory(memory_limit)
     for side in (left, right) if memory_limit is not None else ():
         refuse_large_units(
-            side.fileset, side._source_columns, limit, most=limit // 2, option="memory_limit"
+            side.files, side.source_columns, limit, most=limit // 2, option="memory_limit"
         )
     folder = TemporaryFolder()
-    _run(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
-    joined = Dataset(str(folder.path / "joined.parquet"), part_size=left._part_size)
+    _join(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
+    path = str(folder.path / "joined.parquet")
+    joined = open_table(path, part_size=left.partitioning.part_size)
     schema = Schema(c for _, c in columns)
-    named = joined.map(_Rename(schema.to_arrow()), schema=schema)
-    return named._derive(_folder=folder)
+    names = tuple(joined.schema.column_names)
+    rename = TableMap(_Rename(schema.to_arrow()), names, keeps_rows=True)
+    return replace(joined, schema=schema, maps=(rename,), folder=folder)
 
 
-def _check_keys(left: Dataset, right: Dataset, keys: JoinKeys) -> None:
+def _check_keys(left: PartitionedTable, right: PartitionedTable, keys: JoinKeys) -> None:
     for dataset, names, side in ((left, keys.left, "left"), (right, keys.right, "right")):
         for name in names:
             if name not in dataset.schema:
-                raise ColumnNotFoundError(name, dataset.column_names, where=f"the {side} dataset")
+                raise ColumnNotFoundError(
+                    name, dataset.schema.column_names, where=f"the {side} dataset"
+                )
     for a, b in zip(keys.left, keys.right, strict=True):
         kinds = left.schema[a].dtype, right.schema[b].dtype
         if common_type(*kinds) is None:
@@ -125,16 +124,17 @@ def _check_keys(left: Dataset, right: Dataset, keys: JoinKeys) -> None:
             )
 
 
-def _output(
-    left: Dataset, right: Dataset, keys: JoinKeys, how: str, suffix: str
+def _output_columns(
+    left: PartitionedTable, right: PartitionedTable, keys: JoinKeys, how: str, suffix: str
 ) -> list[tuple[str, ColumnSchema]]:
-    """What comes out: where it comes from, and what it is."""
+    """The columns of the result, each with the SQL expression that gives it."""
     out: list[tuple[str, ColumnSchema]] = []
-    loose = {"left": ("right", "outer"), "right": ("left", "outer")}  # may be null for want of rows
+    # A row without a partner has nulls in the columns of the other side.
+    loose = {"left": ("right", "outer"), "right": ("left", "outer")}
     for i, column in enumerate(left.schema):
         source = f"l.c{i}"
         if column.name in keys.shared:
-            j = right.column_names.index(column.name)
+            j = right.schema.column_names.index(column.name)
             merged = common_type(column.dtype, right.schema[column.name].dtype)
             column = column.with_dtype(merged)
             source = f"coalesce(l.c{i}, r.c{j})" if how in loose["left"] else source
@@ -174,8 +174,8 @@ class _Rename:
 
 @dataclass(frozen=True)
 class _Query:
-    left: Dataset
-    right: Dataset
+    left: PartitionedTable
+    right: PartitionedTable
     keys: JoinKeys
     how: str
     sources: tuple[str, ...]
@@ -183,16 +183,16 @@ class _Query:
     @property
     def sql(self) -> str:
         selected = ", ".join(f"{s} AS o{i}" for i, s in enumerate(self.sources))
-        lefts = [self.left.column_names.index(k) for k in self.keys.left]
-        rights = [self.right.column_names.index(k) for k in self.keys.right]
+        lefts = [self.left.schema.column_names.index(k) for k in self.keys.left]
+        rights = [self.right.schema.column_names.index(k) for k in self.keys.right]
         equal = " AND ".join(f"l.c{i} = r.c{j}" for i, j in zip(lefts, rights, strict=True))
         return f"SELECT {selected} FROM l_rows l {_HOW[self.how]} JOIN r_rows r ON {equal}"
 
 
-def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
+def _join(query: _Query, folder: TemporaryFolder, limit: int) -> None:
     import duckdb
 
-    left, right = (_Feed(_in_small_parts(d, limit // 16)) for d in (query.left, query.right))
+    left, right = (_DuckDBInput(_in_small_parts(d, limit // 16)) for d in (query.left, query.right))
     target = str(folder.path / "joined.parquet").replace("'", "''")
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{max(limit // 2, _LEAST_MEMORY)}B",  # the rest: partitions, and files
@@ -213,31 +213,31 @@ def _run(query: _Query, folder: TemporaryFolder, limit: int) -> None:
             "join fewer columns"
         ) from e
     except duckdb.Error as e:
-        for feed in (left, right):
-            if feed.error is not None:
-                raise feed.error from None
+        for side in (left, right):
+            if side.error is not None:
+                raise side.error from None
         raise DatasetError(f"the datasets cannot be joined: {e}") from e
 
 
-def _in_small_parts(dataset: Dataset, size: int) -> Dataset:
+def _in_small_parts(table: PartitionedTable, size: int) -> PartitionedTable:
     """The same rows in partitions that leave the memory to DuckDB.
 
-    A map may need its partitions as they are: groups, neighbours.
+    A map may need its partitions as they are, with whole groups or neighbouring rows.
     """
     size = max(_LEAST_GROUP, size)
-    if dataset._part_size <= size or dataset._maps:
-        return dataset
-    return dataset.repartition(partition_size=size)
+    if table.partitioning.part_size <= size or table.maps:
+        return table
+    return table.repartition(partition_size=size)
 
 
-class _Feed:
-    """Hands a dataset to DuckDB, and keeps the error that DuckDB would turn into text."""
+class _DuckDBInput:
+    """Streams a table to DuckDB, and keeps the error that DuckDB would turn into text."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, table: PartitionedTable) -> None:
         self.error: Exception | None = None
-        self._dataset = dataset
-        fields = enumerate(dataset.schema.to_arrow())
-        self._schema = pa.schema([pa.field(f"c{i}", _carrier(f.type)) for i, f in fields])
+        self._table = table
+        fields = enumerate(table.schema.to_arrow())
+        self._schema = pa.schema([pa.field(f"c{i}", _duckdb_type(f.type)) for i, f in fields])
 
     def reader(self) -> pa.RecordBatchReader:
         """All rows, once."""
@@ -245,7 +245,7 @@ class _Feed:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for table in self._dataset.iter_tables():
+            for table in self._table.iter_tables():
                 named = table.rename_columns(self._schema.names)
                 yield from cast_table(named, self._schema).to_batches()
                 pa.default_memory_pool().release_unused()  # it would count beside DuckDB's
@@ -254,10 +254,10 @@ class _Feed:
             raise
 
 
-def _carrier(dtype: pa.DataType) -> pa.DataType:
-    """A type that carries the same values through DuckDB and Parquet, and casts back."""
+def _duckdb_type(dtype: pa.DataType) -> pa.DataType:
+    """A type that holds the same values in DuckDB and Parquet, and can be cast back."""
     if pa.types.is_dictionary(dtype):
-        return _carrier(dtype.value_type)
+        return _duckdb_type(dtype.value_type)
     if pa.types.is_duration(dtype):
         return pa.int64()
     if pa.types.is_float16(dtype):
@@ -265,8 +265,8 @@ def _carrier(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal256(dtype):
         return pa.string()
     if pa.types.is_list(dtype) or pa.types.is_fixed_size_list(dtype):
-        return pa.list_(_carrier(dtype.value_type))
+        return pa.list_(_duckdb_type(dtype.value_type))
     if pa.types.is_struct(dtype):
         fields = [dtype.field(i) for i in range(dtype.num_fields)]
-        return pa.struct([f.with_type(_carrier(f.type)) for f in fields])
+        return pa.struct([f.with_type(_duckdb_type(f.type)) for f in fields])
     return dtype

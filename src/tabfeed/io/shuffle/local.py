@@ -1,16 +1,16 @@
-"""Bring rows that belong together next to each other, on disk, within a memory limit.
+"""Shuffle or group rows on one machine, within a memory limit.
 
-Rows are dealt into buckets, each bucket a file, and the buckets are read back one by one. With a
-random bucket and a random order inside, this is a shuffle; with a hash of keys, a grouping.
+Rows are split into buckets, each a file, and the buckets are read back one by one. With random
+buckets and a random order inside each, this is a shuffle; with a hash of keys, a grouping.
 
-The shuffle is exact. Row number *i* of the data draws a 64-bit key from a counter-based
-generator at position *i*, and the result is the data sorted by these keys. So the
-permutation is uniform, and it depends on the seed and the rows alone: not on the memory
-limit, the partitions or the number of threads, which only decide how the sorting is done.
+The shuffle is exact. Row number *i* of the data draws a 64-bit key from a counter-based generator
+at position *i*, and the result is the data sorted by these keys. So the permutation is uniform, and
+depends on the seed and the rows alone: the memory limit, the partitions and the number of threads
+only decide how the sorting is done.
 
-Sizes are measured, not believed: rows are held in memory until they prove too many, and a
-bucket that turns out too large is dealt once more into smaller ones. An estimate of the
-whole only helps to choose the number of buckets.
+Sizes are measured, not estimated: rows are held in memory until they are too many, and a bucket
+that turns out too large is split once more. An estimate of the whole only helps to choose the
+number of buckets.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
     "Bucket",
     "Ids",
     "SpillBudget",
-    "by_key",
     "decoded",
     "draw_keys",
-    "keyed",
+    "key_range",
     "read_bucket",
-    "scatter",
     "shuffled",
     "sort_rows",
     "sorted_bucket",
+    "split_into_buckets",
+    "with_keys",
 ]
 
 _KEY = "__tabfeed_key__"
@@ -58,7 +58,7 @@ Ids = npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class SpillBudget:
-    """What a shuffle may use.
+    """The memory, disk and open files that a shuffle may use.
 
     Parameters
     ----------
@@ -78,13 +78,13 @@ class SpillBudget:
         object.__setattr__(self, "memory", max(self.memory, _LEAST_MEMORY))
 
     @property
-    def whole(self) -> int:
-        """Bytes that can be sorted in memory: as they came, in one piece, and the sorted block."""
+    def sortable(self) -> int:
+        """Bytes that can be sorted in memory: as they came, in one chunk, and the sorted block."""
         return min(self.memory // 5, _MOST_AT_ONCE)
 
     @property
     def slice(self) -> int:
-        """Bytes that are dealt into buckets at a time."""
+        """Bytes that are split into buckets at a time."""
         return self.memory // 16
 
 
@@ -121,7 +121,7 @@ def sort_rows(table: pa.Table, keys: npt.NDArray[np.uint64]) -> pa.Table:
 
 
 def shuffled(
-    tables: Iterable[pa.Table], *, seed: int, stream: int, nbytes: int, room: SpillBudget
+    tables: Iterable[pa.Table], *, seed: int, stream: int, nbytes: int, budget: SpillBudget
 ) -> Iterator[pa.Table]:
     """A uniform random permutation of all rows of `tables`, as tables of bounded size.
 
@@ -134,57 +134,57 @@ def shuffled(
     seed, stream
         Which permutation; streams of one seed are independent of each other.
     nbytes
-        About how large all of it is in memory; 0 if nobody knows.
-    room
+        About how large all of it is in memory; 0 if unknown.
+    budget
         Memory and disk that may be used.
     """
-    rows = _with_keys(tables, seed, stream)
+    rows = _all_with_keys(tables, seed, stream)
     held: list[pa.Table] = []
     size = 0
     for table in rows:
         held.append(table)
         size += table.nbytes
-        if size > room.whole:
+        if size > budget.sortable:
             break
     else:
-        yield from _sorted(held, room)
+        yield from _sorted(held, budget)
         return
-    count = min(room.buckets, max(_FEWEST_BUCKETS, -(-nbytes * 8 // room.memory)))
-    yield from _sorted_on_disk(chain(_drain(held), rows), range(1 << 64), count, room)
+    count = min(budget.buckets, max(_FEWEST_BUCKETS, -(-nbytes * 8 // budget.memory)))
+    yield from _sorted_on_disk(chain(_drain(held), rows), range(1 << 64), count, budget)
 
 
 def sorted_bucket(
-    tables: Iterable[pa.Table], keys: range, nbytes: int, room: SpillBudget
+    tables: Iterable[pa.Table], keys: range, nbytes: int, budget: SpillBudget
 ) -> Iterator[pa.Table]:
-    """Rows that carry their keys, all within `keys`, in the order of these and without them."""
-    if nbytes <= room.whole:
-        yield from _sorted(list(tables), room)
+    """Rows with their keys, all within `keys`, sorted by key and without it."""
+    if nbytes <= budget.sortable:
+        yield from _sorted(list(tables), budget)
         return
-    count = max(2, min(room.buckets, -(-nbytes * 2 // room.whole)))
-    yield from _sorted_on_disk(tables, keys, count, room)
+    count = max(2, min(budget.buckets, -(-nbytes * 2 // budget.sortable)))
+    yield from _sorted_on_disk(tables, keys, count, budget)
 
 
-def keyed(table: pa.Table, seed: int, stream: int, start: int) -> pa.Table:
+def with_keys(table: pa.Table, seed: int, stream: int, start: int) -> pa.Table:
     """The rows from number `start` on, each with its random key."""
     keys = draw_keys(seed, stream, start, table.num_rows)
     return table.append_column(_KEY, pa.array(keys))
 
 
-def _with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterator[pa.Table]:
+def _all_with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterator[pa.Table]:
     start = 0
     for table in tables:
-        yield keyed(table, seed, stream, start)
+        yield with_keys(table, seed, stream, start)
         start += table.num_rows
 
 
 def _drain(held: list[pa.Table]) -> Iterator[pa.Table]:
-    """Give tables out and forget them."""
+    """Yield tables without keeping them."""
     held.reverse()
     while held:
         yield held.pop()
 
 
-def _sorted(held: list[pa.Table], room: SpillBudget) -> Iterator[pa.Table]:
+def _sorted(held: list[pa.Table], budget: SpillBudget) -> Iterator[pa.Table]:
     """Rows that fit into memory, in the order of their keys, block by block."""
     if not held:
         return
@@ -194,31 +194,31 @@ def _sorted(held: list[pa.Table], room: SpillBudget) -> Iterator[pa.Table]:
         order = np.argsort(table.column(_KEY).to_numpy(), kind="stable")
         table = table.drop_columns([_KEY])
         schema = table.schema
-        bounds = _bounds(table, min(_BLOCK, room.slice), order)
+        bounds = _bounds(table, min(_BLOCK, budget.slice), order)
         table = prepare(table)
     for start, stop in pairwise(bounds):
         yield take_prepared(table, order[start:stop], schema)
 
 
 def _sorted_on_disk(
-    tables: Iterable[pa.Table], keys: range, count: int, room: SpillBudget
+    tables: Iterable[pa.Table], keys: range, count: int, budget: SpillBudget
 ) -> Iterator[pa.Table]:
-    """Rows whose keys lie in `keys`, in their order, by way of `count` buckets."""
+    """Rows whose keys are in `keys`, sorted by key, using `count` buckets on disk."""
     width = -(-len_of(keys) // count)
-    buckets = scatter(tables, by_key(keys.start, width), count, room)
+    buckets = split_into_buckets(tables, key_range(keys.start, width), count, budget)
     for number, bucket in enumerate(buckets):
         if not bucket.rows:
             continue
-        if bucket.nbytes > room.whole and bucket.rows > 1 and width > 1:
+        if bucket.nbytes > budget.sortable and bucket.rows > 1 and width > 1:
             low = keys.start + number * width
-            inner = SpillBudget(room.memory, room.folder / bucket.path.stem, room.buckets)
+            inner = SpillBudget(budget.memory, budget.folder / bucket.path.stem, budget.buckets)
             inner.folder.mkdir()
-            again = max(2, min(room.buckets, -(-bucket.nbytes * 2 // room.whole)))
+            again = max(2, min(budget.buckets, -(-bucket.nbytes * 2 // budget.sortable)))
             part = range(low, min(low + width, keys.stop))
             yield from _sorted_on_disk(_stream_bucket(bucket), part, again, inner)
             inner.folder.rmdir()
         else:
-            yield from _sorted([read_bucket(bucket)], room)
+            yield from _sorted([read_bucket(bucket)], budget)
             bucket.path.unlink()
             pa.default_memory_pool().release_unused()  # or allocators keep the last bucket's
 
@@ -228,7 +228,7 @@ def len_of(keys: range) -> int:
     return keys.stop - keys.start
 
 
-def by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
+def key_range(low: int, width: int) -> Callable[[pa.Table], Ids]:
     """Which range of `width` keys, counted from `low`, a key falls into."""
 
     def assign(table: pa.Table) -> Ids:
@@ -242,43 +242,43 @@ def by_key(low: int, width: int) -> Callable[[pa.Table], Ids]:
 # -- buckets ----------------------------------------------------------------------------
 
 
-def scatter(
-    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: SpillBudget
+def split_into_buckets(
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, budget: SpillBudget
 ) -> list[Bucket]:
-    """Deal rows into `count` buckets; rows of a bucket keep their order."""
-    if count > room.buckets:
-        return _scatter_twice(tables, assign, count, room)
-    buckets = [Bucket(room.folder / f"bucket_{i}.arrows") for i in range(count)]
+    """Split rows into `count` buckets; rows of a bucket keep their order."""
+    if count > budget.buckets:
+        return _split_twice(tables, assign, count, budget)
+    buckets = [Bucket(budget.folder / f"bucket_{i}.arrows") for i in range(count)]
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
     with ExitStack() as files:
         for table in tables:
-            for rows in _slices(table, room.slice):
-                part = decoded(rows)
-                for number, dealt in _deal(part, assign(part), count):
-                    _append(files, writers, number, buckets[number], dealt)
+            for rows in _slices(table, budget.slice):
+                plain = decoded(rows)
+                for number, part in _rows_by_bucket(plain, assign(plain), count):
+                    _append(files, writers, number, buckets[number], part)
         for number, writer in writers.items():
             with _named(buckets[number].path):
                 writer.close()
     return buckets
 
 
-def _scatter_twice(
-    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, room: SpillBudget
+def _split_twice(
+    tables: Iterable[pa.Table], assign: Callable[[pa.Table], Ids], count: int, budget: SpillBudget
 ) -> list[Bucket]:
-    """More buckets than files may be open: first a few large ones, then each dealt again."""
-    width = -(-count // room.buckets)
-    coarse = scatter(tables, lambda t: assign(t) // width, -(-count // width), room)
+    """More buckets than files may be open: first a few large ones, then each is split again."""
+    width = -(-count // budget.buckets)
+    coarse = split_into_buckets(tables, lambda t: assign(t) // width, -(-count // width), budget)
     fine: list[Bucket] = []
     for number, bucket in enumerate(coarse):
-        inner = SpillBudget(room.memory, room.folder / bucket.path.stem, room.buckets)
+        inner = SpillBudget(budget.memory, budget.folder / bucket.path.stem, budget.buckets)
         inner.folder.mkdir()
         rows = _stream_bucket(bucket) if bucket.rows else ()
         low, high = number * width, min(count, (number + 1) * width)
-        fine += scatter(rows, _from(assign, low), high - low, inner)
+        fine += split_into_buckets(rows, _counted_from(low, assign), high - low, inner)
     return fine
 
 
-def _from(assign: Callable[[pa.Table], Ids], low: int) -> Callable[[pa.Table], Ids]:
+def _counted_from(low: int, assign: Callable[[pa.Table], Ids]) -> Callable[[pa.Table], Ids]:
     return lambda table: assign(table) - low
 
 
@@ -299,14 +299,14 @@ def _append(
     bucket.nbytes += rows.nbytes
 
 
-def _deal(table: pa.Table, ids: Ids, count: int) -> Iterator[tuple[int, pa.Table]]:
+def _rows_by_bucket(table: pa.Table, ids: Ids, count: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each bucket that got some."""
     with span("scatter", rows=table.num_rows):
-        dealt = take_rows(table, np.argsort(ids, kind="stable"))
+        part = take_rows(table, np.argsort(ids, kind="stable"))
     ends = np.cumsum(np.bincount(ids, minlength=count)).tolist()
     for number in np.unique(ids).tolist():
         start = ends[number - 1] if number else 0
-        yield number, dealt.slice(start, ends[number] - start)
+        yield number, part.slice(start, ends[number] - start)
 
 
 def decoded(table: pa.Table) -> pa.Table:

@@ -1,9 +1,8 @@
-"""Take rows of a table in a given order, whatever its columns hold.
+"""Take rows of a table in a given order, also where Arrow cannot.
 
-Arrow's own ``take`` joins the chunks of a column first, and fails where the result would not be a
-valid array: more than 2 GB of text, which 32-bit offsets cannot address, or dictionaries
-that together outgrow their index type. Such columns are taken in a wider type here, so that a
-shuffle need not know about types.
+Arrow's ``take`` joins the chunks of a column first, and fails where the result would not be a valid
+array: more than 2 GB of text, which 32-bit offsets cannot address, or dictionaries that together
+outgrow their index type. Here such columns are taken in a wider type.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def take_rows(table: pa.Table, order: npt.NDArray[np.integer[Any]]) -> pa.Table:
 
 
 def prepare(table: pa.Table) -> pa.Table:
-    """The same rows, each column in one piece, widened where it does not fit into one.
+    """The same rows, each column in one chunk, in a wider type where it does not fit into one.
 
     Examples
     --------
@@ -62,7 +61,7 @@ def _join(column: pa.ChunkedArray) -> pa.Array:
         if wide == column.type:
             raise
         joined = column.cast(wide).combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # left in pieces, since one would be too large
+    if isinstance(joined, pa.ChunkedArray):  # still in chunks, since one would be too large
         return _join(joined.cast(_wider_type(column.type)))
     return joined
 

@@ -1,4 +1,4 @@
-"""Tables in, Parquet files out: row groups of the right size, pages of the right kind.
+"""Write tables as Parquet files, in row groups of the right size and pages of the right kind.
 
 Row groups are cut by rows, and how many is found from the first rows of the stream, so that the
 same rows give the same file however they were cut into tables. Only rows that turn
@@ -27,15 +27,15 @@ from tabfeed.io.shuffle.rows import prepare, take_prepared
 from tabfeed.io.storage.paths import HIVE_NULL
 from tabfeed.trace import span
 
-__all__ = ["FileSink", "HiveSink", "Sink"]
+__all__ = ["FileWriter", "HiveWriter", "TableWriter"]
 
 _GROUP_ROWS = 1_000_000
 _SAMPLE_ROWS = 10_000
 _OPEN_FILES = 64
 
 
-class Sink(Protocol):
-    """Where tables go."""
+class TableWriter(Protocol):
+    """Writes tables into one file or several."""
 
     rows: int
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
         """Add rows."""
         ...
 
-    def __enter__(self) -> Sink: ...
+    def __enter__(self) -> TableWriter: ...
 
     def __exit__(
         self,
@@ -53,7 +53,7 @@ class Sink(Protocol):
     ) -> None: ...
 
 
-class FileSink:
+class FileWriter:
     """One Parquet file. Rows are held back until a row group is full.
 
     In the fast layout a column that has no null in the first row group is declared to have none,
@@ -72,7 +72,7 @@ class FileSink:
         self._writer: pq.ParquetWriter | None = None
         self._declared = schema
 
-    def __enter__(self) -> FileSink:
+    def __enter__(self) -> FileWriter:
         self._sink = self._stack.enter_context(self._commit.create(self._name))
         return self
 
@@ -118,7 +118,7 @@ class FileSink:
     # -- the writer -----------------------------------------------------------------
 
     def _open_for(self, group: pa.Table) -> pq.ParquetWriter:
-        """The writer, its schema fit for the nulls of this group."""
+        """The Parquet writer, whose schema allows the nulls of this group."""
         if self._writer is None:
             self._declared = self._pages.declare(group)
             self._writer = self._start()
@@ -174,7 +174,7 @@ class FileSink:
         self._commit.rows[self._name] = self.rows
 
     def _abandon(self) -> None:
-        """Close what is open; the error that led here is the one to report."""
+        """Close what is open; the error that led here is reported instead."""
         with suppress(OSError, pa.ArrowException):
             self._stack.close()
 
@@ -199,10 +199,10 @@ def _has_null_value(column: pa.ChunkedArray) -> bool:
     return any(chunk.dictionary.null_count for chunk in column.chunks)
 
 
-class HiveSink:
+class HiveWriter:
     """A file for each combination of key values, in folders ``key=value``.
 
-    Rows wait in memory, sorted by folder, until there are enough of them; then the largest lots
+    Rows wait in memory, sorted by folder, until there are enough of them; then the largest folders
     are written. At most a few dozen files are open at a time; a combination that comes back after
     its file was closed gets another file.
     """
@@ -222,10 +222,10 @@ class HiveSink:
         self._schema = pa.schema([f for f in schema if f.name not in keys])
         self._waiting: dict[str, list[pa.Table]] = {}
         self._bytes: dict[str, int] = {}
-        self._open: OrderedDict[str, FileSink] = OrderedDict()
+        self._open: OrderedDict[str, FileWriter] = OrderedDict()
         self._opened: dict[str, int] = {}
 
-    def __enter__(self) -> HiveSink:
+    def __enter__(self) -> HiveWriter:
         return self
 
     def write(self, table: pa.Table) -> None:
@@ -263,7 +263,7 @@ class HiveSink:
         self._bytes.pop(folder)
         self._file(folder).write(pa.concat_tables(self._waiting.pop(folder)))
 
-    def _file(self, folder: str) -> FileSink:
+    def _file(self, folder: str) -> FileWriter:
         if folder in self._open:
             self._open.move_to_end(folder)
             return self._open[folder]
@@ -273,9 +273,9 @@ class HiveSink:
         again = self._opened.get(folder, 0)
         self._opened[folder] = again + 1
         name = f"{folder}/{self._stem}{f'-{again}' if again else ''}.parquet"
-        sink = FileSink(self._commit, name, self._schema, self._pages).__enter__()
-        self._open[folder] = sink
-        return sink
+        writer = FileWriter(self._commit, name, self._schema, self._pages).__enter__()
+        self._open[folder] = writer
+        return writer
 
     def __exit__(
         self,
@@ -289,13 +289,13 @@ class HiveSink:
                 for folder in sorted(self._waiting, key=lambda f: f not in self._open):
                     self._write_out(folder)
                 while self._open:
-                    _, sink = self._open.popitem()
-                    sink.__exit__(None, None, None)
+                    _, writer = self._open.popitem()
+                    writer.__exit__(None, None, None)
 
     def _abandon(self) -> None:
         while self._open:
-            _, sink = self._open.popitem()
-            sink._abandon()
+            _, writer = self._open.popitem()
+            writer._abandon()
 
 
 def _folder_names(column: pa.ChunkedArray, key: str) -> pa.ChunkedArray:

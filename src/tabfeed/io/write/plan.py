@@ -1,4 +1,4 @@
-"""Which rows go into which file: the plan of a writing, made before a byte moves."""
+"""Decide which rows go into which output file, before anything is read or written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tabfeed.io.partition import Partition, continues
 from tabfeed.io.shuffle.local import draw_keys
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
-__all__ = ["Shuffle", "WriteJob", "WriteOptions", "file_names", "group_jobs", "plan_jobs"]
+__all__ = ["OutputFile", "Shuffle", "WriteOptions", "file_names", "group_files", "plan_files"]
 
 
 class Shuffle(str, enum.Enum):
@@ -74,52 +74,54 @@ def _as_shuffle(value: Shuffle | str) -> Shuffle:
 
 
 @dataclass(frozen=True)
-class WriteJob:
-    """One output file: its name, its partitions, and its place in the random stream.
+class OutputFile:
+    """An output file: its name, the partitions that go into it, and their numbers in the table.
 
-    ``numbering`` is what a dataset of these partitions must know of the whole.
+    ``first_rows`` are the numbers of the partitions' first rows, where a map needs them.
     """
 
     name: str
     partitions: tuple[Partition, ...]
     numbers: tuple[int, ...]
-    numbering: Mapping[str, Any] = field(default_factory=dict)
+    first_rows: Mapping[Partition, int] | None = None
 
 
-def plan_jobs(dataset: Dataset, options: WriteOptions) -> list[WriteJob]:
-    """One job an output file, in reading order."""
+def plan_files(table: PartitionedTable, options: WriteOptions) -> list[OutputFile]:
+    """The output files, in reading order."""
     wanted = options.output_files
     if options.preserve_files:
-        jobs = _jobs_by_file(dataset)
+        files = _as_input(table)
     elif isinstance(wanted, Mapping):
-        jobs = _jobs_by_mapping(dataset.partitions, wanted)
+        files = _by_mapping(table.partitions, wanted)
     else:
-        dataset, jobs = _jobs_by_count(dataset, options)
-    return _numbered(dataset, jobs)
+        table, files = _by_count(table, options)
+    return _numbered(table, files)
 
 
-def _jobs_by_count(dataset: Dataset, options: WriteOptions) -> tuple[Dataset, list[WriteJob]]:
+def _by_count(
+    table: PartitionedTable, options: WriteOptions
+) -> tuple[PartitionedTable, list[OutputFile]]:
     """Runs of partitions of equal length; of rows, where there are more files than partitions."""
-    names = file_names(options.output_files, dataset.npartitions)
-    if len(names) > dataset.npartitions:
-        dataset = dataset.repartition(npartitions=len(names))
-    parts = dataset.partitions
+    names = file_names(options.output_files, table.npartitions)
+    if len(names) > table.npartitions:
+        table = table.repartition(npartitions=len(names))
+    parts = table.partitions
     numbered = list(enumerate(parts))
     if options.shuffle is Shuffle.PER_PARTITION:
         order = draw_keys(options.seed, 0, 0, len(parts)).argsort(kind="stable")
         numbered = [numbered[i] for i in order]
     bounds = [len(parts) * i // len(names) for i in range(len(names) + 1)]
     runs = [numbered[a:b] for a, b in pairwise(bounds)]
-    return dataset, [_job(name, run) for name, run in zip(names, runs, strict=True)]
+    return table, [_file(name, run) for name, run in zip(names, runs, strict=True)]
 
 
-def _job(name: str, run: Sequence[tuple[int, Partition]]) -> WriteJob:
-    return WriteJob(name, tuple(p for _, p in run), tuple(i for i, _ in run))
+def _file(name: str, run: Sequence[tuple[int, Partition]]) -> OutputFile:
+    return OutputFile(name, tuple(p for _, p in run), tuple(i for i, _ in run))
 
 
-def _jobs_by_mapping(
+def _by_mapping(
     parts: Sequence[Partition], wanted: Mapping[str, Sequence[int]]
-) -> list[WriteJob]:
+) -> list[OutputFile]:
     used = sorted(i for ids in wanted.values() for i in ids)
     if used != list(range(len(parts))):
         raise ArgumentError(
@@ -127,33 +129,34 @@ def _jobs_by_mapping(
         )
     names = file_names(list(wanted), 1)
     return [
-        _job(name, [(i, parts[i]) for i in ids])
+        _file(name, [(i, parts[i]) for i in ids])
         for name, ids in zip(names, wanted.values(), strict=True)
     ]
 
 
-def _jobs_by_file(dataset: Dataset) -> list[WriteJob]:
-    """One job an input file, under the file's own name, also where no row of it is left."""
-    runs: list[list[tuple[int, Partition]]] = [[] for _ in dataset.files]
-    for number, part in enumerate(dataset.partitions):
+def _as_input(table: PartitionedTable) -> list[OutputFile]:
+    """A file for each input file, under its name, even where no row of it is left."""
+    names = table.files.names
+    runs: list[list[tuple[int, Partition]]] = [[] for _ in names]
+    for number, part in enumerate(table.partitions):
         for index in part.files:
             own = replace(part, pieces=tuple(p for p in part.pieces if p.file == index))
             runs[index].append((number, own))
-    if any(f.startswith("<") for f in dataset.files):
+    if any(f.startswith("<") for f in names):
         raise ArgumentError("preserve_files: the data come from memory and have no files")
-    stems = [_stem(f) for f in dataset.files]
+    stems = [_stem(f) for f in names]
     if len(set(stems)) < len(stems):
         twice = next(s for s in stems if stems.count(s) > 1)
         raise ArgumentError(
             f"preserve_files: two input files are named {twice!r}; name the outputs with "
             "output_files"
         )
-    return [_job(n, run) for n, run in zip(file_names(stems, 1), runs, strict=True)]
+    return [_file(n, run) for n, run in zip(file_names(stems, 1), runs, strict=True)]
 
 
 def _stem(path: str) -> str:
     """A file's name without the ending that says its format."""
-    from tabfeed.io.find_files import engine_of
+    from tabfeed.io.open.engines import engine_of
 
     name = posixpath.basename(path)
     while engine_of(name) is not None and "." in name.strip("."):
@@ -161,18 +164,15 @@ def _stem(path: str) -> str:
     return name
 
 
-def _numbered(dataset: Dataset, jobs: list[WriteJob]) -> list[WriteJob]:
-    """Tell each job where its rows stand in the whole, if a map asks for that."""
-    if not any(step.numbered for step in dataset._maps):
-        return jobs
-    known = dataset._first_rows_of
-    if any(p not in known for job in jobs for p in job.partitions):
-        parts = tuple(p for job in jobs for p in job.partitions)
-        known = dataset._derive(partitions=parts)._first_rows_of
-    return [
-        replace(job, numbering={"_first_rows_of": {p: known[p] for p in job.partitions}})
-        for job in jobs
-    ]
+def _numbered(table: PartitionedTable, files: list[OutputFile]) -> list[OutputFile]:
+    """The files with the numbers of their partitions' first rows, if a map needs them."""
+    if not any(step.numbered for step in table.maps):
+        return files
+    known = table.first_rows
+    parts = [p for file in files for p in file.partitions]
+    if any(p not in known for p in parts):
+        known = table.with_partitions(parts).first_rows
+    return [replace(f, first_rows={p: known[p] for p in f.partitions}) for f in files]
 
 
 def file_names(wanted: Any, default: int) -> list[str]:
@@ -205,13 +205,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def group_jobs(jobs: list[WriteJob]) -> list[list[WriteJob]]:
-    """Jobs that go on inside the row group where the one before stopped, together."""
-    groups: list[list[WriteJob]] = []
-    for job in jobs:
+def group_files(files: list[OutputFile]) -> list[list[OutputFile]]:
+    """The files in groups; one that continues inside the row group of the one before joins it."""
+    groups: list[list[OutputFile]] = []
+    for file in files:
         before = groups[-1][-1].partitions if groups else ()
-        if before and job.partitions and continues(before[-1], job.partitions[0]):
-            groups[-1].append(job)
+        if before and file.partitions and continues(before[-1], file.partitions[0]):
+            groups[-1].append(file)
         else:
-            groups.append([job])
+            groups.append([file])
     return groups

@@ -1,10 +1,10 @@
-"""Write a dataset as Parquet: which rows go into which file, in which order.
+"""Write a table as Parquet files, in the order or shuffle the options ask for.
 
-A `WriteJob` is one output file and the partitions that go into it (see `tabfeed.io.write.plan`).
-Jobs run in parallel; within a job, partitions are read, shuffled if asked, cut into row groups and
-written. A full shuffle is one stream through all files and runs on its own (see
-`tabfeed.io.shuffle.local`), or on a cluster in two rounds (see `tabfeed.io.shuffle.distributed`).
-Nothing appears under its final name before all of it is whole (see `tabfeed.io.commit.commit`).
+`tabfeed.io.write.plan` decides which partitions go into which file. Files are written in parallel;
+for each, partitions are read, shuffled if asked, cut into row groups and written. A full shuffle is
+one stream through all files (see `tabfeed.io.shuffle.local`), or on a cluster two rounds of tasks
+(see `tabfeed.io.shuffle.distributed`). No file gets its final name before all of them are complete
+(see `tabfeed.io.commit.commit`).
 """
 
 from __future__ import annotations
@@ -27,33 +27,40 @@ from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.memory import TemporaryFolder
 from tabfeed.io.formats.parquet.page_options import plain_inside, refuse_types
-from tabfeed.io.partition import Partition, Piece, cut_by_size
+from tabfeed.io.partition import Piece, cut_by_size
 from tabfeed.io.shuffle.distributed import (
     BucketFiles,
     BucketSlice,
     ByRandomKey,
-    buckets_for,
-    cut_files,
-    deal,
+    choose_buckets,
     is_remote,
     require_files,
-    sorted_rows,
+    slice_buckets,
+    sorted_slice,
     task_memory,
+    write_buckets,
 )
 from tabfeed.io.shuffle.local import SpillBudget, draw_keys, shuffled, sort_rows
 from tabfeed.io.whole_units import few_readers
-from tabfeed.io.write.parquet import FileSink, HiveSink, Sink
-from tabfeed.io.write.plan import Shuffle, WriteJob, WriteOptions, file_names, group_jobs, plan_jobs
+from tabfeed.io.write.parquet import FileWriter, HiveWriter, TableWriter
+from tabfeed.io.write.plan import (
+    OutputFile,
+    Shuffle,
+    WriteOptions,
+    file_names,
+    group_files,
+    plan_files,
+)
 from tabfeed.progress import Bar, progress
 
 if TYPE_CHECKING:
-    from tabfeed.io.dataset import Dataset
+    from tabfeed.io.table import PartitionedTable
 
-__all__ = ["Shuffle", "WriteOptions", "estimate", "write_parquet"]
+__all__ = ["Shuffle", "WriteOptions", "write_parquet"]
 
 
 def write_parquet(
-    dataset: Dataset,
+    table: PartitionedTable,
     path: str | os.PathLike[str],
     options: WriteOptions,
     *,
@@ -61,42 +68,42 @@ def write_parquet(
     storage_options: Mapping[str, Any] | None,
     executor: Executor,
 ) -> None:
-    """Write `dataset` into the folder `path`."""
-    if not len(dataset.schema):
+    """Write a table into the folder `path`."""
+    if not len(table.schema):
         raise SchemaError("there is no column to write; select some. Nothing was changed")
-    _check_keys(dataset, options)
-    _refuse_own_input(dataset, path, storage_options)
-    refuse_types(dataset.schema.to_arrow())
+    _check_keys(table, options)
+    _refuse_own_input(table, path, storage_options)
+    refuse_types(table.schema.to_arrow())
     if options.memory_limit is not None:
         limit = working_memory(options.memory_limit)
-        executor = few_readers(dataset.fileset, dataset._source_columns, limit, executor)
+        executor = few_readers(table.files, table.source_columns, limit, executor)
     with Commit(path, overwrite=overwrite, storage_options=storage_options) as commit:
-        commit.schema = dataset.schema
+        commit.schema = table.schema
         if is_remote(executor):
-            require_files(executor, dataset)
+            require_files(executor, table.files)
             executor.require_folder(commit.staging)
-        work = _Work(dataset, options, commit, task_memory(executor))
+        work = _DatasetWriter(table, options, commit, task_memory(executor))
         if options.shuffle is Shuffle.FULL and is_remote(executor):
-            work.exchange(executor)
+            work.write_shuffled_on_cluster(executor)
         elif options.shuffle is Shuffle.FULL:
             work.write_shuffled()
         else:
-            work.write_jobs(executor)
-        if not commit.files:  # folders for keys, and no row to make one
+            work.write_each(executor)
+        if not commit.files:  # partition_on, and no rows
             work.write_empty()
 
 
-def _check_keys(dataset: Dataset, options: WriteOptions) -> None:
+def _check_keys(table: PartitionedTable, options: WriteOptions) -> None:
     keys = options.partition_on or ()
     for key in keys:
-        if key not in dataset.schema:
-            raise ColumnNotFoundError(key, dataset.column_names)
-        if not key or not _names_folders(dataset.schema[key].dtype):
+        if key not in table.schema:
+            raise ColumnNotFoundError(key, table.schema.column_names)
+        if not key or not _names_folders(table.schema[key].dtype):
             raise ArgumentError(
-                f"partition_on: column {key!r} is {dataset.schema[key].dtype}; folders are named "
+                f"partition_on: column {key!r} is {table.schema[key].dtype}; folders are named "
                 "by numbers, text, booleans, dates or timestamps"
             )
-    if keys and len(set(keys)) == len(dataset.schema):
+    if keys and len(set(keys)) == len(table.schema):
         raise ArgumentError("partition_on names every column; nothing would be left in the files")
 
 
@@ -114,12 +121,12 @@ def _names_folders(dtype: pa.DataType) -> bool:
 
 
 def _refuse_own_input(
-    dataset: Dataset, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+    table: PartitionedTable, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> None:
     from tabfeed.io.storage.paths import path_of
 
     target = path_of(path, storage_options).name.rstrip("/") + "/"
-    inside = [f for f in dataset.files if f.startswith(target)]
+    inside = [f for f in table.files.names if f.startswith(target)]
     if inside:
         raise ArgumentError(
             f"{inside[0]} is read and {target} would be written: a dataset cannot be written over "
@@ -127,164 +134,167 @@ def _refuse_own_input(
         )
 
 
-class _Work:
-    """One writing: the dataset, the options, and the folder being filled.
+class _DatasetWriter:
+    """Writes a table: holds the options and the folder being filled.
 
-    In this process files are written for the commit itself. A copy in another process writes each
-    group of files into a folder of its own, and hands that back.
+    In this process, files are written for the commit itself. A copy in another process writes each
+    group of files into a folder of its own, and returns that.
     """
 
     def __init__(
-        self, dataset: Dataset, options: WriteOptions, commit: Commit, memory: int | None
+        self, table: PartitionedTable, options: WriteOptions, commit: Commit, memory: int | None
     ) -> None:
-        self.dataset = dataset
+        self.table = table
         self.options = options
         self.commit: Commit | None = commit
-        self.place = StagedFiles(commit.folder, commit.staging)
-        self.schema = plain_inside(dataset.schema.to_arrow())
+        self.staged = StagedFiles(commit.folder, commit.staging)
+        self.schema = plain_inside(table.schema.to_arrow())
         self.pages = options.pages
         limit = memory if options.memory_limit is None else options.memory_limit
         self.limit = working_memory(limit)
         self._at_once = 1  # files
-        self._weighed: tuple[int, int, Any] | None = None
-        self._share_pages()
+        self._unit_sizes: tuple[int, int, Any] | None = None
+        self._limit_row_groups()
 
-    def _share_pages(self) -> None:
-        """Row groups no larger than all files that are written at once can hold back."""
+    def _limit_row_groups(self) -> None:
+        """Make row groups so small that all files written at once fit the limit while they wait."""
         if self.options.memory_limit is not None:
             most = max(1, self.limit // self._at_once // 16)
             self.pages = replace(self.pages, group_bytes=min(self.pages.group_bytes, most))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "commit": None, "_weighed": None}
+        return {**vars(self), "commit": None, "_unit_sizes": None}
 
     def write_empty(self) -> None:
         """A file without rows, so that the schema is kept."""
         assert self.commit is not None
-        with FileSink(self.commit, "part_0.parquet", self.schema, self.pages):
+        with FileWriter(self.commit, "part_0.parquet", self.schema, self.pages):
             pass
 
     # -- a file at a time -----------------------------------------------------------
 
-    def write_jobs(self, executor: Executor) -> None:
-        """Write every job, in parallel; jobs that read one row group in turn go together."""
-        jobs = plan_jobs(self.dataset, self.options)
+    def write_each(self, executor: Executor) -> None:
+        """Write every file, in parallel; files cut from one row group one after another."""
+        files = plan_files(self.table, self.options)
         assert self.commit is not None
-        self.commit.order = [job.name for job in jobs]
+        self.commit.order = [file.name for file in files]
         threads = getattr(executor, "threads", 1)
-        # A map may need its partitions as they are: groups, neighbours.
-        plain = self.options.shuffle is None and not self.dataset._maps
+        # A map may need its partitions as they are, with whole groups or neighbouring rows.
+        plain = self.options.shuffle is None and not self.table.maps
         limited = plain and self.options.memory_limit is not None
         if self.options.shuffle is Shuffle.PER_WORKER or limited:
-            jobs = [self._in_small_parts(job, self.limit // threads // 16) for job in jobs]
-        groups = group_jobs(jobs)
+            files = [self._in_small_parts(f, self.limit // threads // 16) for f in files]
+        groups = group_files(files)
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
-        self._share_pages()
-        with progress("writing", _known_rows(self.dataset)) as bar:
-            for rows, staged in executor.map(groups, _Files(self)):
+        self._limit_row_groups()
+        with progress("writing", self.table.known_rows) as bar:
+            for rows, staged in executor.map(groups, _WriteGroup(self)):
                 bar.advance(rows)
                 if staged is not None:
                     self.commit.adopt(staged)
 
-    def _in_small_parts(self, job: WriteJob, nbytes: int) -> WriteJob:
-        """The same rows, read in smaller parts, which the file does not show."""
-        if job.numbering or not all(m.keeps_rows for m in self.dataset._maps):
-            return job  # a map counts on the partitions as they are
-        pieces = [p for part in job.partitions for p in part.pieces]
+    def _in_small_parts(self, file: OutputFile, nbytes: int) -> OutputFile:
+        """The same rows, read in smaller partitions; the file is the same."""
+        if file.first_rows or not self.table.keeps_rows:
+            return file  # a map needs the partitions as they are
+        pieces = [p for part in file.partitions for p in part.pieces]
 
         def bytes_of(piece: Piece) -> int | None:
             rows = None if piece.whole else self._row_bytes(piece)
-            return _piece_bytes(self.dataset, piece) if rows is None else int(rows.sum())
+            return self.table.piece_bytes(piece) if rows is None else int(rows.sum())
 
         sized = [(p, bytes_of(p)) for p in pieces]
-        return replace(job, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
+        return replace(file, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
 
     def _row_bytes(self, piece: Piece) -> Any:
-        """What each row of a piece takes; the unit it lies in is looked at once."""
-        if self._weighed is None or self._weighed[:2] != (piece.file, piece.unit):
-            rows = self.dataset._files.files[piece.file].unit_rows[piece.unit]
+        """Bytes of each row of a row slice; those of its unit are found once."""
+        if self._unit_sizes is None or self._unit_sizes[:2] != (piece.file, piece.unit):
+            rows = self.table.files.files[piece.file].unit_rows[piece.unit]
             whole = Piece(piece.file, piece.unit, 0, rows)
-            sizes = self.dataset._files.row_bytes(whole, self.dataset._source_columns)
-            self._weighed = (piece.file, piece.unit, sizes)
-        sizes = self._weighed[2]
+            sizes = self.table.files.row_bytes(whole, self.table.source_columns)
+            self._unit_sizes = (piece.file, piece.unit, sizes)
+        sizes = self._unit_sizes[2]
         return None if sizes is None else sizes[piece.start :][: piece.rows]
 
-    def write_group(self, group: list[WriteJob], to: StagedFiles) -> int:
-        """Write some files, reading from start to end; how many rows."""
-        parts = tuple(p for job in group for p in job.partitions)
-        source = self.dataset._derive(partitions=parts, **group[0].numbering)
+    def write_group(self, group: list[OutputFile], to: StagedFiles) -> int:
+        """Write some files, reading their partitions once, in order; returns the rows written."""
+        parts = tuple(p for file in group for p in file.partitions)
+        first_rows = {p: row for file in group for p, row in (file.first_rows or {}).items()}
+        source = self.table.with_partitions(parts, first_rows or None)
         tables = self._conformed(source.iter_tables(executor=self._inner))
         total = 0
-        for job in group:
-            total += self._write_job(job, islice(tables, len(job.partitions)), to)
+        for file in group:
+            total += self._write_output(file, islice(tables, len(file.partitions)), to)
         return total
 
-    def _write_job(self, job: WriteJob, tables: Iterator[pa.Table], to: StagedFiles) -> int:
+    def _write_output(self, file: OutputFile, tables: Iterator[pa.Table], to: StagedFiles) -> int:
         seed = self.options.seed
         if self.options.shuffle is Shuffle.PER_PARTITION:
             tables = (
                 sort_rows(t, draw_keys(seed, 1 + number, 0, t.num_rows))
-                for number, t in zip(job.numbers, tables, strict=True)
+                for number, t in zip(file.numbers, tables, strict=True)
             )
         if self.options.shuffle is Shuffle.PER_WORKER:
-            with self.room(to, self._at_once) as room:
-                return self.sink(job.name, self._shuffled(tables, job, room), to)
-        return self.sink(job.name, tables, to)
+            with self.spill_budget(to, self._at_once) as budget:
+                return self.write_file(file.name, self._shuffled(tables, file, budget), to)
+        return self.write_file(file.name, tables, to)
 
     def _conformed(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Tables of the declared types: what a map returns may differ from part to part."""
+        """Tables cast to the declared types, since the result of a map may differ by partition."""
         for table in tables:
             yield cast_table(table, self.schema)
 
     def _shuffled(
-        self, tables: Iterable[pa.Table], job: WriteJob, room: SpillBudget
+        self, tables: Iterable[pa.Table], file: OutputFile, budget: SpillBudget
     ) -> Iterator[pa.Table]:
         return shuffled(
             tables,
             seed=self.options.seed,
-            stream=1 + job.numbers[0] if job.numbers else 0,
-            nbytes=estimate(self.dataset, job.partitions),
-            room=room,
+            stream=1 + file.numbers[0] if file.numbers else 0,
+            nbytes=self.table.estimated_bytes(file.partitions),
+            budget=budget,
         )
 
     # -- one stream through all files -----------------------------------------------
 
     def write_shuffled(self) -> None:
-        """A full shuffle: one random permutation, cut into files of equal rows."""
-        pieces = self.dataset._in_smaller_partitions(max(1, self.limit // 16))
-        names = file_names(self.options.output_files, self.dataset.npartitions)
+        """A full shuffle: one random permutation, written into files of equal rows."""
+        source = self.table.in_smaller_partitions(max(1, self.limit // 16))
+        names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
-        known = _known_rows(pieces)
-        with self.room(self.commit) as room, progress("shuffling", known and 2 * known) as bar:
-            whole = WriteJob("", pieces.partitions, (0,))
-            read = _Counted(pieces.iter_tables(executor=LocalExecutor(1)), bar)
-            mixed = self._shuffled(self._conformed(read), whole, room)
-            stream = _Cutter(_Counted(mixed, bar))
-            stream.fill()  # all has been read now, and counted
+        known = source.known_rows
+        with (
+            self.spill_budget(self.commit) as budget,
+            progress("shuffling", known and 2 * known) as bar,
+        ):
+            whole = OutputFile("", source.partitions, (0,))
+            read = _CountedTables(source.iter_tables(executor=LocalExecutor(1)), bar)
+            mixed = self._shuffled(self._conformed(read), whole, budget)
+            stream = _TableCutter(_CountedTables(mixed, bar))
+            stream.fill()  # by now every row has been read and counted
             done = 0
             for i, name in enumerate(names):
                 end = read.rows * (i + 1) // len(names)
-                self.sink(name, stream.take(end - done), self.commit)
+                self.write_file(name, stream.take(end - done), self.commit)
                 done = end
 
-    def exchange(self, executor: Executor) -> None:
-        """The same on a cluster: rows are dealt to buckets, then files are made of buckets."""
-        size = max(1, min(self.dataset._part_size, self.limit // 16))
-        pieces = self.dataset._in_smaller_partitions(size)._on(executor)
-        names = file_names(self.options.output_files, self.dataset.npartitions)
+    def write_shuffled_on_cluster(self, executor: Executor) -> None:
+        """The same on a cluster: rows are split into buckets, then files are made of buckets."""
+        size = max(1, min(self.table.partitioning.part_size, self.limit // 16))
+        source = self.table.in_smaller_partitions(size).on(executor)
+        names = file_names(self.options.output_files, self.table.npartitions)
         assert self.commit is not None
         self.commit.order = names
-        room = SpillBudget(self.limit, Path())
-        nbytes = estimate(pieces, pieces.partitions)
-        count = buckets_for(nbytes, room, at_least=len(names))
-        place = self.place.fresh().staging
-        by_key = ByRandomKey(self.options.seed, 1, count)
-        known = _known_rows(pieces)
+        budget = SpillBudget(self.limit, Path())
+        count = choose_buckets(source.estimated_bytes(), budget, at_least=len(names))
+        folder = self.staged.fresh().staging
+        rule = ByRandomKey(self.options.seed, 1, count)
+        known = source.known_rows
         with progress("shuffling", known and 2 * known) as bar:
-            dealt = deal(pieces, by_key, place, executor, bar)
-            files = _Cuts(self, dealt, cut_files(names, dealt.rows))
+            buckets = write_buckets(source, rule, folder, executor, bar)
+            files = _WriteSlices(self, buckets, slice_buckets(names, buckets.rows))
             for rows, staged in executor.map(range(len(names)), files):
                 self.commit.adopt(staged)
                 bar.advance(rows)
@@ -292,8 +302,8 @@ class _Work:
     # -- writing --------------------------------------------------------------------
 
     @contextmanager
-    def room(self, to: StagedFiles, share: int = 1) -> Iterator[SpillBudget]:
-        """Memory and disk for one of `share` shuffles; the files go at once when it is done."""
+    def spill_budget(self, to: StagedFiles, share: int = 1) -> Iterator[SpillBudget]:
+        """Memory and disk for one of `share` shuffles; its files are deleted when it is done."""
         place = to.staging
         with to.writing():
             folder = TemporaryFolder(place.path if place.local else None)
@@ -303,60 +313,60 @@ class _Work:
         finally:
             folder.remove()
 
-    def sink(self, name: str, tables: Iterator[pa.Table], to: StagedFiles) -> int:
+    def write_file(self, name: str, tables: Iterator[pa.Table], to: StagedFiles) -> int:
         """Write tables into one file, or one file for each folder key."""
-        sink: Sink
+        writer: TableWriter
         keys = self.options.partition_on
         if keys:
-            sink = HiveSink(to, name, self.schema, self.pages, keys)
+            writer = HiveWriter(to, name, self.schema, self.pages, keys)
         else:
-            sink = FileSink(to, name, self.schema, self.pages)
-        with sink:
+            writer = FileWriter(to, name, self.schema, self.pages)
+        with writer:
             for table in tables:
-                sink.write(table)
-        return sink.rows
+                writer.write(table)
+        return writer.rows
 
 
 @dataclass(frozen=True)
-class _Files:
-    """Writes groups of files, here or elsewhere."""
+class _WriteGroup:
+    """Writes a group of files, in this process or on a worker."""
 
-    work: _Work
+    work: _DatasetWriter
 
-    def __call__(self, group: list[WriteJob]) -> tuple[int, StagedFiles | None]:
-        """Rows written, and where they lie if that is not known here."""
+    def __call__(self, group: list[OutputFile]) -> tuple[int, StagedFiles | None]:
+        """Rows written, and the files if another process wrote them."""
         if self.work.commit is not None:
             return self.work.write_group(group, self.work.commit), None
-        staged = self.work.place.fresh()
+        staged = self.work.staged.fresh()
         return self.work.write_group(group, staged), staged
 
-    def task_name(self, group: list[WriteJob]) -> str:
-        """What the dashboard shows."""
+    def task_name(self, group: list[OutputFile]) -> str:
+        """The name on the Dask dashboard."""
         return f"write/{group[0].name.removesuffix('.parquet')}"
 
 
 @dataclass(frozen=True)
-class _Cuts:
-    """Makes files of a full shuffle, each of the buckets that its rows lie in."""
+class _WriteSlices:
+    """Writes one file of a full shuffle, from the buckets that have its rows."""
 
-    work: _Work
-    dealt: BucketFiles
+    work: _DatasetWriter
+    buckets: BucketFiles
     files: Sequence[tuple[str, Sequence[BucketSlice]]]
 
     def __call__(self, number: int) -> tuple[int, StagedFiles]:
-        """Rows written, and where they lie."""
-        name, cuts = self.files[number]
-        staged = self.work.place.fresh()
-        with self.work.room(staged) as room:
-            tables = (t for cut in cuts for t in sorted_rows(self.dealt, cut, room))
-            return self.work.sink(name, tables, staged), staged
+        """Rows written, and the file."""
+        name, slices = self.files[number]
+        staged = self.work.staged.fresh()
+        with self.work.spill_budget(staged) as budget:
+            tables = (t for part in slices for t in sorted_slice(self.buckets, part, budget))
+            return self.work.write_file(name, tables, staged), staged
 
     def task_name(self, number: int) -> str:
-        """What the dashboard shows."""
+        """The name on the Dask dashboard."""
         return f"write/{self.files[number][0].removesuffix('.parquet')}"
 
 
-class _Cutter:
+class _TableCutter:
     """Takes a number of rows at a time from a stream of tables."""
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
@@ -364,7 +374,7 @@ class _Cutter:
         self._rest: pa.Table | None = None
 
     def fill(self) -> None:
-        """Have the first table ready."""
+        """Read the next table."""
         self._rest = next(self._tables, None)
 
     def take(self, rows: int) -> Iterator[pa.Table]:
@@ -380,8 +390,8 @@ class _Cutter:
             rows -= min(rows, table.num_rows)
 
 
-class _Counted:
-    """Tables as they pass, their rows counted and shown."""
+class _CountedTables:
+    """Passes tables on, counts their rows and shows them on the bar."""
 
     def __init__(self, tables: Iterable[pa.Table], bar: Bar) -> None:
         self.rows = 0
@@ -392,32 +402,3 @@ class _Counted:
             self.rows += table.num_rows
             self._bar.advance(table.num_rows)
             yield table
-
-
-def _known_rows(dataset: Dataset) -> int | None:
-    counts = [p.rows for p in dataset.partitions]
-    return None if None in counts else sum(c or 0 for c in counts)
-
-
-def estimate(dataset: Dataset, partitions: Sequence[Partition]) -> int:
-    """About how many bytes these partitions take in memory.
-
-    Where the files don't tell, as a Dask frame doesn't, three pieces are read to measure them.
-    """
-    pieces = [piece for part in partitions for piece in part.pieces]
-    sizes = [_piece_bytes(dataset, piece) for piece in pieces]
-    unknown = [piece for piece, size in zip(pieces, sizes, strict=True) if size is None]
-    if unknown:
-        some = {unknown[i] for i in (0, len(unknown) // 2, -1)}
-        columns = dataset._source_columns
-        read = (dataset._files.read(Partition((piece,)), columns).nbytes for piece in some)
-        sizes.append(sum(read) * len(unknown) // len(some))
-    return 1 + sum(size for size in sizes if size is not None)
-
-
-def _piece_bytes(dataset: Dataset, piece: Piece) -> int | None:
-    files = dataset._files
-    rows = files.files[piece.file].unit_rows[piece.unit]
-    share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
-    nbytes = files.nbytes(piece, dataset._source_columns)
-    return None if nbytes is None else int(nbytes * share)

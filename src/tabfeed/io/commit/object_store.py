@@ -1,4 +1,6 @@
-"""What a commit needs of a store beyond files: replace an object only if it is the expected one.
+"""The requests that a commit sends to an object store, besides writing files.
+
+One of them replaces an object only if it still is the expected one.
 
 S3 has a conditional request for that, ``If-Match`` and ``If-None-Match``, which Arrow's S3 does not
 offer and s3fs does. Every other store behind fsspec gets a lock object, made by an exclusive
@@ -41,11 +43,11 @@ class Objects(Protocol):
     """The objects below a folder."""
 
     def read(self, name: str) -> tuple[str, str] | None:
-        """An object's text, and what tells this content from another; None if there is none."""
+        """An object's text and version, which changes with the text; None if there is no object."""
         ...
 
     def put(self, name: str, text: str) -> None:
-        """Put an object, in one request where the store has that: uploads in parts can be ended."""
+        """Put an object, in one request if possible, since uploads in parts can be interrupted."""
         ...
 
     def swap(self, name: str, text: str, version: str | None, dead: Callable[[str], bool]) -> bool:
@@ -60,11 +62,11 @@ class Objects(Protocol):
         ...
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; those that are gone already do not matter."""
+        """Delete objects, as far as they are there."""
         ...
 
     def clear(self, name: str) -> None:
-        """Delete all that lies in a folder, and the folder."""
+        """Delete a folder and everything in it."""
         ...
 
     def etags(self, names: Sequence[str]) -> dict[str, str]:
@@ -72,14 +74,14 @@ class Objects(Protocol):
         ...
 
     def end_uploads(self, ours: Callable[[str], bool]) -> None:
-        """Give up the unfinished uploads of the names for which `ours` is true."""
+        """Abort the unfinished uploads of the names for which `ours` is true."""
         ...
 
 
 def objects_of(folder: RemotePath, writer: str) -> Objects:
     """The objects below a folder that is not on this machine, as `writer` changes them."""
     system = _s3fs(_unwrapped(folder.filesystem))
-    return _Any(folder, writer) if system is None else _S3(folder, system)
+    return _AnyStore(folder, writer) if system is None else _S3Store(folder, system)
 
 
 def _unwrapped(filesystem: pafs.FileSystem) -> pafs.FileSystem:
@@ -105,7 +107,7 @@ def _s3fs(filesystem: pafs.FileSystem) -> Any:
     return system if "s3" in protocols and hasattr(system, "call_s3") else None
 
 
-class _Any:
+class _AnyStore:
     """Any store, through Arrow's interface, and fsspec's where there is one."""
 
     _here = threading.Lock()  # fsspec's memory filesystem looks, then makes
@@ -211,7 +213,7 @@ class _Any:
         """Unknown: a lifecycle rule of the store ends them."""
 
 
-class _S3:
+class _S3Store:
     """S3 through s3fs, past its cache of listings."""
 
     def __init__(self, folder: RemotePath, system: Any) -> None:

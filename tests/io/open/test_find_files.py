@@ -21,9 +21,18 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     UnreadableFileError,
 )
-from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, Manifest, marked, read_manifest
-from tabfeed.io.find_files import find_files, infer_engine, natural_key, outermost_key
-from tabfeed.io.storage.paths import RemotePath, path_of
+from tabfeed.io.commit.manifest import (
+    JOURNAL,
+    MANIFEST,
+    STAGING,
+    Manifest,
+    marked,
+    outermost_key,
+    read_manifest,
+)
+from tabfeed.io.open.engines import infer_engine
+from tabfeed.io.open.find_files import find_files
+from tabfeed.io.storage.paths import RemotePath, natural_key, path_of
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -278,7 +287,7 @@ def test_a_dataset_that_is_replaced_while_it_is_opened_is_looked_at_again(
             publish(f"{number}.parquet")
         return manifest
 
-    monkeypatch.setattr("tabfeed.io.find_files.read_manifest", read)
+    monkeypatch.setattr("tabfeed.io.open.folder.read_manifest", read)
     assert [f.path for f in find_files("memory://tabfeed-test").files] == [f"{root}/3.parquet"]
     last = 1000
     with pytest.raises(UnfinishedDatasetError, match="replaced again and again"):

@@ -1,4 +1,4 @@
-"""From any format to Parquet, once: the files that a loader reads fastest."""
+"""Convert files of another format to Parquet, which a loader reads fastest."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def convert_tfrecords_to_parquet(
 ) -> Dataset:
     """Write TFRecord files of Examples as Parquet, and return what was written.
 
-    The data stream by; the folder appears when all of it is whole. TensorFlow is not needed. For
-    other formats, and for how files are cut and shuffled, there is `Dataset.to_parquet`.
+    Streams the data; the folder appears only once it is complete. TensorFlow is not needed. For
+    other formats, and to choose files and a shuffle, use `Dataset.to_parquet`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def convert_tfrecords_to_parquet(
     output_dir
         The folder to write.
     compression_type
-        Not needed: the files tell.
+        Accepted for old code and not needed: the files themselves say.
     chunks
         Rows in a row group; by default what makes about 64 MiB.
     columns

@@ -1,0 +1,460 @@
+"""A table in files, read partition by partition: the value behind a `Dataset`.
+
+A `PartitionedTable` says which files are read, which rows and columns of them, where they are cut
+into partitions, which functions are applied to each, and who does the work. It never changes; a
+method such as `repartition` gives another one. What is found out once (where the cuts are, how many
+rows a partition has) is kept with the value it is about, so it is never out of date.
+
+Reading a partition decodes it, filters its rows, applies the functions, and picks the columns, in
+this order.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
+from tabfeed.execute import Executor, LocalExecutor
+from tabfeed.execute.tasks import Titled
+from tabfeed.io.align import cast_table, combine
+from tabfeed.io.fileset import FileSet
+from tabfeed.io.partition import (
+    DEFAULT_PART_SIZE,
+    Partition,
+    Piece,
+    choose_part_size,
+    cut_by_count,
+    cut_by_size,
+    runs,
+)
+from tabfeed.schema import Schema
+from tabfeed.trace import span
+from tabfeed.user_functions import add_note, call
+
+if TYPE_CHECKING:
+    from tabfeed.io.filters import Filter
+    from tabfeed.io.formats.memory import TemporaryFolder
+    from tabfeed.io.storage.fetch import Fetch
+
+__all__ = ["PartitionedTable", "Partitioning", "TableMap", "select_columns"]
+
+
+def select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
+    """The named columns; an error names the nearest of those there are."""
+    if isinstance(columns, str):
+        raise ArgumentError(f"columns is {columns!r}; give a list of names: [{columns!r}]")
+    for name in columns:
+        if name not in schema:
+            raise ColumnNotFoundError(name, schema.column_names)
+    return schema.select(columns)
+
+
+# -- where files are cut ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioning:
+    """The rows of some files that pass a filter, cut into partitions.
+
+    Parameters
+    ----------
+    files
+        The files.
+    condition
+        The filter, if there is one.
+    columns
+        The columns whose size decides where partitions are cut.
+    part_size
+        Most bytes of a partition.
+    npartitions
+        Cut into this many partitions of equal rows instead.
+    chosen
+        These partitions instead.
+    numbers
+        Number of the first row of each of the chosen partitions, where they are part of a larger
+        table.
+    """
+
+    files: FileSet
+    condition: Filter | None
+    columns: tuple[str, ...]
+    part_size: int = DEFAULT_PART_SIZE
+    npartitions: int | None = None
+    chosen: tuple[Partition, ...] | None = None
+    numbers: Mapping[Partition, int] | None = None
+    _counts: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions, in order."""
+        if self.chosen is not None:
+            return self.chosen
+        pieces: Sequence[Piece] = self.files.units()
+        if self.condition is not None:
+            pieces = self.files.prune(pieces, self.condition)
+        if self.npartitions is not None:
+            return tuple(cut_by_count(self.files.counted(pieces), self.npartitions))
+        sized = [(p, self.files.nbytes(p, self.columns)) for p in pieces]
+        row_bytes = partial(self.files.row_bytes, columns=self.columns)
+        return tuple(cut_by_size(sized, self.part_size, row_bytes))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the rows of every partition are known without reading."""
+        sure = self.condition is None and not self.files.skips.allowed
+        return sure and all(p.rows is not None for p in self.partitions)
+
+    def lens(self, columns: Sequence[str], executor: Executor) -> list[int]:
+        """Rows of each partition, counted at most once.
+
+        `columns` are those that will be read: where damaged row groups are left out, one that is
+        damaged in another column counts.
+        """
+        if self.counted:
+            return [p.rows or 0 for p in self.partitions]
+        if self.files.skips.allowed:
+            read = tuple(dict.fromkeys([*columns, *self.filter_columns]))
+        else:
+            read = self.filter_columns
+        if read not in self._counts:
+            count = Titled("count", partial(self._count, columns=read))
+            self._counts[read] = list(executor.map(self.partitions, count))
+        return self._counts[read]
+
+    @property
+    def filter_columns(self) -> tuple[str, ...]:
+        """The columns the filter looks at."""
+        return tuple(self.condition.columns) if self.condition else ()
+
+    def _count(self, partition: Partition, columns: tuple[str, ...]) -> int:
+        if self.condition is None and not self.files.skips.allowed:
+            return sum(p.rows or 0 for p in self.files.counted(partition.pieces))
+        table = self.files.read(partition, columns)
+        return int((self.condition.apply(table) if self.condition else table).num_rows)
+
+
+# -- functions applied to partitions ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableMap:
+    """A function applied to each partition as it is read: what `Dataset.map` was given.
+
+    ``dictionary`` are text columns that it prefers dictionary-encoded. A ``numbered`` function is
+    also given the number of the partition's first row.
+    """
+
+    fn: Callable[..., pa.Table]
+    columns: tuple[str, ...]
+    keeps_rows: bool
+    dictionary: tuple[str, ...] = ()
+    numbered: bool = False
+
+    def apply(self, table: pa.Table, first_row: Callable[[], int]) -> pa.Table:
+        """The function's result; `first_row` is called only for a numbered function."""
+        table = table.select(list(self.columns))
+        with span("transform", rows=table.num_rows):
+            return call(self.fn, table, first_row()) if self.numbered else call(self.fn, table)
+
+
+def _as_declared(table: pa.Table, columns: Sequence[str], schema: Schema) -> pa.Table:
+    """The result of a map, cast to its schema: a partition of nulls must fit the others."""
+    fields = []
+    for name in columns:
+        index = table.schema.get_field_index(name)
+        if index < 0:
+            raise SchemaError(
+                f"the function given to map returned no column {name!r}, which its schema "
+                f"promises; it returned {table.column_names}"
+            )
+        column, real = schema[name], table.schema.field(index)
+        fields.append(real if column.dtype is None else real.with_type(column.dtype))
+    return cast_table(table, pa.schema(fields), where="what map returned")
+
+
+# -- the table --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedTable:
+    """A table in files, each partition of which can be read on its own.
+
+    Parameters
+    ----------
+    files
+        The files it is read from.
+    partitioning
+        Which of their rows, cut where.
+    schema
+        The columns that come out.
+    index
+        Columns of a pandas index, left out unless they are selected.
+    maps
+        Functions applied to each partition, in order.
+    executor
+        Who reads partitions and counts rows where a call does not say; threads by default.
+    folder
+        A temporary folder with the files, which lives as long as this.
+    """
+
+    files: FileSet
+    partitioning: Partitioning
+    schema: Schema
+    index: Schema = field(default_factory=lambda: Schema([]))
+    maps: tuple[TableMap, ...] = ()
+    executor: Executor | None = None
+    folder: TemporaryFolder | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "executor": None}  # a worker has an executor of its own
+
+    # -- tables made from it ----------------------------------------------------------
+
+    def select(self, columns: Sequence[str]) -> PartitionedTable:
+        """Only these columns, in this order; columns of a pandas index among them if named."""
+        known = self.schema
+        if not self.maps:
+            known = Schema([*known, *(c for c in self.index if c.name not in known)])
+        return replace(self, schema=select_columns(known, columns))
+
+    def repartition(
+        self, npartitions: int | None = None, partition_size: int | str | None = None
+    ) -> PartitionedTable:
+        """The same rows cut into other partitions, by number or by size."""
+        size = choose_part_size(partition_size, None, npartitions)
+        if npartitions is None and partition_size is None:
+            raise ArgumentError("say npartitions= or partition_size=")
+        cut = self.partitioning
+        columns = tuple(self.source_columns)
+        new = Partitioning(cut.files, cut.condition, columns, size, npartitions)
+        return replace(self, partitioning=new)
+
+    def in_smaller_partitions(self, nbytes: int) -> PartitionedTable:
+        """The same rows in partitions of at most `nbytes`, unless a map may change their number.
+
+        Such a map may need its partitions whole: a group cut in two would become two groups.
+        """
+        return self.repartition(partition_size=nbytes) if self.keeps_rows else self
+
+    def with_partitions(
+        self, partitions: Sequence[Partition], numbers: Mapping[Partition, int] | None = None
+    ) -> PartitionedTable:
+        """These partitions alone; `numbers` says where they begin in the whole table."""
+        cut = replace(self.partitioning, chosen=tuple(partitions), numbers=numbers, _counts={})
+        return replace(self, partitioning=cut)
+
+    def on(self, executor: Executor | None) -> PartitionedTable:
+        """The same table, read by another executor where a call does not say."""
+        return self if executor is self.executor else replace(self, executor=executor)
+
+    def at_random(self) -> PartitionedTable:
+        """The same table for partitions read in random order: no file stays open between two."""
+        new = copy.copy(self)  # with what is known of its rows, which stay the same
+        object.__setattr__(new, "files", self.files.at_random())
+        return new
+
+    # -- partitions and rows ----------------------------------------------------------
+
+    @property
+    def condition(self) -> Filter | None:
+        """The filter, if there is one."""
+        return self.partitioning.condition
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether no map changes the number of rows."""
+        return all(m.keeps_rows for m in self.maps)
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The runs of rows that one task reads at once."""
+        return self.partitioning.partitions
+
+    @property
+    def npartitions(self) -> int:
+        """How many partitions there are."""
+        return len(self.partitions)
+
+    @cached_property
+    def partition_lens(self) -> list[int]:
+        """Rows of each partition, exactly."""
+        if self.keeps_rows:
+            return self._lens_in_files
+        count = Titled("count", self._count_mapped)
+        return list(self._executor().map(self.partitions, count))
+
+    def _count_mapped(self, partition: Partition) -> int:
+        return int(self.read(partition).num_rows)
+
+    @property
+    def _lens_in_files(self) -> list[int]:
+        """Rows of each partition as they come out of the files, before any map."""
+        return self.partitioning.lens(self.source_columns, self._executor())
+
+    @cached_property
+    def first_rows(self) -> Mapping[Partition, int]:
+        """The number of each partition's first row, as rows come out of the files."""
+        if self.partitioning.numbers is not None:
+            return self.partitioning.numbers
+        starts = accumulate(self._lens_in_files, initial=0)
+        return dict(zip(self.partitions, starts, strict=False))
+
+    # -- columns ------------------------------------------------------------------------
+
+    @property
+    def source_columns(self) -> list[str]:
+        """The columns read from the files if all are to come out, without the filter's."""
+        return list(self.maps[0].columns) if self.maps else self.schema.column_names
+
+    def columns_read(self, columns: Sequence[str] | None = None) -> list[str]:
+        """The columns that are read from the files if these are to come out; all by default."""
+        return self._needed(self.named(columns))
+
+    def named(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns that a caller named, checked; all by default."""
+        if columns is None:
+            return self.schema.column_names
+        return select_columns(self.schema, columns).column_names
+
+    def _needed(self, wanted: Sequence[str]) -> list[str]:
+        """The columns to read from the files if these are to come out."""
+        columns = self.maps[0].columns if self.maps else wanted
+        return list(dict.fromkeys([*columns, *self.partitioning.filter_columns]))
+
+    # -- sizes --------------------------------------------------------------------------
+
+    def estimated_bytes(self, partitions: Sequence[Partition] | None = None) -> int:
+        """About how many bytes these partitions, or all, take in memory, before any map.
+
+        Where the files don't say, as a Dask frame doesn't, three row slices are read and measured.
+        """
+        chosen = self.partitions if partitions is None else partitions
+        pieces = [piece for part in chosen for piece in part.pieces]
+        sizes = [self.piece_bytes(piece) for piece in pieces]
+        unknown = [piece for piece, size in zip(pieces, sizes, strict=True) if size is None]
+        if unknown:
+            some = {unknown[i] for i in (0, len(unknown) // 2, -1)}
+            columns = self.source_columns
+            read = (self.files.read(Partition((piece,)), columns).nbytes for piece in some)
+            sizes.append(sum(read) * len(unknown) // len(some))
+        return 1 + sum(size for size in sizes if size is not None)
+
+    def piece_bytes(self, piece: Piece) -> int | None:
+        """About how many bytes a row slice takes in memory; None if the file does not say."""
+        rows = self.files.files[piece.file].unit_rows[piece.unit]
+        share = 1.0 if piece.whole or not rows else (piece.rows or 0) / rows
+        nbytes = self.files.nbytes(piece, self.source_columns)
+        return None if nbytes is None else int(nbytes * share)
+
+    @property
+    def known_rows(self) -> int | None:
+        """Rows of all partitions before any filter; None where some are not counted."""
+        counts = [p.rows for p in self.partitions]
+        return None if None in counts else sum(c or 0 for c in counts)
+
+    # -- reading one partition ----------------------------------------------------------
+
+    def read(
+        self,
+        partition: int | Partition,
+        columns: Sequence[str] | None = None,
+        *,
+        dictionary: Sequence[str] = (),
+    ) -> pa.Table:
+        """See `Dataset.read`."""
+        return self._read(self._partition(partition), self.named(columns), dictionary)
+
+    def _read(
+        self, part: Partition, columns: Sequence[str], dictionary: Sequence[str] = ()
+    ) -> pa.Table:
+        encoded = self.maps[0].dictionary if self.maps else dictionary
+        table = self.files.read(part, self._needed(columns), encoded)
+        return self._finish(table, columns, part)
+
+    def read_by_column(
+        self, partition: int | Partition, columns: Sequence[str] | None, at_once: int
+    ) -> Iterator[pa.Table]:
+        """See `Dataset.read_by_column`."""
+        part, wanted = self._partition(partition), self.named(columns)
+        if self.maps or self.condition is not None or not wanted:
+            yield self.read(part, wanted)
+            return
+        yield from self.files.read_by_column(part, wanted, at_once)
+
+    def begin_read(
+        self, partition: int | Partition, columns: Sequence[str] | None = None
+    ) -> list[Fetch]:
+        """See `Dataset.begin_read`."""
+        part, wanted = self._partition(partition), self.named(columns)
+        return self.files.begin(part, self._needed(wanted))
+
+    def empty(self) -> pa.Table:
+        """The table's columns without any rows."""
+        if any(c.dtype is None for c in self.schema):
+            return self.read(0).slice(0, 0)
+        return self.schema.to_arrow().empty_table()
+
+    def _partition(self, index: int | Partition) -> Partition:
+        if isinstance(index, Partition):
+            return index
+        try:
+            return self.partitions[operator.index(index)]
+        except IndexError:
+            raise ArgumentError(
+                f"there is no partition {index}: the dataset has {self.npartitions}, from 0 on"
+            ) from None
+        except TypeError as e:
+            raise ArgumentError(f"a partition is given by its number, not by {index!r}") from e
+
+    def _finish(self, table: pa.Table, columns: Sequence[str], part: Partition) -> pa.Table:
+        """Filter a decoded partition, apply the maps, pick the columns."""
+        if self.condition is not None:
+            table = combine(self.condition.apply(table))
+        if not self.maps:
+            return table if table.column_names == list(columns) else table.select(list(columns))
+        try:
+            for step in self.maps:
+                table = step.apply(table, lambda: self.first_rows[part])
+        except Exception as e:
+            add_note(e, f"on {self.where(part)}")
+            raise
+        return _as_declared(table, columns, self.schema)
+
+    def where(self, part: Partition) -> str:
+        """Files and row groups of a partition, for messages."""
+        shown = [f"{self.files.names[p.file]}, row group {p.unit}" for p in part.pieces[:3]]
+        more = len(part.pieces) - len(shown)
+        return " and ".join(shown) + (f" and {more} more" if more else "")
+
+    # -- reading all --------------------------------------------------------------------
+
+    def iter_tables(
+        self, columns: Sequence[str] | None = None, *, executor: Executor | None = None
+    ) -> Iterator[pa.Table]:
+        """Every partition in order, a few read ahead on threads, memory bounded."""
+        wanted = self.named(columns)
+        if len(self.partitions) == 1 and executor is None and self.executor is None:
+            yield self._read(self.partitions[0], wanted)  # a thread would only cost
+            return
+        work = self._executor(executor)
+        for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
+            group_runs = list(group)
+            if sliced:  # slices of one unit follow each other: decode it once, from start to end
+                for run in group_runs:
+                    tables = self.files.stream(run, self._needed(wanted))
+                    for part, table in zip(run, tables, strict=True):
+                        yield self._finish(table, wanted, part)
+            else:
+                read = Titled("read", partial(self._read, columns=wanted))
+                yield from work.map([r[0] for r in group_runs], read)
+
+    def _executor(self, executor: Executor | None = None) -> Executor:
+        return executor or self.executor or LocalExecutor()
