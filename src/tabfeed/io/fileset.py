@@ -152,7 +152,6 @@ class FileSet:
         self.skips = skips
         self._own = _column_sets(self.files)
         self._checked: dict[tuple[int, int], set[str]] = {}
-        self._streams = OpenStreams()
         self._types = dict(types or {})
         named = [(n, f.schema) for n, f in zip(self.names, self.files, strict=True)]
         schema, self.conflicts = align_schemas(named, types)
@@ -185,6 +184,10 @@ class FileSet:
         plain = {n for own, left in zip(self._own, index, strict=True) for n in own - left}
         named = frozenset().union(*index) - plain
         return tuple(n for n in self.schema.names if n in named)
+
+    @cached_property
+    def _streams(self) -> OpenStreams:
+        return OpenStreams()
 
     # -- units ----------------------------------------------------------------------
 
