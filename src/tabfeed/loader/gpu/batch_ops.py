@@ -1,4 +1,4 @@
-"""`Padding` and `EmbeddingOperator` where a chunk lies on a GPU, bit for bit as on the CPU.
+"""`Padding` and `EmbeddingOperator` for chunks on a GPU, bit for bit as on the CPU.
 
 A table of vectors is copied to the GPU once, with one more row at its end: the vector of unknown
 ids. So a lookup is one gather. Columns of a chunk that are still in host memory (lists) are copied

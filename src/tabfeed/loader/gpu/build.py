@@ -121,9 +121,8 @@ def _chosen(
         fallback = fallback_pipeline(stages, plan, options, device, memory, row_bytes)
         fallback.reader_choice = _arrow_since(f"{what} in host memory", gpu)
         return fallback
-    builder = GpuBuilder(stages, plan, options, device, ops, memory - ops.table_bytes, row_bytes)
-    if held is not None:
-        builder = replace(builder, held=held)
+    left = memory - ops.table_bytes
+    builder = GpuBuilder(stages, plan, options, device, ops, left, row_bytes, held)
     if gpu.reader == "auto":
         return _auto(builder)
     on_gpu, why = _as_requested(gpu, builder)
@@ -188,7 +187,19 @@ class _Tried(Generic[T]):
 
 @dataclass(frozen=True)
 class GpuBuilder:
-    """Builds pipelines whose batches are made on a GPU, within so many bytes."""
+    """Builds pipelines whose batches are made on a GPU, within so many bytes.
+
+    Attributes
+    ----------
+    stages, plan, options, held
+        As for `gpu_pipeline`.
+    device, ops
+        The GPU, and the operators for it.
+    memory
+        Bytes that are left beside the operators' tables.
+    row_bytes
+        About what a row of a batch takes.
+    """
 
     stages: Stages[Any]
     plan: Plan

@@ -123,10 +123,10 @@ class GpuChunkMaker:
 
     @cached_property
     def _runs(self) -> tuple[list[Tensor], list[int], list[Tensor], list[list[int]]]:
-        """What to gather at once: groups that lie side by side and become the same dtype.
+        """What to gather at once: adjacent groups that are cast to the same dtype.
 
-        For each such run where its columns lie, in which width group, something of the dtype it
-        becomes, and the columns of each group.
+        For each such run: its columns, the number of its width group, a tensor of the dtype to cast
+        to, and how many columns each of its groups has.
         """
         wholes, width_groups, casts, counts = [], [], [], []
         for number, width_group in enumerate(self.device_buffers.width_groups):

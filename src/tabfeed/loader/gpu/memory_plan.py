@@ -45,7 +45,7 @@ __all__ = [
 
 _CHUNK_ROWS = 2**19
 _DECODING = 2.95  # memory pylibcudf takes while it decodes, in decoded sizes; 2.91 was measured
-_LAYING = 1  # the same for what is decoded, and on its way into device buffers
+_COPYING = 1  # the same for decoded columns that are being copied into device buffers
 # How many blocks to decode in one call, and how many calls at a time, the fastest first.
 _CUDF_CALLS = ((8, 3), (8, 2), (4, 3), (4, 2), (2, 3), (2, 2), (1, 3), (1, 2), (1, 1))
 # The same where the GPU decodes pages: blocks that a stream has at a time, and streams.
@@ -214,7 +214,7 @@ def plan_memory(request: MemoryRequest, memory: int) -> MemoryPlan | None:
         if left >= 0:
             if not plan.cudf_calls:
                 return plan
-            # What is decoded early lies on the GPU: use what is left for more of it.
+            # Blocks decoded early need device memory: use what is left for more of them.
             more = left // max(1, request.whole_block)
             more = min(more, plan.blocks_per_call * plan.cudf_calls)
             return replace(plan, blocks=plan.blocks + more)
@@ -248,7 +248,7 @@ def _for_pages(request: MemoryRequest) -> Iterator[tuple[MemoryPlan, int]]:
 
 def _for_cudf(request: MemoryRequest) -> Iterator[tuple[MemoryPlan, int]]:
     for together, calls in _CUDF_CALLS:
-        decoding = int((calls * _DECODING + _LAYING) * together * request.whole_block)
+        decoding = int((calls * _DECODING + _COPYING) * together * request.whole_block)
         last = (together, calls) == _CUDF_CALLS[-1]
         for steps, depth in request.chunk_sizes():
             if steps * request.batch_rows < _LEAST_ROWS and not last:
@@ -306,7 +306,7 @@ def plan_staging(
     Parameters
     ----------
     request, plan
-        What is to lie on the GPU.
+        How device memory is divided.
     options
         Those of the loader.
     reader

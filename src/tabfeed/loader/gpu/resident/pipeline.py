@@ -229,7 +229,7 @@ class ResidentStages(GpuStages[B]):
 
 
 class ResidentPipeline(Pipeline[B]):
-    """A feed whose rows all lie on a GPU."""
+    """A pipeline whose rows all lie on a GPU."""
 
     reader_choice = _CHOICE
 
