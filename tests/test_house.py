@@ -33,6 +33,36 @@ LAYERS = [
 
 # The same inside these packages, by sub-package or module; those of one row may know each other.
 LAYERS_WITHIN = {
+    "execute": [
+        "forks local payload",
+        "tasks",
+        "dask_cluster",
+        "dask_run",
+        "dask",
+        "choice",
+    ],
+    "profile": [
+        "format run",
+        "collect",
+        "analyse",
+        "report",
+        "profiler",
+        "script fastai keras lightning",
+    ],
+    "doctor": [
+        "files measure",
+        "sample report",
+        "rules",
+        "examine",
+        "rewriter",
+    ],
+    "schema": [
+        "dtypes textproto",
+        "column",
+        "schema",
+        "selector tf_metadata",
+        "merlin",
+    ],
     "io": [
         "storage",
         "filters prune unreadable to_polars",
