@@ -35,6 +35,36 @@ LAYERS = [
 
 # The same inside these packages, by sub-package or module; those of one row may know each other.
 LAYERS_WITHIN = {
+    "execute": [
+        "forks local payload",
+        "tasks",
+        "dask_cluster",
+        "dask_run",
+        "dask",
+        "choice",
+    ],
+    "profile": [
+        "format run",
+        "collect",
+        "analyse",
+        "report",
+        "profiler",
+        "script fastai keras lightning",
+    ],
+    "doctor": [
+        "files measure",
+        "sample report",
+        "rules",
+        "examine",
+        "rewriter",
+    ],
+    "schema": [
+        "dtypes textproto",
+        "column",
+        "schema",
+        "selector tf_metadata",
+        "merlin",
+    ],
     "io": [
         "storage",
         "filters unit_streams unreadable to_polars",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import tabfeed
 from tabfeed.cli import app
-from tabfeed.cli.options import ENGINES
+from tabfeed.cli.parameters import ENGINES
 from tabfeed.errors import ArgumentError
 
 runner = CliRunner()

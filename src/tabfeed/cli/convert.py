@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tabfeed.cli.inspect import human_bytes
-from tabfeed.cli.options import (
+from tabfeed.cli.parameters import (
     Engine,
     Out,
     Overwrite,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tabfeed.cli.messages import ReadableCommand, ReadableGroup
-from tabfeed.cli.options import Out, Overwrite
+from tabfeed.cli.parameters import Out, Overwrite
 
 if TYPE_CHECKING:
     from tabfeed.io import Dataset

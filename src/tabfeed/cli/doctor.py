@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tabfeed.cli.options import Out, Overwrite, ShuffleOption, source_of
+from tabfeed.cli.parameters import Out, Overwrite, ShuffleOption, source_of
 
 __all__ = ["doctor_command", "rewrite_command"]
 

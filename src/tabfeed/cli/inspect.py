@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tabfeed.cli.options import Engine, Separator, separator, source_of
+from tabfeed.cli.parameters import Engine, Separator, separator, source_of
 
 if TYPE_CHECKING:
     from tabfeed.io.inspect import ColumnFacts, FileFacts, Inspection

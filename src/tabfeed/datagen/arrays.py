@@ -1,6 +1,6 @@
-"""NumPy values to the Arrow arrays that NumPy has no word for: strings, lists, nulls.
+"""NumPy arrays to Arrow arrays of types that NumPy lacks: strings, lists, nulls.
 
-Strings are put together from whole arrays at a time; nothing here loops over rows.
+Everything works on whole arrays; there are no loops over rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["hex_strings", "joined", "ragged"]
 def hex_strings(
     values: npt.NDArray[np.uint32], nulls: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Eight hex digits for each value.
+    """Format each value as eight hex digits.
 
     Examples
     --------
@@ -48,9 +48,9 @@ def ragged(values: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
     Parameters
     ----------
     values
-        All that are kept, row by row.
+        The kept values, row by row.
     keep
-        Rows by places; which places of each row are kept.
+        Which values of each row are kept, as (rows, positions).
 
     Examples
     --------
@@ -63,7 +63,7 @@ def ragged(values: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def joined(*parts: pa.Array | str) -> pa.Array:
-    """Texts and the texts of numbers, set one after the other in each row.
+    """Concatenate texts and numbers in each row.
 
     Examples
     --------

@@ -1,18 +1,18 @@
-"""Random columns, any run of rows at a time.
+"""Random columns for any range of rows.
 
-Each column has a stream of 64-bit words of its own, keyed by (seed, table, column), and
-row ``i`` is made from word ``i``. A stream can jump, so rows 5,000,000 to 5,250,000 are made
-without the five million before them: every chunk is independent of every other, and of how
-many threads, files or row groups there are.
+Each column has its own stream of 64-bit words, keyed by (seed, table, column), and row ``i`` is
+made from word ``i``. A stream can jump, so rows 5,000,000 to 5,250,000 are made without the five
+million before them: chunks are independent of each other, and of the number of threads, files and
+row groups.
 
-From words to values only integer arithmetic, correctly rounded float operations and look-ups
-in two small tables are used. No ``exp`` or ``log`` is taken of a row's value: they can differ in
-the last bit from one processor to another, and only the two tables are made with them.
-Given up for that: the normal distribution is the sum of four uniform ones (no value beyond
-3.47 standard deviations), and the log-uniform one is linear within each of 1,024 cells.
+Words become values by integer arithmetic, correctly rounded float operations and look-ups in two
+small tables. ``exp`` and ``log`` are used only to make these tables, since their last bit can
+differ between processors. The price: the normal distribution is the sum of four uniform ones (no
+value beyond 3.47 standard deviations), and the log-uniform one is linear within each of 1,024
+cells.
 
-What belongs to an *id* (the genres of movie 7, the worth of ad 12) is not drawn but hashed
-from the id, so it is the same in every row, chunk and seed without a table to look it up in.
+Properties of an *id* (the genres of movie 7, the worth of ad 12) are not drawn but hashed from the
+id, so they are the same in every row, chunk and seed, without a table.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def bits(seed: int, key: tuple[int, ...], start: int, stop: int) -> Words:
 
 
 def uniform(words: Words) -> Floats:
-    """Even between 0 and 1, 1 left out; from the upper half of each word."""
+    """Uniform in [0, 1), from the upper half of each word."""
     unit: Floats = (words >> np.uint64(40)).astype(np.float32)
     unit *= np.float32(2**-24)
     return unit
 
 
 def normal(words: Words) -> Floats:
-    """Mean 0, variance 1, bell-shaped, between -3.47 and 3.47."""
+    """Approximately standard normal, between -3.47 and 3.47."""
     return standard(bell(words))
 
 
@@ -84,7 +84,7 @@ def bell(words: Words) -> npt.NDArray[np.int32]:
 
 
 def standard(bells: npt.NDArray[np.int32]) -> Floats:
-    """What `bell` gives, moved and scaled to mean 0 and variance 1."""
+    """Values of `bell`, shifted and scaled to mean 0 and variance 1."""
     value: Floats = bells.astype(np.float32)
     value -= np.float32(2 * 65535)
     value *= np.float32(1 / 37837.23)
@@ -92,13 +92,13 @@ def standard(bells: npt.NDArray[np.int32]) -> Floats:
 
 
 def chance(words: Words, probability: float) -> Mask:
-    """True with that probability, below 1."""
+    """True with this probability, which must be below 1."""
     hit: Mask = words < np.uint64(int(probability * 2**64))
     return hit
 
 
 def spread(words: Words, count: int) -> Ids:
-    """Even over ``0 .. count - 1``."""
+    """Uniform over ``0 .. count - 1``."""
     scaled = (words >> np.uint64(32)) * np.uint64(count)
     return (scaled >> np.uint64(32)).astype(np.int32)
 
@@ -110,7 +110,7 @@ def pick(words: Words, weights: tuple[float, ...]) -> Ids:
 
 
 def log_uniform(words: Words, count: int, *, flat: int = 1) -> Ids:
-    """``0 .. count - 1``, small ones more often: the logarithm of ``value + flat`` is even.
+    """``0 .. count - 1``, small ones more often: the logarithm of ``value + flat`` is uniform.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def mix(ids: npt.NDArray[Any], salt: int) -> npt.NDArray[np.uint32]:
 
 
 def hashed(ids: npt.NDArray[Any], salt: int) -> Words:
-    """A word for each id, for the functions that take words, fixed for ever."""
+    """A word for each id, independent of the seed."""
     words: Words = mix(ids, 2 * salt).astype(np.uint64)
     words <<= np.uint64(32)
     words |= mix(ids, 2 * salt + 1)
@@ -173,7 +173,7 @@ def hashed(ids: npt.NDArray[Any], salt: int) -> Words:
 
 
 def effect(ids: npt.NDArray[Any], salt: int) -> Floats:
-    """What each id stands for in a hidden model: even between -1 and 1, fixed for ever."""
+    """The effect of each id in the hidden model: uniform in [-1, 1), independent of the seed."""
     worth: Floats = (mix(ids, salt) >> np.uint32(8)).astype(np.float32)
     worth *= np.float32(2**-23)
     worth -= np.float32(1)
@@ -181,7 +181,7 @@ def effect(ids: npt.NDArray[Any], salt: int) -> Floats:
 
 
 def link(score: Floats) -> Floats:
-    """Any number to a probability: 0 to one half; like a logistic curve with heavier tails."""
+    """Map a score to a probability; like a logistic curve with heavier tails."""
     bent: Floats = score / np.sqrt(np.float32(1) + score * score)
     bent *= np.float32(0.5)
     bent += np.float32(0.5)

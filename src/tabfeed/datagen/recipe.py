@@ -1,11 +1,10 @@
 """A `Recipe` for a table, which can be made as Arrow tables or written as files.
 
-A `Recipe` makes any run of its *units* (rows; for some tables groups of rows, such as one
-display of several ads) from their numbers alone. So chunks are made in threads, in any
-order, and written in order by one thread: the same bytes on any number of threads, and
-never more than a few chunks in memory. One thread that only encodes keeps up with one or
-two that draw; on many cores the encoding is the limit, which was taken for files
-that do not depend on who wrote them.
+A `Recipe` makes any range of its *units* (rows; for some tables groups of rows, such as a display
+of several ads) from their numbers alone. So chunks are made by threads in any order, and written in
+order by one thread: the same bytes on any number of threads, with only a few chunks in memory. One
+encoding thread keeps up with one or two that draw; on many cores the encoding is the limit, the
+price of files that don't depend on the number of threads.
 """
 
 from __future__ import annotations

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tabfeed.doctor.files import FileFacts, Source, facts_of, is_local, name_of, open_parquet_files
+from tabfeed.doctor.files import (
+    DatasetFacts,
+    Source,
+    facts_of,
+    is_local,
+    name_of,
+    open_parquet_files,
+)
 from tabfeed.doctor.measure import RoundTimes, loader_of, measure
 from tabfeed.doctor.report import Diagnosis, Finding, Forecast
 from tabfeed.doctor.rules import Question, good_group_rows, questions, skew, sortedness
@@ -42,7 +49,7 @@ class Subject:
     """A dataset, the facts in its footers, and a sample of it."""
 
     dataset: Dataset
-    facts: FileFacts
+    facts: DatasetFacts
     sample: Sample
 
     @classmethod
@@ -177,7 +184,11 @@ def try_out(
 
 
 def read_in_turn(
-    variants: Mapping[str, Dataset], facts: FileFacts, seconds: float, *, short: Sequence[str] = ()
+    variants: Mapping[str, Dataset],
+    facts: DatasetFacts,
+    seconds: float,
+    *,
+    short: Sequence[str] = (),
 ) -> RoundTimes:
     """Read datasets with the same columns in turn, with a loader; see `measure`."""
     kinds = {c.name: c.kind for c in facts.columns}

@@ -26,7 +26,7 @@ from tabfeed.loader.sorted_files import sorted_columns
 from tabfeed.schema import ColumnSchema, Tags
 
 __all__ = [
-    "FileFacts",
+    "DatasetFacts",
     "PageFacts",
     "Source",
     "StoredColumn",
@@ -125,7 +125,7 @@ class PageFacts:
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class DatasetFacts:
     """What the footers of a dataset of Parquet files say."""
 
     rows: int
@@ -143,7 +143,7 @@ class FileFacts:
         return [c for c in self.columns if c.kind in kinds]
 
 
-def facts_of(dataset: Dataset) -> FileFacts:
+def facts_of(dataset: Dataset) -> DatasetFacts:
     """Collect the facts of a dataset from its footers.
 
     Parameters
@@ -157,7 +157,7 @@ def facts_of(dataset: Dataset) -> FileFacts:
     targets = dataset.schema.select_by_tag(Tags.TARGET).column_names
     targets = targets or [c.name for c in columns if c.name.lower() in _TARGET_NAMES]
     flat = [c.name for c in columns if c.kind in ("number", "text", "other") and c.stored]
-    return FileFacts(
+    return DatasetFacts(
         rows=inspection.rows or 0,
         stored=sum(f.stored_bytes or 0 for f in inspection.files),
         memory=inspection.memory_bytes or 0,

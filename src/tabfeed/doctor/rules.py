@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tabfeed.doctor.files import FileFacts, StoredColumn
+from tabfeed.doctor.files import DatasetFacts, StoredColumn
 from tabfeed.doctor.measure import Cost, loader_of
 from tabfeed.doctor.report import Finding
 from tabfeed.doctor.sample import (
@@ -53,7 +53,7 @@ class Question:
     change: WriteSettings | None
 
 
-def good_group_rows(facts: FileFacts) -> int:
+def good_group_rows(facts: DatasetFacts) -> int:
     """Rows in a row group that suits a loader: about 64 MiB in memory, a million at most.
 
     Small datasets get smaller groups, so that threads and ranks can share them.
@@ -63,9 +63,9 @@ def good_group_rows(facts: FileFacts) -> int:
     return min(fits, max(_SHARED_ROWS, -(-facts.rows // _GROUPS)))
 
 
-def questions(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> list[Question]:
+def questions(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> list[Question]:
     """All questions about these files."""
-    rules: tuple[Callable[[FileFacts, Sample, WriteSettings], Question | None], ...] = (
+    rules: tuple[Callable[[DatasetFacts, Sample, WriteSettings], Question | None], ...] = (
         _large_groups,
         _small_groups,
         _small_files,
@@ -85,7 +85,7 @@ def questions(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> list
 # -- how rows lie in files -----------------------------------------------------------------------
 
 
-def _large_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _large_groups(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     if not sample.slices and not sample.few:
         return None
     largest, groups = max(facts.group_rows), len(facts.group_rows)
@@ -104,7 +104,7 @@ def _large_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> 
     )
 
 
-def _small_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _small_groups(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     good, middle = good_group_rows(facts), median(facts.group_rows)
     if middle >= good / _SMALL or len(facts.group_rows) < 2 * len(facts.file_rows):
         return None
@@ -116,7 +116,7 @@ def _small_groups(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> 
     return Question(finding, replace(baseline, group_rows=good_group_rows(facts)))
 
 
-def _small_files(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _small_files(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     good, files = good_group_rows(facts), len(facts.file_rows)
     middle = median(facts.file_rows)
     if files < 8 or middle >= good / _SMALL:
@@ -134,7 +134,7 @@ def _small_files(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Q
 # -- how values are stored -----------------------------------------------------------------------
 
 
-def _codec(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _codec(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     compressed = [c for c in facts.columns if c.codecs and c.kind != "other"]
     if not compressed:
         return None
@@ -149,7 +149,7 @@ def _codec(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Questio
     return Question(finding, replace(baseline, codecs={}))
 
 
-def _encodings(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _encodings(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     coded = [c for c in facts.columns if c.encoding != "PLAIN" and c.kind != "other"]
     if not coded:
         return None
@@ -163,7 +163,7 @@ def _encodings(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Que
     return Question(finding, replace(baseline, encodings={}))
 
 
-def _pages(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _pages(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     pages = facts.pages
     if pages is None or not pages.bytes or pages.bytes >= _SMALL_PAGE:
         return None
@@ -176,7 +176,7 @@ def _pages(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Questio
     return Question(finding, replace(baseline, page_bytes=PAGE_BYTES, page_rows=PAGE_ROWS))
 
 
-def _checksums(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _checksums(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     if not baseline.checksums:
         return None
     finding = Finding(
@@ -191,7 +191,7 @@ def _checksums(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Que
 # -- what the columns are ------------------------------------------------------------------------
 
 
-def _nullable(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _nullable(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     unused = [c for c in facts.of_kind("number", "text") if c.nullable and c.nulls == 0]
     if not unused:
         return None
@@ -204,7 +204,7 @@ def _nullable(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Ques
     return Question(finding, replace(baseline, required=True))
 
 
-def _nulls(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _nulls(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     with_nulls = [c for c in facts.of_kind("number") if c.nulls]
     if not with_nulls or not facts.rows:
         return None
@@ -221,7 +221,7 @@ def _nulls(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Questio
     return Question(finding, replace(baseline, change=filled(names), required=True))
 
 
-def _text(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _text(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     text = facts.of_kind("text")
     if not text:
         return None
@@ -238,7 +238,7 @@ def _text(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question
     return Question(finding, replace(baseline, change=as_codes(names), encodings=plain))
 
 
-def _lists(facts: FileFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
+def _lists(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
     lists = facts.of_kind("list", "text list")
     if not lists or len(lists) == len([c for c in facts.columns if c.kind != "other"]):
         return None
@@ -257,7 +257,7 @@ def _memory(columns: Iterable[StoredColumn]) -> int:
     return sum(c.memory for c in columns)
 
 
-def _columns(columns: list[StoredColumn], facts: FileFacts) -> str:
+def _columns(columns: list[StoredColumn], facts: DatasetFacts) -> str:
     """Their names if there are at most three, else their number."""
     if len(columns) <= 3:
         return ", ".join(c.name for c in columns)
@@ -267,7 +267,7 @@ def _columns(columns: list[StoredColumn], facts: FileFacts) -> str:
 # -- order and shares: arithmetic, nothing is read ------------------------------------------------
 
 
-def sortedness(facts: FileFacts, sample: Sample) -> Finding | None:
+def sortedness(facts: DatasetFacts, sample: Sample) -> Finding | None:
     """Whether the footers show sorted columns, and how well the loader's shuffle mixes them."""
     if not facts.sorted_by:
         return None
@@ -287,7 +287,7 @@ def sortedness(facts: FileFacts, sample: Sample) -> Finding | None:
     )
 
 
-def skew(dataset: Dataset, facts: FileFacts, ranks: int) -> Finding | None:
+def skew(dataset: Dataset, facts: DatasetFacts, ranks: int) -> Finding | None:
     """How much more than its share the busiest rank reads."""
     if ranks < 2 or facts.rows < ranks:
         return None

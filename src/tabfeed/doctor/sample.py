@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tabfeed.doctor.files import FileFacts
+from tabfeed.doctor.files import DatasetFacts
 from tabfeed.doctor.measure import loader_of, partitions_read, readable
 from tabfeed.errors import WriteError
 from tabfeed.io.dataset import Dataset
@@ -89,7 +89,7 @@ class Sample:
             yield piece.files[0], self.dataset.read(piece)
 
 
-def take_sample(dataset: Dataset, facts: FileFacts, *, nbytes: int = SAMPLE_BYTES) -> Sample:
+def take_sample(dataset: Dataset, facts: DatasetFacts, *, nbytes: int = SAMPLE_BYTES) -> Sample:
     """Choose the stretches."""
     kinds = {c.name: c.kind for c in facts.columns}
     loader = loader_of(dataset, kinds)
@@ -172,7 +172,7 @@ class WriteSettings:
     change: Callable[[pa.Table], pa.Table] | None = None
 
 
-def settings_of(facts: FileFacts) -> WriteSettings:
+def settings_of(facts: DatasetFacts) -> WriteSettings:
     """How the files at hand were written."""
     pages = facts.pages
     return WriteSettings(

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from tabfeed.errors import SchemaError
-from tabfeed.schema import Schema
+from tabfeed.schema.schema import Schema
 from tabfeed.schema.textproto import (
     Message,
     Name,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
-from tabfeed.schema import Schema
 from tabfeed.schema.dtypes import as_arrow_type
+from tabfeed.schema.schema import Schema
 
 __all__ = ["ColumnSelector"]
 
