@@ -116,8 +116,8 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
             assert isinstance(right["d"], jax.Array) and right["d"].dtype == np.int32
             np.testing.assert_array_equal(left["d"], right["d"])
             np.testing.assert_array_equal(left["x"], x)
-    again = pickle.loads(pickle.dumps(loader.pipeline))
-    assert not isinstance(again.stages, GpuStages)
+    again = pickle.loads(pickle.dumps(loader.state))
+    assert not isinstance(again.pipeline.stages, GpuStages)
     assert len(list(again)) == len(loader)
 
 
@@ -217,9 +217,9 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     pipeline = Loader(narrow(), 64, device_memory=3200).pipeline
-    pipeline.stages = pipeline.stages.finishing(SimpleNamespace(asks=True))
+    pipeline = pipeline.finishing(SimpleNamespace(asks=True))
     made = made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
-    assert made == "ids are compared with the sizes of their feature columns"
+    assert made == (None, "ids are compared with the sizes of their feature columns")
 
 
 @pytest.mark.parametrize(

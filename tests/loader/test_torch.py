@@ -497,9 +497,9 @@ def test_rank_and_world_of_a_process_group_count(tmp_path, monkeypatch):
         given = Loader(Dataset(table()), 5, global_rank=0, global_size=1)
     finally:
         dist.destroy_process_group()
-    assert loader.pipeline.options.place == (1, 2)
+    assert loader.pipeline.options.shard == (1, 2)
     assert [x["C2"].tolist() for x, _ in loader] == [[5, 6, 7, 8, 9]]
-    assert given.pipeline.options.place == (0, 1)
+    assert given.pipeline.options.shard == (0, 1)
 
 
 def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
@@ -507,5 +507,5 @@ def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = Loader(Dataset(table()), 5)
     monkeypatch.setenv("RANK", "0")
-    assert loader.pipeline.options.place == (1, 2)
-    assert pickle.loads(pickle.dumps(loader)).pipeline.options.place == (1, 2)
+    assert loader.pipeline.options.shard == (1, 2)
+    assert pickle.loads(pickle.dumps(loader)).pipeline.options.shard == (1, 2)

@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shuffle_quality import ShuffleQuality, shuffle_quality
 from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.loader.state import LoaderState
 from tabfeed.notebook import box, facts
 from tabfeed.schema.column import counted
 
@@ -29,37 +31,38 @@ _SHOWN = 4
 
 
 def line(
-    kind: str, pipeline: Pipeline[Any], roles: Mapping[str, Sequence[str]] | None = None
+    kind: str, state: LoaderState[Any], roles: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """For a terminal; with `roles`, columns by what they come as."""
+    """For a terminal; with `roles`, the columns of each role."""
     columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
-    return f"<{kind}: {', '.join([*_summary(pipeline), *_where(pipeline)])}{columns}>"
+    return f"<{kind}: {', '.join([*_summary(state.pipeline), *_where(state)])}{columns}>"
 
 
-def page(kind: str, pipeline: Pipeline[Any]) -> str:
+def page(kind: str, state: LoaderState[Any]) -> str:
     """For a notebook."""
-    rows = [("order", _order(pipeline)), *_columns(pipeline), *_reader(pipeline)]
-    rows.append(("stands at", ", ".join(_where(pipeline))))
-    return box(kind, _summary(pipeline), facts(rows))
+    rows = [("order", _order(state.pipeline.plan)), *_columns(state.pipeline)]
+    if state.reader_choice:
+        rows.append(("read by", state.reader_choice))
+    rows.append(("stands at", ", ".join(_where(state))))
+    return box(kind, _summary(state.pipeline), facts(rows))
 
 
 def _summary(pipeline: Pipeline[Any]) -> list[str]:
     plan, options = pipeline.plan, pipeline.options
-    told = [
+    found = [
         f"{sum(plan.sizes):,} rows",
-        f"{len(pipeline):,} batches of {options.batch_size:,}",
+        f"{plan.steps:,} batches of {options.batch_size:,}",
         "shuffled" if plan.shuffle else "in order",
     ]
-    place = options.place
-    return told if place.world == 1 else [*told, f"rank {place.rank} of {place.world}"]
+    shard = options.shard
+    return found if shard.world == 1 else [*found, f"rank {shard.rank} of {shard.world}"]
 
 
-def _where(pipeline: Pipeline[Any]) -> list[str]:
-    return [f"epoch {pipeline.epoch}", f"{pipeline.rows_given:,} rows given"]
+def _where(state: LoaderState[Any]) -> list[str]:
+    return [f"epoch {state.epoch}", f"{state.rows_given:,} rows given"]
 
 
-def _order(pipeline: Pipeline[Any]) -> str:
-    plan = pipeline.plan
+def _order(plan: Plan) -> str:
     if not plan.shuffle:
         return f"as in the data, from {counted(len(plan.sizes), 'partition')}"
     if plan.whole:
@@ -68,10 +71,6 @@ def _order(pipeline: Pipeline[Any]) -> str:
         f"partitions and rows permuted in every epoch, seed {plan.seed}; "
         f"{min(plan.streams, len(plan.sizes)):,} of {len(plan.sizes):,} partitions mixed at a time"
     )
-
-
-def _reader(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
-    return [("read by", pipeline.reader_choice)] if pipeline.reader_choice else []
 
 
 def _columns(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
@@ -122,15 +121,24 @@ _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
 class BaseLoader:
     """The methods of a loader, whatever its framework."""
 
-    pipeline: Pipeline[Any]
+    state: LoaderState[Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CHOSEN and "pipeline" in vars(self):
+        if name in _CHOSEN and "state" in vars(self):
             raise ArgumentError(
                 f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
                 f"would change nothing: make another one"
             )
         super().__setattr__(name, value)
+
+    @property
+    def pipeline(self) -> Pipeline[Any]:
+        """What the loader reads, and how; another one begins at its first epoch."""
+        return self.state.pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: Pipeline[Any]) -> None:
+        self.state = pipeline.start()
 
     @property
     def batch_size(self) -> int:
@@ -139,38 +147,38 @@ class BaseLoader:
 
     def __len__(self) -> int:
         """Batches in an epoch; the same on every rank."""
-        return len(self.pipeline)
+        return len(self.state)
 
     def peek(self) -> Any:
         """The first batch of the next pass, without moving on."""
-        return self.pipeline.peek()
+        return self.state.peek()
 
     @property
     def num_rows_processed(self) -> int:
         """Rows given so far, over all epochs."""
-        return self.pipeline.rows_given
+        return self.state.rows_given
 
     @property
     def epoch(self) -> int:
         """The epoch of the latest batch."""
-        return self.pipeline.epoch
+        return self.state.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass is; otherwise each pass is the next one."""
-        self.pipeline.set_epoch(epoch)
+        self.state.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands; small, plain values."""
-        return self.pipeline.state_dict()
+        return self.state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state: the next pass begins with the batch that would have come next."""
-        self.pipeline.load_state_dict(state_dict)
+        self.state.load_state_dict(state_dict)
 
     @property
     def reader_choice(self) -> str:
         """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.pipeline.reader_choice or "Arrow: batches are made in the computer's memory"
+        return self.state.reader_choice or "Arrow: batches are made in the computer's memory"
 
     def shuffle_quality(self) -> ShuffleQuality:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
@@ -183,21 +191,21 @@ class BaseLoader:
         same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
         may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
         """
-        self.pipeline.release_memory()
+        self.state.release_memory()
 
     def close(self) -> None:
         """End the background threads of all passes."""
-        self.pipeline.close()
+        self.state.close()
 
     def stop(self) -> None:
         """The same as `close`."""
         self.close()
 
     def __repr__(self) -> str:
-        return line(type(self).__name__, self.pipeline)
+        return line(type(self).__name__, self.state)
 
     def _repr_html_(self) -> str:
-        return page(type(self).__name__, self.pipeline)
+        return page(type(self).__name__, self.state)
 
     def __enter__(self: D) -> D:
         return self

@@ -21,7 +21,7 @@ from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.assemble.in_order import can_lay
 from tabfeed.loader.cache.partitions import with_cache
 from tabfeed.loader.options import LoaderOptions, RowBytes, blocks_ahead, make_plan, most_bytes
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.sizing import RowWeights
 from tabfeed.loader.read.arrow_columns import Group, Layout, numpy_dtype
@@ -36,7 +36,6 @@ from tabfeed.loader.read.partition_reader import (
     cut_fine,
     place_of,
 )
-from tabfeed.loader.stages import Stages
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.user_functions import explain
 

@@ -210,7 +210,7 @@ class LoaderOptions:
         return cls(**{name: arguments[name] for name in known & arguments.keys()} | others)
 
     @property
-    def place(self) -> Shard:
+    def shard(self) -> Shard:
         """Rank and world size."""
         return find_shard(self.global_rank, self.global_size)
 
@@ -307,7 +307,7 @@ def make_plan(
     >>> plan.streams, plan.chunk
     (4, 2)
     """
-    place, rows = options.place, sum(sizes)
+    place, rows = options.shard, sum(sizes)
     batch = options.batch_size * place.world
     mean = max(1, rows // max(1, sum(1 for s in sizes if s)))
     streams = _choose_streams(options, mean * row.decoded, batch)
@@ -350,7 +350,7 @@ def most_bytes(plan: Plan, weights: RowWeights, steps: int) -> int:
 
 def _choose_streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:
     """As many as mix well, as long as the open partitions fit a third of the budget."""
-    world = options.place.world
+    world = options.shard.world
     if options.streams is not None:
         return min(options.streams, batch)
     if not options.shuffle:
@@ -374,7 +374,7 @@ def blocks_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
     """Lots that may be read before they are needed, beside those the streams have open."""
     size = max(1, max(plan.sizes, default=0), plan.block) * row.decoded
     fits = options.budget // 3 // size
-    return max(1, min(fits - len(plan.rank_streams(*options.place)), options.workers))
+    return max(1, min(fits - len(plan.rank_streams(*options.shard)), options.workers))
 
 
 def _choose_chunk(
@@ -388,7 +388,7 @@ def _choose_chunk(
         _most_rows(options, row.batch),
         _beside_blocks(options, mean_rows, row, streams),
     )
-    return max(1, min(rows, most * options.place.world) // batch)
+    return max(1, min(rows, most * options.shard.world) // batch)
 
 
 def _beside_blocks(options: LoaderOptions, mean_rows: int, row: RowBytes, streams: int) -> int:
@@ -411,7 +411,7 @@ def _most_rows(options: LoaderOptions, row_bytes: int) -> int:
 
 def check_plan(plan: Plan, options: LoaderOptions) -> None:
     """Refuse a plan that would give nothing, or nothing to some rank."""
-    world = options.place.world
+    world = options.shard.world
     if plan.rows == 0:
         raise LoaderError("the dataset has no rows; look at its paths and filters")
     if plan.steps == 0:

@@ -19,7 +19,6 @@ from tabfeed.loader.assemble.chunk import ChunkMaker
 from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, can_lay, rows_follow
 from tabfeed.loader.build import Steps, build_pipeline
 from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
-from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part
@@ -183,7 +182,7 @@ def pipeline_of(dataset, layout=LAYOUT, steps=None, plan=None, **options):
     """A feed that reads in order, with some of its plan changed."""
     made = build_pipeline(dataset, layout, LoaderOptions(**options), cut, steps or Steps())
     assert made.stages.in_order
-    return Pipeline(made.stages, replace(made.plan, **(plan or {})), made.options)
+    return replace(made, plan=replace(made.plan, **(plan or {}))).start()
 
 
 def kept(batches):
@@ -202,15 +201,15 @@ def same(one, other):
 @pytest.mark.parametrize("batch", [7, 170, 256, 3000])
 @pytest.mark.parametrize("options", [{}, {"cache": "memory"}, {"threads": 1}, {"drop_last": True}])
 def test_the_same_as_by_way_of_lots(dataset, batch, options):
-    options = options | {"batch_size": batch, "plan": {"chunk": 3, "lot": 300}}
+    options = options | {"batch_size": batch, "plan": {"chunk": 3, "block": 300}}
     pipeline, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
-    other.stages = replace(other.stages, in_order=False)
+    other.pipeline = replace(other.pipeline, stages=replace(other.pipeline.stages, in_order=False))
     same(kept(pipeline), kept(other))
     same(kept(pipeline), kept(other))  # again, with the memory of the first
 
 
 def test_many_threads_and_small_lots_meet_in_chunks(dataset):
-    pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "lot": 1})
+    pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "block": 1})
     for _ in range(5):
         rows = np.concatenate([batch["cats"][1] for batch in pipeline])
         np.testing.assert_array_equal(rows, np.arange(3000))
@@ -234,7 +233,7 @@ def test_it_goes_on_at_any_step(dataset):
 
 def test_memory_goes_back_when_no_batch_looks_at_it(dataset):
     pipeline = pipeline_of(dataset, batch_size=256, threads=1)
-    pool = pipeline.stages.reader.pool
+    pool = pipeline.pipeline.stages.reader.pool
     batch = next(iter(pipeline))
     values = batch["cats"].copy()
     for _ in range(3):

@@ -105,8 +105,8 @@ def _made(
     if ops is None or not layout.groups:
         what = "columns of lists are put together" if ops is not None else "an operator works"
         plain = fallback_pipeline(pipeline, device, memory, row_bytes)
-        plain.reader_choice = _not_there(f"{what} in the computer's memory", options)
-        return plain
+        choice = _not_there(f"{what} in the computer's memory", options)
+        return replace(plain, reader_choice=choice)
     build = _Build(pipeline, device, ops, memory - ops.table_bytes, row_bytes, held)
     if options.reader == "auto":
         return _auto(build)
@@ -119,8 +119,7 @@ def _made(
     if isinstance(made.stages.reader, CudfBlockReader):
         reason = build.unpacking if isinstance(build.unpacking, str) else "memory is too small"
         why = f"pylibcudf: as asked for; tabfeed's own way is not open, since {reason}"
-    made.reader_choice = why
-    return made
+    return replace(made, reader_choice=why)
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,8 @@ class _Build:
     def for_plan(self, plan: Plan) -> _Build:
         """The same for another plan of the same rows, perhaps of other ranks than there are now."""
         options = self.pipeline.options
-        plan = replace(plan, chunk=self.pipeline.plan.chunk, ranks=options.place.world)
-        return replace(self, pipeline=Pipeline(self.pipeline.stages, plan, options))
+        plan = replace(plan, chunk=self.pipeline.plan.chunk, ranks=options.shard.world)
+        return replace(self, pipeline=replace(self.pipeline, plan=plan))
 
     def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
         """One for another plan, in whichever way there is memory for it."""
@@ -180,11 +179,11 @@ class _Build:
         """One whose chunks are made in the computer's memory, and copied."""
         enough = -(-(least(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
         made = self.copied(self.memory + self.ops.table_bytes)
-        made.reader_choice = (
+        choice = (
             "Arrow: batches are made in the computer's memory, and copied; to make them on the "
             f'GPU, give device_memory="{enough}MB" or more'
         )
-        return made
+        return replace(made, reader_choice=choice)
 
     @cached_property
     def spare(self) -> Pipeline[Any]:
@@ -270,7 +269,7 @@ class _Build:
         options = replace(pipeline.options, threads=threads, depth=depth)
         plan = replace(pipeline.plan, chunk=share.steps)
         return GpuPipeline(
-            Pipeline(made, plan, options), self.spare, partial(self.remake, how != "arrow")
+            made, plan, options, spare=self.spare, remake=partial(self.remake, how != "arrow")
         )
 
     def _stages(self, blocks: Any, chunks: GpuChunkMaker, ahead: Ahead) -> GpuStages[Any]:
@@ -296,9 +295,10 @@ def _auto(build: _Build) -> Pipeline[Any]:
     if reason is None and not any(map(_is_there, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "what decodes on a GPU is not installed; pip install tabfeed[gpu]"
     if reason is None:
-        return AutoPipeline(made, build.spare, _backends(build))
-    made.reader_choice = f"Arrow: {reason}"
-    return made
+        return AutoPipeline(
+            made.stages, made.plan, made.options, spare=build.spare, backends=_backends(build)
+        )
+    return replace(made, reader_choice=f"Arrow: {reason}")
 
 
 def _backends(build: _Build) -> Backends:

@@ -25,10 +25,10 @@ import torch
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
+from tabfeed.loader.pipeline import Stages
 from tabfeed.loader.plan.order import ChunkPlan, Epoch
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import BlockWindow
-from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
 

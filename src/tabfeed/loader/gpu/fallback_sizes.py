@@ -34,7 +34,7 @@ def within(pipeline: Pipeline[B], memory: int, row_bytes: int) -> Pipeline[B]:
     batch = max(1, plan.batch // plan.ranks * row_bytes)
     steps = max(1, min(plan.chunk, memory // (2 * (_HELD + 1)) // batch))
     depth = max(1, min(options.ahead, memory // (steps * batch) - _HELD))
-    return Pipeline(pipeline.stages, replace(plan, chunk=steps), replace(options, depth=depth))
+    return replace(pipeline, plan=replace(plan, chunk=steps), options=replace(options, depth=depth))
 
 
 def check_room(pipeline: Pipeline[Any], memory: int, row_bytes: int) -> None:

@@ -12,8 +12,7 @@ import torch
 
 from tabfeed.loader.gpu.delivery import StreamStages, for_host
 from tabfeed.loader.gpu.fallback_sizes import within
-from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.stages import Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
 
 __all__ = ["fallback_pipeline"]
 
@@ -39,4 +38,4 @@ def fallback_pipeline(
     host = replace(stages, finish=for_host(stages.finish))
     stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     made: Stages[B] = StreamStages(**parts, stream=stream, device=device, host=host)
-    return Pipeline(made, small.plan, small.options)
+    return replace(small, stages=made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -36,8 +36,8 @@ def on_device(
 
     Parameters
     ----------
-    feed
-        Makes them of chunks in the computer's memory.
+    pipeline
+        Makes them of chunks in host memory.
     carry
         Takes arrays to the device.
     groups
@@ -45,18 +45,20 @@ def on_device(
     options
         Reader and memory.
     apart
-        Why columns are to come one by one instead, as `feed` gives them; None if they are not.
+        Why columns are to come one by one instead, as `pipeline` gives them; None if they are not.
     sharding
         How they lie over several devices instead.
     """
     copies = _Copies.of(pipeline, _Place.of(carry, sharding), options, apart)
-    made = apart or _made_there(pipeline, carry, groups, options, copies)
-    if isinstance(made, Pipeline):
+    made, why_not = None, apart
+    if why_not is None:
+        made, why_not = _made_there(pipeline, carry, groups, options, copies)
+    if made is not None:
         return made
-    plain = copies()
-    plain.reader_choice = f"Arrow: batches are made in the computer's memory, and copied: {made}"
+    choice = f"Arrow: batches are made in the computer's memory, and copied: {why_not}"
+    plain = replace(copies(), reader_choice=choice)
     if options.reader == "cudf":
-        warnings.warn(f"reading with Arrow: {made}", TabfeedWarning, stacklevel=4)
+        warnings.warn(f"reading with Arrow: {why_not}", TabfeedWarning, stacklevel=4)
     return plain
 
 
@@ -105,7 +107,7 @@ class _Asked(Widths):
 
 @dataclass(frozen=True)
 class _Copies:
-    """Batches that are made in the computer's memory, and copied.
+    """Batches that are made in host memory, and copied.
 
     Attributes
     ----------
@@ -125,7 +127,7 @@ class _Copies:
     def of(
         cls, pipeline: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
     ) -> _Copies:
-        """Those of a feed; refused if not even a few have room."""
+        """Those of a pipeline; refused if not even a few have room."""
         stages: Any = pipeline.stages
         layout = stages.reader.layout
         row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
@@ -140,7 +142,7 @@ class _Copies:
         return cls(pipeline if apart is not None else in_whole_chunks(pipeline), given, row_bytes)
 
     def __call__(self, share: int = 1) -> Pipeline[Any]:
-        """A feed of them that keeps within the memory, or a third of it, or an eighth."""
+        """A pipeline of them that keeps within the memory, or a third of it, or an eighth."""
         return within(self.plain, self.memory // share, self.row_bytes)
 
 
@@ -150,10 +152,10 @@ def _made_there(
     groups: Sequence[Group],
     options: GpuOptions,
     copies: _Copies,
-) -> Pipeline[Any] | str:
-    """The same batches of chunks that are made on the device; or why they cannot be."""
+) -> tuple[Pipeline[Any] | None, str]:
+    """The same batches of chunks that are made on the device; None, and why, if that fails."""
     if find_spec("torch") is None:
-        return "PyTorch, which makes batches on a GPU, is not installed"
+        return None, "PyTorch, which makes batches on a GPU, is not installed"
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     number = int(carry.there.local_hardware_id or 0)

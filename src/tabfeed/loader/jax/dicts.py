@@ -225,15 +225,14 @@ class Loader(BaseLoader):
         if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
-        self.pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
+        pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
-            self.pipeline = on_device(
-                self.pipeline, finish.carry, finish.groups, on_gpu, apart, sharding
-            )
+            pipeline = on_device(pipeline, finish.carry, finish.groups, on_gpu, apart, sharding)
+        self.pipeline = pipeline
         warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 
     def __iter__(self) -> EpochIterator[Any]:
-        return iter(self.pipeline)
+        return self.state.iterate()
 
     def epochs(self, count: int = 1) -> Iterator[Any]:
         """Batches of several epochs, one after the other."""

@@ -154,13 +154,13 @@ def made_by_torch(
     options: GpuOptions,
     copied: Callable[[int], Pipeline[Any]],
     asked: OfJax,
-) -> Pipeline[Any] | str:
-    """The same batches from chunks which torch makes; or why it cannot.
+) -> tuple[Pipeline[Any] | None, str]:
+    """The same batches from chunks which torch makes; None, and why, if it cannot.
 
     Parameters
     ----------
-    feed
-        Makes them of chunks in the computer's memory.
+    pipeline
+        Makes them of chunks in host memory.
     number
         Of the GPU.
     options
@@ -172,12 +172,12 @@ def made_by_torch(
         What is to be asked of JAX.
     """
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-        return "PyTorch, which makes batches on a GPU, does not see this one"
+        return None, "PyTorch, which makes batches on a GPU, does not see this one"
     stages: Any = pipeline.stages
     if stages.reader.layout.rest.columns:
-        return "there are list or text columns"
+        return None, "there are list or text columns"
     if getattr(stages.finish, "asks", False):
-        return "ids are compared with the sizes of their feature columns"
+        return None, "ids are compared with the sizes of their feature columns"
     reader = "arrow" if options.reader == "auto" else options.reader
     gpu = torch.device("cuda", number)
     try:
@@ -185,11 +185,11 @@ def made_by_torch(
     except (LoaderError, RuntimeError) as e:  # JAX itself may have the memory
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise
-        return str(e)
+        return None, str(e)
     ours = _for_jax(made, copied, asked)
-    if isinstance(ours, GpuPipeline):
-        ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
-    return ours
+    if isinstance(ours, GpuPipeline) and options.reader == "auto":
+        ours = replace(ours, reader_choice=_UNKNOWN)
+    return ours, ""
 
 
 def _for_jax(
@@ -198,13 +198,14 @@ def _for_jax(
     """What torch makes as JAX takes it; copies, if torch can make but these."""
     stages: Any = made.stages
     if not isinstance(made, GpuPipeline) or not isinstance(stages, GpuStages) or not stages.here:
-        plain = copied(1)
-        plain.reader_choice = made.reader_choice
-        return plain
+        return replace(copied(1), reader_choice=made.reader_choice)
     remake = made.remake
     parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
     return GpuPipeline(
-        Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
-        copied(ASIDE),
-        lambda plan: _for_jax(remake(plan), copied, asked),
+        _JaxStages(**parts, asked=asked),
+        made.plan,
+        made.options,
+        made.reader_choice,
+        spare=copied(ASIDE),
+        remake=lambda plan: _for_jax(remake(plan), copied, asked),
     )

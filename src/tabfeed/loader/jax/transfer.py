@@ -227,7 +227,7 @@ def in_whole_chunks(pipeline: Pipeline[T]) -> Pipeline[T]:
     maker: Any = pipeline.stages.maker
     reader = _in_large_steps(pipeline.stages.reader)
     stages = replace(pipeline.stages, reader=reader, maker=WholeChunks(maker))
-    return Pipeline(stages, pipeline.plan, pipeline.options)
+    return replace(pipeline, stages=stages)
 
 
 def _in_large_steps(reader: ReadsBlocks) -> ReadsBlocks:

@@ -23,9 +23,9 @@ from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.keras.fields import Array, Field
 from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.keras.trainer import labels_by_name
-from tabfeed.loader.pipeline import EpochIterator, Mark, Pipeline
-from tabfeed.loader.stages import Stages
-from tabfeed.loader.state import Position
+from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
+from tabfeed.loader.position import Position
+from tabfeed.loader.state import Mark
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -82,8 +82,8 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         with self._walk_lock:
             self._end_walk()  # it holds threads, and memory on a GPU, which the pass needs
             self._asked = set()
-        self._before = self.pipeline.rows_given
-        return self.pipeline.iterate(stages=stages)
+        self._before = self.state.rows_given
+        return self.state.iterate(stages=stages)
 
     def _lazily(self) -> Iterator[Any]:
         """A pass that begins with its first batch."""
@@ -101,7 +101,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
 
         One that it has trained on is dropped for the next one, or when ``fit`` is over.
         """
-        mark, batches = self.pipeline.mark(), self._begin(self.pipeline.stages)
+        mark, batches = self.state.mark(), self._begin(self.pipeline.stages)
         try:
             yield from batches
         except GeneratorExit:
@@ -117,7 +117,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         with self._walk_lock:
             if self._walk is None or self._walk[0] != index:
                 self._end_walk()
-                self._walk = (index, self.pipeline.seek(index))
+                self._walk = (index, self.state.seek(index))
             iterator = self._walk[1]
             self._walk = (index + 1, iterator)
             self._asked.add(index)
@@ -131,7 +131,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
     @property
     def num_rows_processed(self) -> int:
         """Rows given in the latest pass."""
-        return self.pipeline.rows_given - self._before
+        return self.state.rows_given - self._before
 
     # -- what Keras asks of a dataset --------------------------------------------------
 
@@ -148,7 +148,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
     @property
     def partial_batch_size(self) -> int | None:
         """Rows of the last batch, if it is a short one."""
-        plan, place = self.pipeline.plan, self.pipeline.options.place
+        plan, place = self.pipeline.plan, self.pipeline.options.shard
         rows = plan.rank_rows(plan.steps - 1, place.rank, place.world)
         return None if rows == self.batch_size else rows
 
@@ -185,12 +185,12 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
             raise failure
         mark, self._looked_at = self._looked_at, None
         if mark is not None:
-            self.pipeline.go_back(mark)
+            self.state.go_back(mark)
         with self._walk_lock:
             self._end_walk()
             asked, self._asked = self._asked, set()
         if len(asked) >= (len(self) if TAKES_PASSES else 1):
-            self.pipeline.skip_epoch()
+            self.state.skip_epoch()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """A pass as NumPy arrays."""
@@ -215,7 +215,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
 
         by_name = labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
-        self._early = (self.pipeline.upcoming, begun)
+        self._early = (self.state.upcoming, begun)
         if by_name not in self._fit_datasets:
             self._fit_datasets[by_name] = make_dataset(self, _weakly(self), by_name=by_name)
         return self._fit_datasets[by_name]
@@ -236,10 +236,10 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         """
         from tabfeed.loader.keras.tf_data import make_dataset
 
-        whole = self.pipeline.upcoming.step == 0
+        whole = self.state.upcoming.step == 0
 
         def begin() -> EpochIterator[list[Array]]:
-            if whole and self.pipeline.upcoming.step:
+            if whole and self.state.upcoming.step:
                 raise StateError(
                     "a state within an epoch was loaded after as_tf_dataset() was called; call "
                     "as_tf_dataset() again, since its next pass has fewer batches"
@@ -257,7 +257,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
 
     def _take_early(self) -> EpochIterator[list[Array]] | None:
         """The pass that was begun before it was asked for, if it is still the next one."""
-        if self._early is not None and self._early[0] != self.pipeline.upcoming:
+        if self._early is not None and self._early[0] != self.state.upcoming:
             self._end_early()
         early, self._early = self._early, None
         return None if early is None else early[1]
@@ -271,7 +271,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: at the batch after the one given last. Small, plain values."""
-        return self.pipeline.state_dict()
+        return self.state.state_dict()
 
     def close(self) -> None:
         """End the background threads of all passes."""

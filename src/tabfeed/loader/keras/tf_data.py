@@ -141,7 +141,7 @@ def make_dataset(
 
 def _options(loader: KerasPipeline) -> tf.data.Options:
     options = tf.data.Options()
-    shared = loader.pipeline.options.place.world > 1
+    shared = loader.pipeline.options.shard.world > 1
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policy.OFF if shared else policy.DATA
     options.deterministic = True

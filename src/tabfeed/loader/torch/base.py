@@ -20,8 +20,7 @@ from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import for_host
 from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import EpochIterator, Pipeline
-from tabfeed.loader.stages import Stages
+from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
 from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
 __all__ = ["TorchBase", "rank_and_world"]
@@ -68,10 +67,10 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
         if info is None:
-            return self.pipeline.iterate()
+            return self.state.iterate()
         _leave_inherited(os.getpid())
         host = _for_worker(self.pipeline.stages)
-        return self.pipeline.iterate(info.id, info.num_workers, stages=host)
+        return self.state.iterate(info.id, info.num_workers, stages=host)
 
 
 def _check_not_collated(caller: FrameType) -> None:

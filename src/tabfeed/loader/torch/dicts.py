@@ -198,7 +198,7 @@ class Loader(TorchBase):
         new.static = StaticBatch() if self.static is not None else None
         finish: Any = self.pipeline.stages.finish
         functions = (*finish.functions, fn)
-        new.pipeline = self.pipeline.finishing(replace(finish, functions=functions))
+        new.state = self.state.finishing(replace(finish, functions=functions))
         return new
 
     def epochs(self, count: int = 1) -> Iterator[Any]:

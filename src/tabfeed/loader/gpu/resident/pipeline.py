@@ -45,6 +45,7 @@ from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.block_window import Ahead, BlockWindow
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
+from tabfeed.loader.state import LoaderState
 from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
 
@@ -221,9 +222,15 @@ class ResidentStages(GpuStages[B]):
 
 
 class ResidentPipeline(Pipeline[B]):
-    """A feed whose rows all lie on a GPU."""
+    """A pipeline whose rows all lie on a GPU."""
 
-    reader_choice = _CHOICE
+    def start(self) -> LoaderState[B]:
+        """A position at the first batch of epoch 0, from which epochs are read."""
+        return ResidentState(self)
+
+
+class ResidentState(LoaderState[B]):
+    """The state of a loader whose rows all lie on a GPU."""
 
     def release_memory(self) -> None:
         """Refuse: what lies there is all there is."""
@@ -279,7 +286,7 @@ def resident(pipeline: Pipeline[B], device: torch.device, options: GpuOptions) -
         device=device,
         store=store,
     )
-    return ResidentPipeline(made, plan, _with(pipeline.options, threads))
+    return ResidentPipeline(made, plan, _with(pipeline.options, threads), _CHOICE)
 
 
 def check_gpu(device: torch.device) -> None:
