@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
+from tabfeed.loader.host_memory import RowBytes, make_plan
+from tabfeed.loader.options import LoaderOptions
 
 ROW = RowBytes(decoded=160, batch=264)
 

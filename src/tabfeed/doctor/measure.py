@@ -134,6 +134,6 @@ def _long_enough(
 def _time(feed: Pipeline[Any]) -> float:
     """Seconds of a pass."""
     start = time.perf_counter()
-    for _ in feed.start():
+    for _ in feed:
         pass
     return time.perf_counter() - start

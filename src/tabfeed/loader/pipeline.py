@@ -143,6 +143,14 @@ class Pipeline(Generic[B]):
 
         return LoaderState(self)
 
+    def __iter__(self) -> EpochIterator[B]:
+        """The batches of epoch 0, every time."""
+        return self.start().iterate()
+
+    def __len__(self) -> int:
+        """Batches in an epoch, on every rank."""
+        return self.plan.steps
+
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """The same chunks, cut into batches by another function."""
         return replace(self, stages=self.stages.finishing(finish))

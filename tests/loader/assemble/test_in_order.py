@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, can_lay, rows_follow
+from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, rows_follow
 from tabfeed.loader.build import Steps, build_pipeline
-from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
+from tabfeed.loader.host_memory import RowBytes, can_lay, make_plan
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part

@@ -25,15 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tabfeed.loader.options import LoaderOptions, RowBytes, blocks_ahead
 from tabfeed.loader.plan.order import ChunkPlan, CopyRun, Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
-from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
 from tabfeed.trace import span
 
-__all__ = ["HostBlock", "InOrderBlocks", "Tray", "can_lay", "rows_follow", "taken_from"]
+__all__ = ["HostBlock", "InOrderBlocks", "Tray", "rows_follow", "taken_from"]
 
 Array = npt.NDArray[Any]
 
@@ -68,20 +66,6 @@ class _Row(NamedTuple):
     group: str
     number: int
     dtype: np.dtype[Any]
-
-
-def can_lay(plan: Plan, layout: Layout, row: RowBytes, options: LoaderOptions) -> bool:
-    """Whether all columns have a place in a tray, and memory is enough to keep blocks in trays.
-
-    Blocks take what their rows take in a batch, which may be more than in the file. There are those
-    read ahead, those at both ends of the chunks that are made or wait, and these chunks themselves.
-    """
-    if plan.shuffle or layout.rest.columns:
-        return False
-    block = max(plan.block, *plan.sizes) * row.batch
-    chunk = plan.chunk * options.batch_size * row.batch
-    blocks = blocks_ahead(plan, row.wide, options) + 2
-    return blocks * block + (options.ahead + 1) * chunk <= options.budget
 
 
 def rows_follow(plan: Plan, place: Shard) -> bool:
