@@ -100,8 +100,7 @@ DASK = ("execute.dask", "execute.dask_run", "execute.dask_reduce")
 GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
 GUESTS_AT_TOP["loader.gpu.parquet.page_kernel"] = {"triton"}
 GUESTS_AT_TOP["loader.jax.torch_chunks"] = {"torch"}
-for _module in ("loader.keras.tf_data", "loader.keras.tf_tensors"):
-    GUESTS_AT_TOP[_module] = {"tensorflow"}
+GUESTS_AT_TOP["loader.keras.tf_data"] = {"tensorflow"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 

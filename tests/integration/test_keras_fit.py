@@ -439,9 +439,9 @@ def test_a_keras_without_its_private_adapter(
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
     monkeypatch.undo()
-    assert not issubclass(alone.KerasPipeline, adapter.DataAdapter)
+    assert not issubclass(alone.KerasBase, adapter.DataAdapter)
     source = loader()
-    plain = alone.KerasPipeline(source.pipeline, source._raw)
+    plain = alone.KerasBase(source.pipeline, source._raw)
     for name in ("fields", "roles", "class_weight"):
         setattr(plain, name, getattr(source, name))
     history = trained.fit(plain, epochs=2, verbose=0).history

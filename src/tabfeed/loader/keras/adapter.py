@@ -38,18 +38,18 @@ except ImportError:
         """Nothing: this Keras keeps its adapters elsewhere, and takes the loader as a dataset."""
 
 
-__all__ = ["KerasPipeline"]
+__all__ = ["KerasBase"]
 
 
-class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
-    """A pipeline as Keras takes it.
+class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
+    """What Keras sees of a loader.
 
     Parameters
     ----------
-    feed
+    pipeline
         Gives the backend's tensors.
     raw
-        Makes the arrays themselves instead, for passes that TensorFlow runs: it takes them over
+        Makes the arrays themselves instead, for epochs that TensorFlow runs: it takes them over
         without a copy.
     """
 
@@ -141,15 +141,10 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         return len(self)
 
     @property
-    def batch_size(self) -> int:
-        """Rows in a batch."""
-        return self.pipeline.options.batch_size
-
-    @property
     def partial_batch_size(self) -> int | None:
         """Rows of the last batch, if it is a short one."""
-        plan, place = self.pipeline.plan, self.pipeline.options.shard
-        rows = plan.rank_rows(plan.steps - 1, place.rank, place.world)
+        plan = self.pipeline.plan
+        rows = plan.rank_rows(plan.steps - 1, *self.pipeline.options.shard)
         return None if rows == self.batch_size else rows
 
     @property
@@ -195,7 +190,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
     def get_numpy_iterator(self) -> Iterator[Any]:
         """A pass as NumPy arrays."""
         for batch in self._lazily():
-            yield keras.tree.map_structure(_as_numpy, batch)
+            yield keras.tree.map_structure(keras.ops.convert_to_numpy, batch)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """A pass as JAX arrays."""
@@ -211,13 +206,11 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         The first begins now, while Keras builds what will take it. The dataset is made once: that
         takes as long as some hundred thousand rows, and ``evaluate`` asks after every epoch.
         """
-        from tabfeed.loader.keras.tf_data import make_dataset
-
         by_name = labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
         self._early = (self.state.upcoming, begun)
         if by_name not in self._fit_datasets:
-            self._fit_datasets[by_name] = make_dataset(self, _weakly(self), by_name=by_name)
+            self._fit_datasets[by_name] = self._tf_dataset(_weakly(self), by_name=by_name)
         return self._fit_datasets[by_name]
 
     def as_tf_dataset(self) -> Any:
@@ -234,8 +227,6 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
         length, since its first pass is shorter than the next ones.
         """
-        from tabfeed.loader.keras.tf_data import make_dataset
-
         whole = self.state.upcoming.step == 0
 
         def begin() -> EpochIterator[list[Array]]:
@@ -246,7 +237,22 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
                 )
             return self._begin(self._raw)
 
-        return make_dataset(self, begin, exact=whole)
+        return self._tf_dataset(begin, steps=len(self) if whole else None)
+
+    def _tf_dataset(
+        self,
+        batches: Callable[[], Iterator[list[Array]]],
+        *,
+        by_name: bool = False,
+        steps: int | None = None,
+    ) -> Any:
+        from tabfeed.loader.keras.tf_data import Structure, make_dataset
+
+        rows = None if self.has_partial_batch else self.batch_size
+        labels = len(self.roles.labels)
+        structure = Structure(self.fields, labels, self.class_weight, rows, by_name)
+        own_shards = self.pipeline.options.shard.world > 1
+        return make_dataset(structure, batches, own_shards=own_shards, steps=steps)
 
     def fit_pass(self) -> Iterator[list[Array]]:
         """A pass of ``fit``; what ends it early is kept for `on_epoch_end`."""
@@ -267,12 +273,6 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         if early is not None:
             early[1].close()
 
-    # -- where it stands -----------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: at the batch after the one given last. Small, plain values."""
-        return self.state.state_dict()
-
     def close(self) -> None:
         """End the background threads of all passes."""
         with self._walk_lock:
@@ -281,9 +281,9 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         super().close()
 
 
-def _weakly(pipeline: KerasPipeline) -> Callable[[], Iterator[list[Array]]]:
-    """Begins passes of a feed, without keeping it alive in between."""
-    found = weakref.ref(pipeline)
+def _weakly(loader: KerasBase) -> Callable[[], Iterator[list[Array]]]:
+    """Begins epochs of a loader, without keeping it alive in between."""
+    found = weakref.ref(loader)
 
     def batches() -> Iterator[list[Array]]:
         alive = found()
@@ -291,7 +291,3 @@ def _weakly(pipeline: KerasPipeline) -> Callable[[], Iterator[list[Array]]]:
         return alive.fit_pass()
 
     return batches
-
-
-def _as_numpy(tensor: Any) -> Any:
-    return keras.ops.convert_to_numpy(tensor)

@@ -142,7 +142,7 @@ def _on_jax(device: int | str) -> str:
 
 def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
     """TensorFlow copies to a GPU what a step needs itself."""
-    from tabfeed.loader.keras.tf_tensors import build_entry, put, put_on_device
+    from tabfeed.loader.keras.tf_data import build_entry, put, put_on_device
 
     return Tensors(put if device is None else put_on_device, build_entry)
 
