@@ -56,7 +56,7 @@ LAYERS_WITHIN = {
         "assemble",
         "prefetch position",
         "pipeline state",
-        "build dict_batches",
+        "build",
         "base_loader",
         "tensors",
         "gpu",

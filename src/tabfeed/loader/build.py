@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,18 +24,17 @@ from tabfeed.loader.read.block_window import Ahead
 from tabfeed.loader.read.blocks import BlockReader, block_dtypes
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.partition_reader import (
-    FineCut,
     PartReader,
     TableFunction,
     columns_read,
-    cut_fine,
-    place_of,
+    describe_partition,
 )
-from tabfeed.loader.row_sizes import RowSizes, with_lengths
+from tabfeed.loader.row_sizes import FineCut, RowSizes, cut_fine, with_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.user_functions import explain
 
 __all__ = [
+    "DictColumns",
     "Steps",
     "build_pipeline",
     "dict_layout",
@@ -43,11 +42,13 @@ __all__ = [
     "matrix_layout",
     "output_schema",
     "split_steps",
+    "split_targets",
     "table_steps",
     "target_names",
 ]
 
 B = TypeVar("B")
+_ENDS = ("__values", "__offsets", "__mask")  # of the columns that a ragged one comes as
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _first_rows(dataset: Dataset, rows: int = 64) -> tuple[pa.Table, str]:
     lens = zip(dataset.partitions, dataset.partition_lens, strict=True)
     for number, (part, count) in enumerate(lens):
         if count:
-            place = f"the first rows of {place_of(dataset, part, number)}"
+            place = f"the first rows of {describe_partition(dataset, part, number)}"
             piece = part.pieces[0]
             if len(part.pieces) == 1 and (piece.rows or 0) > rows:
                 part = Partition((replace(piece, rows=rows, whole=False),))
@@ -295,3 +296,63 @@ def input_names(schema: Schema, columns: Sequence[str] | None, extras: Sequence[
     schema.select(list(extras))
     names = schema.column_names if columns is None else schema.select(list(columns)).column_names
     return [n for n in names if n not in extras]
+
+
+@dataclass(frozen=True)
+class DictColumns:
+    """What is in a batch ``(inputs, targets)``.
+
+    Attributes
+    ----------
+    schema
+        All columns there are after the table functions.
+    targets
+        Those to be learned.
+    layout
+        The buffers they are gathered in.
+    steps
+        What happens between a table and a batch.
+    """
+
+    schema: Schema
+    targets: tuple[str, ...]
+    layout: Layout
+    steps: Steps
+
+    @classmethod
+    def choose(
+        cls,
+        dataset: Dataset,
+        transforms: Any,
+        columns: Sequence[str] | None,
+        targets: Sequence[str] | None,
+        extras: Sequence[str],
+    ) -> DictColumns:
+        """The columns that a user's words mean."""
+        steps = split_steps(transforms)
+        schema = output_schema(dataset, transforms, steps)
+        learned = target_names(schema, targets)
+        names = input_names(schema, columns, extras)
+        names += [t for t in learned if t not in names]
+        return cls(schema, tuple(learned), dict_layout(schema, names, extras), steps)
+
+
+def split_targets(columns: Mapping[str, Any], targets: Sequence[str]) -> tuple[list[str], Any]:
+    """The names of the inputs, and how to find the targets: one name, several, or none.
+
+    A ragged target has several columns: ``name__values`` and ``name__offsets``, for one.
+
+    Examples
+    --------
+    >>> split_targets({"x": 0, "y": 0}, ["y"])
+    (['x'], 'y')
+    >>> split_targets({"x": 0, "y__values": 0, "y__offsets": 0}, ["y"])
+    (['x'], ['y__values', 'y__offsets'])
+    >>> split_targets({"x": 0}, [])
+    (['x'], None)
+    """
+    learned = [n for t in targets for n in (t, *(t + end for end in _ENDS)) if n in columns]
+    inputs = [n for n in columns if n not in learned]
+    if not learned:
+        return inputs, None
+    return inputs, learned[0] if len(learned) == 1 else learned

@@ -199,7 +199,8 @@ class LoaderOptions:
     @property
     def shard(self) -> Shard:
         """Rank and world size."""
-        return find_shard(self.global_rank, self.global_size)
+        assert self.global_rank is not None and self.global_size is not None  # since it was made
+        return Shard(self.global_rank, self.global_size)
 
     @property
     def budget(self) -> int:

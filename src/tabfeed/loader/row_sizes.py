@@ -1,27 +1,132 @@
-"""What the rows of a dataset take, by the sizes that its files tell: nothing is read for it."""
+"""What the rows of a dataset take, by the sizes that its files tell, and partitions cut by it.
+
+Nothing is read for it. The loader cuts finer than a `Dataset` does where it can: by row group,
+since several partitions are open at once and their sum is what takes memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.formats.parquet.row_sizes import varies
-from tabfeed.io.partition import Piece
+from tabfeed.io.partition import Partition, Piece, slices_of
 from tabfeed.loader.host_memory import RowBytes
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.partition_reader import FineCut
 from tabfeed.schema import ColumnSchema
 
-__all__ = ["RowSizes", "with_lengths"]
+__all__ = ["FineCut", "RowSizes", "cut_fine", "with_lengths"]
 
 _COLUMN_BYTES = 4 * 2**20  # of a column that is read in slices, where the file does not tell
 _SAMPLED = 16  # row groups, for how long lists are
 _BATCH_BYTES = 12 * 2**20  # of rows that are decoded at a time, and put together
+
+
+class FineCut(NamedTuple):
+    """Partitions as a loader reads them: their rows, and their bytes where rows differ in size."""
+
+    partitions: list[Partition]
+    rows: list[int]
+    nbytes: list[int] | None = None
+
+    @property
+    def slices(self) -> list[Piece]:
+        """Those that are not whole row groups."""
+        return [piece for part in self.partitions for piece in part.pieces if not piece.whole]
+
+
+def cut_fine(
+    dataset: Dataset, most_rows: int, most_bytes: int = 0, columns: Sequence[str] = ()
+) -> FineCut:
+    """The dataset's partitions by row group, and those that are too large in slices.
+
+    Where filters or functions apply to whole partitions, these stay as they are. Row groups that
+    the dataset cut in slices, since nobody said otherwise, are whole here if they may be: to read a
+    slice, all that lies before it must be decoded too.
+
+    Parameters
+    ----------
+    dataset
+        What to cut.
+    most_rows
+        Rows that a partition may have, where all rows are of one size.
+    most_bytes, columns
+        Bytes that these columns of it may have, where they are not.
+    """
+    parts, lens = list(dataset.partitions), list(dataset.partition_lens)
+    if dataset.condition is None and not dataset.fileset.skips.allowed:  # text is counted by now
+        parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
+    if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
+        return FineCut(parts, lens)
+    given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
+    if not columns:
+        if dataset.cut_by_default:
+            given = _rejoined(given, dataset, lambda piece: (piece.rows or 0) <= most_rows)
+        pieces = [s for p in given for s in slices_of(p, p.rows or 0, most_rows)]
+        return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces])
+    sizes = _Sizes(dataset, columns)
+    if dataset.cut_by_default:
+        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most_bytes)
+    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most_bytes, sizes.rows)]
+    nbytes = [sizes.of(piece) for piece in pieces]
+    return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
+
+
+class _Sizes:
+    """Bytes of pieces and of their rows; what is known of a unit is kept until the next."""
+
+    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
+        self._files, self._columns = dataset.fileset, list(columns)
+        self._unit: tuple[int, int] | None = None
+        self._weights: npt.NDArray[Any] | None = None
+
+    def of(self, piece: Piece) -> int:
+        """Bytes of a piece."""
+        nbytes = self._files.nbytes(piece, self._columns) or 0
+        rows = self._files.files[piece.file].unit_rows[piece.unit] or 0
+        if piece.whole or not rows:
+            return nbytes
+        weights = self.rows(piece)
+        if weights is not None:
+            return int(weights.sum())
+        return nbytes * (piece.rows or 0) // rows
+
+    def rows(self, piece: Piece) -> npt.NDArray[Any] | None:
+        """Bytes of each row of a piece; None if they are alike."""
+        unit = (piece.file, piece.unit)
+        if unit != self._unit:
+            rows = self._files.files[piece.file].unit_rows[piece.unit]
+            whole = Piece(piece.file, piece.unit, 0, rows)
+            self._unit, self._weights = unit, self._files.row_bytes(whole, self._columns)
+        if self._weights is None or piece.rows is None:
+            return None
+        return self._weights[piece.start : piece.start + piece.rows]
+
+
+def _rejoined(
+    pieces: Iterable[Piece], dataset: Dataset, fits: Callable[[Piece], bool]
+) -> Iterator[Piece]:
+    """Slices that are a row group that fits, as that; the rest as they are."""
+    for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
+        slices, file = list(run), dataset.fileset.files[index]
+        ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
+        follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
+        whole = isinstance(file, ParquetFile) and follow and ends[-1] == file.count(unit)
+        if whole and fits(joined := Piece(index, unit, 0, ends[-1])):
+            yield joined
+        else:
+            yield from slices
+
+
+# -- sizes of rows --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

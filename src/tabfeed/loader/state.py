@@ -1,5 +1,8 @@
 """Where a loader stands: its epoch and step, the rows given so far, the iterators that run.
 
+An `EpochIterator` gives the batches of one epoch. Threads make them; the training thread takes a
+finished batch from a list, and once in a chunk it takes the next list.
+
 A `LoaderState` holds the `Pipeline` it reads with. All loaders keep one pipeline for good, except
 on GPUs: there a state may go over to another pipeline of the same rows, between two chunks (see
 `LoaderState.go_over`). The order of rows does not depend on who reads them, nor on the size of a
@@ -11,20 +14,161 @@ It keeps no strong reference to the iterators it gives: dropping one ends its th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions, check_plan
-from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
+from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.position import Position, restore, save, split_plan
+from tabfeed.loader.prefetch import Prefetch
+from tabfeed.loader.read.block_window import BlockWindow, reading_ahead
 from tabfeed.user_functions import Guarded
 
-__all__ = ["LoaderState", "Mark"]
+__all__ = ["EpochIterator", "LoaderState", "Mark"]
 
 B = TypeVar("B")
+_NONE: Any = object()
+
+
+class EpochIterator(Generic[B]):
+    """Batches of one epoch from some step on.
+
+    Parameters
+    ----------
+    stages
+        How batches are made.
+    position
+        Where to begin.
+    shard
+        Which rank of how many.
+    options
+        Threads and depth.
+    on_batch
+        Called after each batch with this iterator and the rows the batch had.
+    """
+
+    def __init__(
+        self,
+        stages: Stages[B],
+        position: Position,
+        shard: Shard,
+        options: LoaderOptions,
+        on_batch: Callable[[EpochIterator[B], int], None] = lambda iterator, rows: None,
+    ) -> None:
+        self._stages, self._options, self._on_batch = stages, options, on_batch
+        self._rank = shard
+        self.begun = False
+        self._stand_at(position)
+        self._start()
+
+    def _stand_at(self, position: Position) -> None:
+        """Find the plan, the shard and the step that a position means for this process."""
+        self._begin, rank = position, self._rank
+        self._epoch, workers = position.epoch, position.workers
+        self._step, turn = divmod(position.step + position.worker, workers)
+        self._shift = turn - position.worker
+        self._shard = Shard(rank.rank * workers + turn, rank.world * workers)
+        self._plan = split_plan(position.plan, workers)
+        self._odd_from = self._plan.steps - len(self._plan.tail)
+        self._regular = self._plan.rank_rows(0, *self._shard) if self._odd_from else 0
+
+    def _start(self) -> None:
+        """Begin (again, in a forked child) at the current step."""
+        plan, shard = self._plan, self._shard
+        epoch = plan.epoch(self._epoch)
+        first = self._step // plan.chunk
+        stages, last_use = self._stages, epoch.last_use(shard.rank, shard.world)
+        coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
+        parts = reading_ahead(
+            stages.reader.parts,
+            (part for block in coming for part in epoch.partitions(block)),
+            self._options.fetched,
+        )
+        blocks = BlockWindow(
+            stages.reading(epoch, shard, parts, first),
+            last_use,
+            first,
+            ahead=stages.ahead,
+            on_close=getattr(parts, "close", None),
+        )
+        self._skip = self._step - first * plan.chunk
+        self._ready: Iterator[B] = iter(())
+        self._queued: deque[Any] = deque()
+        self._prefetch = Prefetch(
+            lambda number: stages.make(epoch, shard, blocks, number),
+            range(first, plan.chunks if self._step < plan.steps else first),
+            workers=self._options.workers,
+            depth=self._options.ahead,
+            spare=blocks.read_ahead,
+            on_stop=blocks.close,
+        )
+
+    def __iter__(self) -> Iterator[B]:
+        return self
+
+    def __next__(self) -> B:
+        if self._prefetch.alone:
+            self._start()
+        batch = next(self._ready, _NONE)
+        if batch is _NONE:
+            batch = self._refill()
+        regular = self._step < self._odd_from
+        rows = self._regular if regular else self._plan.rank_rows(self._step, *self._shard)
+        self._step += 1
+        self._on_batch(self, rows)
+        return batch
+
+    @property
+    def position(self) -> Position:
+        """The batch that comes next."""
+        begin = self._begin
+        step = self._step * begin.workers + self._shift
+        return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
+
+    def _refill(self) -> B:
+        batches = self._take()
+        self._ready = iter(batches[self._skip :])
+        self._skip = 0
+        return next(self._ready)
+
+    def _take(self) -> list[B]:
+        """The batches of the next chunk."""
+        return self._stages.arrive(self._next_chunk())
+
+    def _next_chunk(self) -> Any:
+        """The next chunk; those after it that are ready are queued."""
+        queued, stages = self._queued, self._stages
+        while not queued or (len(queued) <= stages.queue_ahead and self._prefetch.ready):
+            if self._step < self._plan.steps:  # else there is none
+                stages.let_catch_up()
+            queued.append(stages.queue(next(self._prefetch)))
+            self._prefetch.go_on()
+        return queued.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this iterator stands."""
+        return save(self.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says, in its epoch; at that epoch's end, if it says so."""
+        begin = self._begin
+        position = restore(state, begin.plan).in_worker(begin.worker, begin.workers)
+        check_plan(position.plan, self._options)
+        if position != self.position:
+            self._prefetch.close()
+            self._stand_at(position)
+            self._start()
+
+    def close(self) -> None:
+        """End the threads; there is no next batch after this."""
+        self._prefetch.close()
+        self._ready = iter(())
+        self._queued.clear()
 
 
 class Mark(NamedTuple):

@@ -18,13 +18,13 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
 from tabfeed.loader.read import decoder_processes
 from tabfeed.loader.read.arrow_columns import Group
-from tabfeed.loader.read.polars_decode import quick_fill
 from tabfeed.loader.read.process_blocks import (
     DecodeRequest,
     StagingSlice,
     can_decode,
     decoders_of,
     decoding,
+    quick_fill,
 )
 from tabfeed.loader.read.staging import StagingBuffers
 from tabfeed.loader.torch import Loader, TorchAsyncItr

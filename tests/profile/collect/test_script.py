@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from tabfeed.loader.pipeline import EpochIterator
-from tabfeed.loader.state import LoaderState
+from tabfeed.loader.state import EpochIterator, LoaderState
 from tabfeed.profile import Profiler
 from tabfeed.profile.collect.script import watching
 from tests.profile import cases as c

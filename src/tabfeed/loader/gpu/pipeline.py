@@ -29,11 +29,11 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.position import Position, restore
 from tabfeed.loader.prefetch import Prefetch
-from tabfeed.loader.state import LoaderState
+from tabfeed.loader.state import EpochIterator, LoaderState
 
 __all__ = ["GpuIterator", "GpuPipeline", "GpuState", "no_memory"]
 

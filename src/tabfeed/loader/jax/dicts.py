@@ -16,15 +16,14 @@ from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import BaseLoader
-from tabfeed.loader.build import build_pipeline
-from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
 from tabfeed.loader.jax.device_chunks import on_device
 from tabfeed.loader.jax.transfer import Carrier, find_device
 from tabfeed.loader.jax.widths import as_wide_as_jax
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import EpochIterator
 from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.state import EpochIterator
 
 __all__ = ["Loader"]
 

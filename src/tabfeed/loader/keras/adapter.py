@@ -23,9 +23,9 @@ from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.keras.fields import Array, Field
 from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.keras.trainer import labels_by_name
-from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.position import Position
-from tabfeed.loader.state import Mark
+from tabfeed.loader.state import EpochIterator, Mark
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter

@@ -20,7 +20,8 @@ from tabfeed.loader.gpu.build import on_gpu
 from tabfeed.loader.gpu.delivery import for_host
 from tabfeed.loader.gpu.resident.pipeline import resident
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import EpochIterator, Pipeline, Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
+from tabfeed.loader.state import EpochIterator
 from tabfeed.loader.torch.static import StaticBatch, StaticIterator, check_full
 
 __all__ = ["TorchBase", "rank_and_world"]

@@ -12,8 +12,7 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.build import build_pipeline
-from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
 from tabfeed.loader.gpu.devices import choose_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.sorted_files import warn_if_sorted

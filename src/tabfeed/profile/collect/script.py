@@ -41,9 +41,7 @@ class _Target:
 
 
 _TARGETS = (
-    _Target(
-        "tabfeed.loader.state", "LoaderState", "iterate", "EpochIterator", "tabfeed.loader.pipeline"
-    ),
+    _Target("tabfeed.loader.state", "LoaderState", "iterate", "EpochIterator"),
     _Target("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
     _Target(
         "tensorflow.python.data.ops.dataset_ops",
