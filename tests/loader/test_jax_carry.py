@@ -165,7 +165,7 @@ def test_memory_is_given_up_if_there_is_none_left(
 
 
 def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], str]:
-    """Options for which chunks are made in the computer's memory, and the reason given."""
+    """Options for which chunks are made in host memory, and the reason given."""
     import torch
 
     from tabfeed.loader.jax import dicts
@@ -179,15 +179,15 @@ def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[di
     if case == "sharding":
         monkeypatch.setattr(dicts, "_has_own_memory", lambda carry, sharding: True)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        reason = "sharding= spreads batches over devices from the computer's memory"
+        reason = "sharding= spreads batches over devices from host memory"
         return {"columns": ["d"], "sharding": here}, reason
     if case == "Padding":
         options = {"columns": ["d", "words"], "transforms": Padding(2)}
-        return options, "Padding works in the computer's memory for JAX"
+        return options, "Padding works in host memory for JAX"
     if case == "EmbeddingOperator":
         op = EmbeddingOperator(np.eye(100, dtype=np.float32), "d")
         options = {"columns": ["d"], "transforms": op}
-        return options, "EmbeddingOperator works in the computer's memory for JAX"
+        return options, "EmbeddingOperator works in host memory for JAX"
     if case == "lists":
         return {"columns": ["d", "words"]}, "there are list or text columns"
     return {"columns": ["words"]}, "there are only list or text columns"
@@ -203,7 +203,7 @@ def test_what_torch_does_not_make_says_why(
     options, reason = why_torch_makes_none(case, monkeypatch)
     data = Dataset(table(), npartitions=5)
     loader = Loader(data, 50, **options)
-    said = f"Arrow: batches are made in the computer's memory, and copied: {reason}"
+    said = f"Arrow: batches are made in host memory, and copied: {reason}"
     assert loader.reader_choice == said
     with pytest.warns(TabfeedWarning) as caught:
         asked = Loader(data, 50, reader="cudf", **options)
@@ -308,7 +308,7 @@ def test_each_of_several_devices_has_a_share(monkeypatch: pytest.MonkeyPatch) ->
             return (shape[0] // 4,)
 
     monkeypatch.setattr(device_chunks, "_memory", lambda device: (device, device // 2))
-    assert device_chunks._Place.of(Carrier(), Spread()) == (40, 20, 0.25)
+    assert device_chunks._DeviceShare.of(Carrier(), Spread()) == (40, 20, 0.25)
 
 
 @pytest.mark.parametrize("given", [{"device_memory": 20_000}, {"device_memory": 0.5}])
@@ -337,7 +337,7 @@ def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.Mon
 
 def test_where_there_is_no_other_memory_nothing_is_to_be_said() -> None:
     loader = Loader(narrow(), 64, reader="cudf", device="cpu")
-    assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
+    assert loader.reader_choice == "Arrow: batches are made in host memory"
 
 
 def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:

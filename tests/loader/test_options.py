@@ -73,7 +73,7 @@ def test_never_more_streams_than_rows_in_a_batch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number from 1"),
+        ({"batch_size": 2.5}, "batch_size is 2.5; it must be a positive integer"),
         ({"parts_per_chunk": 0}, "parts_per_chunk is 0"),
         ({"threads": True}, "threads is True"),
         ({"cache": "ram"}, "cache is 'ram'"),

@@ -227,7 +227,7 @@ def test_lists_of_one_length_are_a_matrix(shuffle):
 
 def test_extras_ride_along_in_the_same_order():
     data = {"x": np.arange(50), "name": [f"n{i}" for i in range(50)]}
-    with pytest.raises(LoaderError, match="'name' is string, which no tensor can hold"):
+    with pytest.raises(LoaderError, match="'name' is string, which can't be converted to a tensor"):
         Loader(Dataset(data), 8)
     for inputs, _ in Loader(Dataset(data, npartitions=4), 8, shuffle=True, extras=["name"]):
         assert inputs["name"].to_pylist() == [f"n{i}" for i in inputs["x"].tolist()]

@@ -150,7 +150,7 @@ class BaseLoader:
         return len(self.state)
 
     def peek(self) -> Any:
-        """The first batch of the next pass, without moving on."""
+        """The first batch of the next epoch, without moving on."""
         return self.state.peek()
 
     @property
@@ -164,7 +164,7 @@ class BaseLoader:
         return self.state.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
+        """Choose the epoch of the next iterator; otherwise each iterator is the next epoch."""
         self.state.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class BaseLoader:
         return self.state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: the next pass begins with the batch that would have come next."""
+        """Go on from a state: the next iterator begins with the batch that would have come next."""
         self.state.load_state_dict(state_dict)
 
     @property
     def reader_choice(self) -> str:
         """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.state.reader_choice or "Arrow: batches are made in the computer's memory"
+        return self.state.reader_choice or "Arrow: batches are made in host memory"
 
     def shuffle_quality(self) -> ShuffleQuality:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
@@ -188,13 +188,13 @@ class BaseLoader:
         """Give back the memory on a GPU that chunks lie in, for a step that found too little.
 
         Call it where the step was called; then call the step again. From the next chunk on, the
-        same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
+        same batches are made in host memory, and copied. It is torch's memory, which JAX
         may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
         """
         self.state.release_memory()
 
     def close(self) -> None:
-        """End the background threads of all passes."""
+        """End the background threads of all iterators."""
         self.state.close()
 
     def stop(self) -> None:

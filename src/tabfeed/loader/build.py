@@ -79,7 +79,7 @@ def split_steps(transforms: Any) -> Steps:
     return Steps(tuple(tables), tuple(chunks))
 
 
-def table_steps(transforms: Any, door: str) -> Steps:
+def table_steps(transforms: Any, loader: str) -> Steps:
     """The same for a loader whose batches are not columns by name.
 
     Examples
@@ -95,7 +95,7 @@ sparse_max and sparse_as_dense
     for op in steps.chunks:
         raise ArgumentError(
             f"{type(op).__name__} works on columns by name, which the Loader of "
-            f"tabfeed.loader.torch and of tabfeed.loader.jax gives; for lists {door} has "
+            f"tabfeed.loader.torch and of tabfeed.loader.jax gives; for lists {loader} has "
             "sparse_names, sparse_max and sparse_as_dense"
         )
     return steps
@@ -128,12 +128,12 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
         and all(c.dtype is not None for c in declared)
     ):
         return declared
-    table, place = _first_rows(dataset)
+    table, where = _first_rows(dataset)
     for step in steps.tables:
         try:
             table = step(table)
         except Exception as e:
-            explain(e, f"a transform, on {place}, for the columns it makes")
+            explain(e, f"a transform, on {where}, for the columns it makes")
             raise
         if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
             table = table.to_arrow()
@@ -159,13 +159,13 @@ def _first_rows(dataset: Dataset, rows: int = 64) -> tuple[pa.Table, str]:
     lens = zip(dataset.partitions, dataset.partition_lens, strict=True)
     for number, (part, count) in enumerate(lens):
         if count:
-            place = f"the first rows of {describe_partition(dataset, part, number)}"
+            where = f"the first rows of {describe_partition(dataset, part, number)}"
             piece = part.pieces[0]
             if len(part.pieces) == 1 and (piece.rows or 0) > rows:
                 part = Partition((replace(piece, rows=rows, whole=False),))
             table = dataset.read(part)
             if table.num_rows:  # a filter may leave nothing of so few rows
-                return table.slice(0, rows), place
+                return table.slice(0, rows), where
     return dataset.schema.to_arrow().empty_table(), "a table without rows"
 
 
@@ -292,7 +292,7 @@ def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:
 
 
 def input_names(schema: Schema, columns: Sequence[str] | None, extras: Sequence[str]) -> list[str]:
-    """The other columns: as named, or all, without those that ride along."""
+    """The other columns: as named, or all, without those that pass through."""
     schema.select(list(extras))
     names = schema.column_names if columns is None else schema.select(list(columns)).column_names
     return [n for n in names if n not in extras]

@@ -157,10 +157,10 @@ class LoaderOptions:
             value = getattr(self, name)
             if value is not None:
                 if not (_is_whole(value) and value >= 1):
-                    raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
+                    raise ArgumentError(f"{name} is {value!r}; it must be a positive integer")
                 object.__setattr__(self, name, int(value))  # a state holds plain values
         if not _is_whole(self.seed):
-            raise ArgumentError(f"seed is {self.seed!r}; it must be a whole number")
+            raise ArgumentError(f"seed is {self.seed!r}; it must be an integer")
         object.__setattr__(self, "seed", int(self.seed))
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, bool(getattr(self, name)))
@@ -172,9 +172,9 @@ class LoaderOptions:
             raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
         if self.drop_last and self.last not in (None, "drop"):
             raise ArgumentError(f"drop_last=True and last={self.last!r} contradict each other")
-        place = find_shard(self.global_rank, self.global_size)
-        object.__setattr__(self, "global_rank", place.rank)  # a copy in another process keeps it
-        object.__setattr__(self, "global_size", place.world)
+        shard = find_shard(self.global_rank, self.global_size)
+        object.__setattr__(self, "global_rank", shard.rank)  # a copy in another process keeps it
+        object.__setattr__(self, "global_size", shard.world)
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any], **others: Any) -> LoaderOptions:

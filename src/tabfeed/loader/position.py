@@ -31,7 +31,7 @@ _PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "block
 _KEYS = {"block": "lot"}  # names of fields in a state that differ
 _WHOLE = "whole"  # in a state only where it is so
 _MOST_PROCESSES = 2**17
-_MOST_LOT = 2**20
+_MOST_BLOCK = 2**20
 
 
 class Position(NamedTuple):
@@ -60,7 +60,7 @@ class Position(NamedTuple):
         return Position(self.plan, self.epoch + 1, 0)
 
     def with_chunk(self, chunk: int) -> Position:
-        """The same place in an epoch, in chunks of so many steps."""
+        """The same step of an epoch, in chunks of so many steps."""
         return self._replace(plan=replace(self.plan, chunk=chunk))
 
     def in_worker(self, worker: int, workers: int) -> Position:
@@ -167,7 +167,7 @@ def _read_plan(keys: _Keys, plan: Plan) -> dict[str, Any]:
         "ranks": ranks,
         "streams": keys.number("streams", 1, streams),
         "chunk": keys.number("chunk", 1),
-        "block": keys.number("lot", 1, max(plan.block, _MOST_LOT)),
+        "block": keys.number("lot", 1, max(plan.block, _MOST_BLOCK)),
         "seed": keys.number("seed", None, None),
         "shuffle": keys.flag("shuffle"),
         "last": keys.text("last"),

@@ -49,7 +49,7 @@ def cut_fine(
     """The dataset's partitions by row group, and those that are too large in slices.
 
     Where filters or functions apply to whole partitions, these stay as they are. Row groups that
-    the dataset cut in slices, since nobody said otherwise, are whole here if they may be: to read a
+    the dataset cut in slices by default are whole here if they may be: to read a
     slice, all that lies before it must be decoded too.
 
     Parameters

@@ -80,7 +80,7 @@ def chunks_of_pass(plan, rank, first=0):
         (chunk,) = maker.make(wanted, held)
         yield number, chunk
     assert max(Counter(parts.read_parts).values(), default=0) <= 1
-    assert not any(block.trays for block in held.values())  # nothing keeps what was given
+    assert not any(block.buffers for block in held.values())  # nothing keeps what was given
 
 
 @given(ordered_plans(), st.data())

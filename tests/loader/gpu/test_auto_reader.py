@@ -288,7 +288,7 @@ def _twice(inputs, target):
 def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypatch):
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     loader = plain(dataset)
-    assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
+    assert loader.reader_choice == "Arrow: batches are made in host memory"
     loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("auto"))
     assert not isinstance(loader.pipeline, AutoPipeline)
     assert loader.reader_choice == (

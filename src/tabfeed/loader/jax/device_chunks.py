@@ -49,20 +49,20 @@ def on_device(
     sharding
         How they lie over several devices instead.
     """
-    copies = _Copies.of(pipeline, _Place.of(carry, sharding), options, apart)
+    copies = _Copies.of(pipeline, _DeviceShare.of(carry, sharding), options, apart)
     made, why_not = None, apart
     if why_not is None:
         made, why_not = _made_there(pipeline, carry, groups, options, copies)
     if made is not None:
         return made
-    choice = f"Arrow: batches are made in the computer's memory, and copied: {why_not}"
+    choice = f"Arrow: batches are made in host memory, and copied: {why_not}"
     plain = replace(copies(), reader_choice=choice)
     if options.reader == "cudf":
         warnings.warn(f"reading with Arrow: {why_not}", TabfeedWarning, stacklevel=4)
     return plain
 
 
-class _Place(NamedTuple):
+class _DeviceShare(NamedTuple):
     """Where batches lie.
 
     Attributes
@@ -78,7 +78,7 @@ class _Place(NamedTuple):
     share: float = 1.0
 
     @classmethod
-    def of(cls, carry: Carrier, sharding: Any) -> _Place:
+    def of(cls, carry: Carrier, sharding: Any) -> _DeviceShare:
         """A device, or that of several which has least memory."""
         if sharding is None:
             return cls(*_memory(carry.there))
@@ -125,7 +125,7 @@ class _Copies:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
+        cls, pipeline: Pipeline[Any], device: _DeviceShare, options: GpuOptions, apart: str | None
     ) -> _Copies:
         """Those of a pipeline; refused if not even a few have room."""
         stages: Any = pipeline.stages
@@ -133,9 +133,9 @@ class _Copies:
         row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
         if apart is None:
             row_bytes *= 2  # there are buffers, and the columns that are cut from them
-        row_bytes = max(1, int(row_bytes * place.share))
+        row_bytes = max(1, int(row_bytes * device.share))
         own, given = (
-            options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
+            options.memory(total=device.total, free=device.free, buffer_size=buffer_size)
             for buffer_size in (None, pipeline.options.buffer_size)
         )
         check_room(pipeline, max(own, given), row_bytes)

@@ -131,7 +131,7 @@ def _column(array: Array, name: str) -> Array:
 
 
 def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
-    """Whether batches lie elsewhere than in the computer's memory."""
+    """Whether batches lie elsewhere than in host memory."""
     if sharding is None:
         return carry.remote
     return any(device.platform != "cpu" for device in sharding.device_set)
@@ -140,9 +140,9 @@ def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
 def _why_apart(sharding: Any, chosen: DictColumns) -> str | None:
     """Why columns go to a device one by one; None if they go there in whole buffers."""
     if sharding is not None:
-        return "sharding= spreads batches over devices from the computer's memory"
+        return "sharding= spreads batches over devices from host memory"
     for op in chosen.steps.chunks:
-        return f"{type(op).__name__} works in the computer's memory for JAX"
+        return f"{type(op).__name__} works in host memory for JAX"
     return None if chosen.layout.groups else "there are only list or text columns"
 
 

@@ -1,4 +1,4 @@
-"""`KerasSequenceLoader`: from what a user asks for to a feed that Keras takes."""
+"""`KerasSequenceLoader`: the loader for Keras, made from what a user asks for."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class KerasSequenceLoader(KerasBase):
         )
         pipeline: Pipeline[Any] = build_pipeline(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, pipeline.plan)
-        super().__init__(tensors.place(pipeline), replace(pipeline.stages, finish=raw))
+        super().__init__(tensors.on_device(pipeline), replace(pipeline.stages, finish=raw))
 
 
 def _as_dataset(

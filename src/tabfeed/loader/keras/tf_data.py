@@ -67,7 +67,7 @@ class _Waiting:
         self._number = 0
 
     def numbers(self) -> Iterator[int]:
-        """A number for each batch of a pass."""
+        """A number for each batch of an epoch."""
         mine: set[int] = set()
         try:
             for batch in self._batches():
@@ -77,7 +77,7 @@ class _Waiting:
                 self._held[number] = batch
                 yield number
                 mine.discard(number)
-        finally:  # an abandoned pass leaves nothing behind
+        finally:  # an abandoned epoch leaves nothing behind
             for number in mine:
                 self._held.pop(number, None)
 

@@ -53,7 +53,7 @@ class Ahead:
 
 
 class BlockWindow(Generic[L]):
-    """Blocks for the chunks of one pass over the data.
+    """Blocks for the chunks of one epoch.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class BlockWindow(Generic[L]):
     last_use
         The last chunk that needs each block.
     first_chunk
-        Where this pass begins.
+        Where the iterator begins.
     ahead
         How to read ahead.
     on_close
@@ -92,7 +92,7 @@ class BlockWindow(Generic[L]):
         self._on_close = on_close
 
     def get(self, numbers: Iterable[int]) -> dict[int, L]:
-        """These lots, read here unless another thread has them or is reading them."""
+        """These blocks, read here unless another thread has them or is reading them."""
         wanted = list(dict.fromkeys(numbers))
         found: dict[int, L] = {}
         while len(found) < len(wanted):
@@ -146,7 +146,7 @@ class BlockWindow(Generic[L]):
         return bool(numbers)
 
     def _claim_early(self) -> list[int]:
-        """The next lots that nobody has begun to read: as many as are read together, or none."""
+        """The next blocks that no thread has begun to read: as many as go together, or none."""
         room = self._ahead.blocks - len(self._early)
         count = min(self._ahead.together, self._ahead.blocks)
         if self._ahead.most is not None:
@@ -162,7 +162,7 @@ class BlockWindow(Generic[L]):
         return self._claim(numbers)
 
     def _wanted(self, number: int) -> bool:
-        """Whether nobody has begun to read a lot, and some chunk still needs it."""
+        """Whether no thread has begun to read a block, and some chunk still needs it."""
         begun = number in self._blocks or number in self._reading
         return not begun and self._last_use[number] >= self._low
 
@@ -178,7 +178,7 @@ class BlockWindow(Generic[L]):
             self._changed.notify_all()
 
     def done(self, chunk: int) -> None:
-        """A chunk has what it needs: lots that no later chunk needs may go."""
+        """A chunk has what it needs: blocks that no later chunk needs may go."""
         with self._changed:
             self._done.add(chunk)
             while self._low in self._done:
@@ -218,14 +218,14 @@ class BeginsParts(Protocol):
 
 
 def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
-    """The reader for one pass, reading ahead where that helps.
+    """The reader for one epoch, reading ahead where that helps.
 
     Parameters
     ----------
     reader
         Reads a partition.
     coming
-        The partitions of the pass, in the order in which they will be asked for, about.
+        The partitions of the epoch, about in the order in which they will be read.
     budget
         Bytes that may be on their way, or lie fetched and not yet decoded.
     """

@@ -1,9 +1,9 @@
 """Processes that work on staging buffers, memory which they share with this one.
 
-Many threads of one process wait for each other: for the interpreter, and for the kernel, which
-hands out memory to one thread of a process at a time. And what they take of the interpreter is
+Many threads of one process wait for each other: for the GIL, and for the kernel, which
+hands out memory to one thread of a process at a time. And the time they hold the GIL is
 missing where a training loop launches its kernels. So a thread here asks a `DecoderProcess`, a
-process of its own, and waits for its answer without the interpreter lock.
+process of its own, and waits for its answer without the GIL.
 
 The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
 with GPU threads does not survive, nor started through the user's main module. It ends when its
@@ -98,7 +98,7 @@ class DecoderProcess:
         return self.up
 
     def begin(self, staging_buffer: StagingBuffer, order: Any) -> None:
-        """Ask for something to be done on a desk."""
+        """Ask for something to be done on a staging buffer."""
         try:
             self._socket.send((staging_buffer.number, order))
         except OSError as e:
@@ -188,7 +188,7 @@ class DecoderProcesses:
 
     @contextmanager
     def borrow(self, most: int = 1) -> Iterator[list[DecoderProcess]]:
-        """Up to so many processes that nobody else uses meanwhile; perhaps none.
+        """Up to so many processes that no other thread uses meanwhile; perhaps none.
 
         If all that are up are in use, this waits for one, a moment.
         """
@@ -229,7 +229,7 @@ class DecoderProcesses:
         return any(decoder.up and decoder.alive for decoder in self._all)
 
     def dismiss(self) -> None:
-        """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
+        """End those that no thread uses. The others stay; if none do, `borrow` starts anew."""
         with self._changed:
             used = [h for h in self._all if h.up and h.alive and h not in self._free]
             for decoder in self._all:
@@ -252,8 +252,8 @@ def serve() -> None:
         connection.send((None, None))
         while True:
             staging_buffer, order = connection.recv()
-            place = memory[staging_buffer * spacing : (staging_buffer + 1) * spacing]
-            connection.send(_answer(work, place, order))
+            buffer = memory[staging_buffer * spacing : (staging_buffer + 1) * spacing]
+            connection.send(_answer(work, buffer, order))
 
 
 def _answer(work: Work, staging_buffer: Array, order: Any) -> tuple[Exception | None, Any]:

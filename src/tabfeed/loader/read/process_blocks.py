@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class StagingSlice:
-    """Where on a desk the columns of a group go: ``(columns, rows)`` from `offset` bytes on."""
+    """Where in a staging buffer a group goes: ``(columns, rows)`` from `offset` bytes on."""
 
     group: str
     offset: int
@@ -47,7 +47,7 @@ class StagingSlice:
     dtype: np.dtype[Any]
 
     def on(self, staging_buffer: Array, rows: int) -> Array:
-        """That part of a desk."""
+        """That part of a staging buffer."""
         end = self.offset + self.columns * rows * self.dtype.itemsize
         return staging_buffer[self.offset : end].view(self.dtype).reshape(self.columns, rows)
 
