@@ -1,12 +1,9 @@
-"""What every loader has: length, epochs, state, an end. Knows no framework.
+"""What every loader has: length, epochs, state, an end, a repr. Knows no framework.
 
 A loader is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a
-`Pipeline`. Its constructor says, argument by argument, what a user may say; what comes after that
-is here, once.
-
-What a loader says of itself: a line for a terminal, a small table for a notebook.
-
-Only what is known is told; nothing is read and no thread starts.
+`LoaderState`, which holds the `Pipeline`. Its constructor lists its arguments; everything else that
+loaders share is here. Its repr, a line for a terminal or a table for a notebook, reads nothing and
+starts no thread.
 """
 
 from __future__ import annotations
@@ -96,7 +93,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 D = TypeVar("D", bound="BaseLoader")
-# What a loader is made with, or has read from that.
+# Attributes that follow from a loader's arguments.
 _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
     "cats",
     "conts",
@@ -126,8 +123,7 @@ class BaseLoader:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _CHOSEN and "state" in vars(self):
             raise ArgumentError(
-                f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
-                f"would change nothing: make another one"
+                f"{name} is fixed when a {type(self).__name__} is made; make another one instead"
             )
         super().__setattr__(name, value)
 
@@ -185,11 +181,11 @@ class BaseLoader:
         return shuffle_quality(self.pipeline.plan)
 
     def release_memory(self) -> None:
-        """Give back the memory on a GPU that chunks lie in, for a step that found too little.
+        """Give back the memory that chunks take on a GPU, for a step that ran out of memory.
 
         Call it where the step was called; then call the step again. From the next chunk on, the
-        same batches are made in host memory, and copied. It is torch's memory, which JAX
-        may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
+        same batches are made in host memory, and copied. It is torch's memory, which JAX may not
+        be able to use; with ``cache="device"``, where all rows are on the GPU, it is refused.
         """
         self.state.release_memory()
 

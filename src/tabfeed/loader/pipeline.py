@@ -148,7 +148,3 @@ class Pipeline(Generic[B]):
     def finishing(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
         """The same chunks, cut into batches by another function."""
         return replace(self, stages=self.stages.finishing(finish))
-
-    def with_chunk(self, chunk: int) -> Pipeline[B]:
-        """The same with so many steps in a chunk."""
-        return replace(self, plan=replace(self.plan, chunk=chunk))
