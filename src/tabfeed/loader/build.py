@@ -254,7 +254,7 @@ def build_pipeline(
     )
     reader = PartReader(dataset, cut.partitions, cut.rows, layout, steps.tables)
     if not steps.tables:
-        reader.nulls.tell_from_footers(dataset, layout, stacklevel=4)
+        reader.nulls.warn_from_footers(dataset, layout, stacklevel=4)
     cached = with_cache(reader, options.cache, options.budget)
     dtypes = block_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
     pool = BufferPool(keep=options.budget * 2 // 3)

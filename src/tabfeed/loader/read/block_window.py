@@ -85,7 +85,7 @@ class BlockWindow(Generic[L]):
         self._blocks: dict[int, L | BaseException] = {}
         self._reading: set[int] = set()
         self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
-        self._early: set[int] = set()  # blocks read before any chunk asked for them
+        self._early: set[int] = set()  # blocks read before any chunk needed them
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
@@ -200,7 +200,7 @@ class BlockWindow(Generic[L]):
 
 
 class BeginsParts(Protocol):
-    """A reader that can be told what it will be asked for."""
+    """A reader that can begin to fetch partitions before they are read."""
 
     remote: bool
 
@@ -242,7 +242,7 @@ class ReadAhead:
     reader
         Reads a partition.
     order
-        The partitions in the order in which they will be asked for, about.
+        The partitions, about in the order in which they will be read.
     budget
         Most bytes to have fetched and not yet decoded; one partition at least.
     """

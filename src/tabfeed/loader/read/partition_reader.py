@@ -56,26 +56,26 @@ def columns_read(layout: Layout, transforms: Sequence[TableFunction]) -> list[st
 
 
 class NullWatch:
-    """What one loader has said of nulls; threads may share it.
+    """Warns of nulls, once for each column; threads may share it.
 
     Examples
     --------
     >>> watch = NullWatch()
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
-    ...     watch.tell({"price": 3}, "partition 0")
-    ...     watch.tell({"price": 5}, "partition 1")
+    ...     watch.warn({"price": 3}, "partition 0")
+    ...     watch.warn({"price": 5}, "partition 1")
     >>> print(*(warning.message for warning in said))
     nulls become NaN: 3 in column 'price', in partition 0; fill them first (FillMissing), or leave \
 out those rows (Dropna)
     """
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._silent = False
 
-    def tell(self, counts: Mapping[str, int], where: str, *, stacklevel: int = 2) -> None:
+    def warn(self, counts: Mapping[str, int], where: str, *, stacklevel: int = 2) -> None:
         """Warn of columns of which it has not warned yet.
 
         Parameters
@@ -83,13 +83,13 @@ out those rows (Dropna)
         counts
             The nulls of each column.
         where
-            What has so many.
+            What has so many: a partition, or the files.
         stacklevel
             As for `warnings.warn`.
         """
         with self._lock:
-            new = {n: c for n, c in counts.items() if c and n not in self._told}
-            self._told.update(new)
+            new = {n: c for n, c in counts.items() if c and n not in self._warned}
+            self._warned.update(new)
         if new and not self._silent:
             found = ", ".join(f"{count:,} in column {name!r}" for name, count in new.items())
             warnings.warn(
@@ -99,7 +99,7 @@ out those rows (Dropna)
                 stacklevel=stacklevel + 1,
             )
 
-    def tell_from_footers(self, dataset: Dataset, layout: Layout, *, stacklevel: int = 2) -> None:
+    def warn_from_footers(self, dataset: Dataset, layout: Layout, *, stacklevel: int = 2) -> None:
         """Warn of all columns whose nulls the footers of the files count, if that takes no time."""
         names = [c for g in layout.groups if g.dtype.kind == "f" for c in g.columns]
         files = dataset.fileset.files
@@ -116,14 +116,14 @@ out those rows (Dropna)
             there = [name for name in names if name in file.schema.names]
             for name, (chunk, nullable) in zip(there, file.chunks_in(unit, there), strict=True):
                 counts[name] += (known_nulls(chunk) or 0) if nullable else 0
-        self.tell(counts, "the files", stacklevel=stacklevel + 1)
+        self.warn(counts, "the files", stacklevel=stacklevel + 1)
 
     def silence(self) -> None:
-        """Say nothing from now on."""
+        """Warn no more."""
         self._silent = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_told": set(self._told), "_silent": self._silent}
+        return {"_warned": set(self._warned), "_silent": self._silent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -232,7 +232,7 @@ class PartReader:
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
         if column.null_count:
-            self.nulls.tell({name: column.null_count}, self._where(number))
+            self.nulls.warn({name: column.null_count}, self._where(number))
         return array
 
     @cached_property
@@ -265,7 +265,7 @@ class PartReader:
                 part = make_part(table, layout, nulls)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
-        self.nulls.tell(nulls, self._where(number))
+        self.nulls.warn(nulls, self._where(number))
         return part
 
     def _apply(self, transform: TableFunction, table: pa.Table, number: int) -> pa.Table:

@@ -54,7 +54,7 @@ class StagingSlice:
 
 @dataclass(frozen=True)
 class DecodeRequest:
-    """What to lay on a staging buffer.
+    """What to decode into a staging buffer.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class DecodeRequest:
         Which, end to end.
     rows
         How many rows they have.
-    spots
+    slices
         Where their columns go.
     quick
         Whether they were read and verified before; see `tabfeed.loader.read.process_blocks`.
@@ -73,12 +73,12 @@ class DecodeRequest:
 
     partitions: Sequence[int]
     rows: int
-    spots: Sequence[StagingSlice]
+    slices: Sequence[StagingSlice]
     quick: bool = False
     share: tuple[int, int] = (0, 1)
 
 
-# -- here -------------------------------------------------------------------------------------
+# -- in this process ------------------------------------------------------------------------------
 
 
 def can_decode(reader: BlockReader) -> bool:
@@ -112,17 +112,17 @@ def decoders_of(
 
 @contextmanager
 def decoding(
-    decoders: Sequence[DecoderProcess], staging_buffer: StagingBuffer, order: DecodeRequest
+    decoders: Sequence[DecoderProcess], staging_buffer: StagingBuffer, request: DecodeRequest
 ) -> Iterator[None]:
-    """Have all of an order done, each process a share of it; at ``yield`` they are at work.
+    """Have all of a request done, each process a share of it; at ``yield`` they are at work.
 
-    Whatever one of them says, the others are heard out first: they are needed again.
+    If one of them fails, the others are waited for first: they are needed again.
     """
     for number, decoder in enumerate(decoders):
-        decoder.begin(staging_buffer, replace(order, share=(number, len(decoders))))
+        decoder.begin(staging_buffer, replace(request, share=(number, len(decoders))))
     yield
     errors: list[Exception] = []
-    with span("read", rows=order.rows):
+    with span("read", rows=request.rows):
         for decoder in decoders:
             try:
                 decoder.finish()
@@ -132,11 +132,11 @@ def decoding(
         raise errors[0]
 
 
-# -- there ------------------------------------------------------------------------------------
+# -- in a decoder process -------------------------------------------------------------------------
 
 
 class _Decode:
-    """Carries out orders."""
+    """Carries out requests, in a decoder process."""
 
     def __init__(self, reader: BlockReader) -> None:
         self._reader = reader
@@ -149,13 +149,15 @@ class _Decode:
         parts.nulls.silence()  # the loader's own process says it, from the footers
         import_module("polars")  # now, rather than when the second epoch begins
 
-    def __call__(self, staging_buffer: Array, order: DecodeRequest) -> None:
-        if order.share not in self._shares:
-            self._shares[order.share] = self._share(*order.share)
-        reader, rows = self._shares[order.share]
-        matrices = {s.group: s.on(staging_buffer, order.rows)[rows[s.group]] for s in order.spots}
-        if not (order.quick and _quickly(reader, order.partitions, matrices)):
-            reader.fill(order.partitions, order.rows, None, matrices)
+    def __call__(self, staging_buffer: Array, request: DecodeRequest) -> None:
+        if request.share not in self._shares:
+            self._shares[request.share] = self._share(*request.share)
+        reader, rows = self._shares[request.share]
+        matrices = {
+            s.group: s.on(staging_buffer, request.rows)[rows[s.group]] for s in request.slices
+        }
+        if not (request.quick and _quickly(reader, request.partitions, matrices)):
+            reader.fill(request.partitions, request.rows, None, matrices)
 
     def _share(self, number: int, count: int) -> tuple[BlockReader, dict[str, slice]]:
         """A reader of some columns, and which those are in each group."""
