@@ -182,7 +182,7 @@ def _dataset(
         )
     dataset = Dataset(path)
     options = LoaderOptions(batch_size=min(batch_size, dataset.num_rows or 1), shuffle=shuffle)
-    feed = array_pipeline(dataset, options, _numbers(dataset))
+    feed = array_pipeline(dataset, options, _numbers(dataset)).start()
     prof = Profiler(os.path.basename(path.rstrip("/")) or path, model=False)
     with prof:
         _drain(prof, feed, seconds)

@@ -116,7 +116,8 @@ def _sharing(feed: Pipeline[Any], pool: BufferPool) -> Pipeline[Any]:
     reader, maker = feed.stages.reader, feed.stages.maker
     if isinstance(reader, BlockReader) and isinstance(maker, ChunkMaker):
         sharing = replace(reader, pool=pool), replace(maker, pool=pool)
-        feed.stages = replace(feed.stages, reader=sharing[0], maker=sharing[1])
+        stages = replace(feed.stages, reader=sharing[0], maker=sharing[1])
+        return replace(feed, stages=stages)
     return feed
 
 

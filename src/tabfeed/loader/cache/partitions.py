@@ -4,23 +4,20 @@ What fits is kept, what does not is read again: a budget is never exceeded, and 
 partitions read are the ones that stay, so that a second epoch finds as much as possible.
 
 On disk a partition is an Arrow file, uncompressed, that is mapped rather than read: later epochs
-cost page cache look-ups. It stays for later runs, under a name that says what it was decoded from
-(`tabfeed.loader.cache.partitions`), in a bounded folder that processes share
+cost page cache look-ups. It stays for later runs, under a name that follows from what it was
+decoded from (`PartNames`), in a bounded folder that processes share
 (`tabfeed.loader.cache.folder`): ``TABFEED_CACHE_DIR``, of at most ``TABFEED_CACHE_SIZE``.
-Partitions without such a name, because a transform made them, lie in a folder that goes with the
-loader.
+
+Two partitions have one name only if they would decode alike: the same rows of the same content of
+the same files, the same columns in the same types, the same filter. Content is identified by an
+object's version, or by a local file's size and times of change. Functions cannot be compared, so
+what a transform made has no name, nor have frames in memory: these lie in a folder that is removed
+with the loader.
 
 Contents are not forced to disk, and a disk may give back other bytes than it was given. So a
 file ends in a checksum of all of it, which is compared whenever the file is mapped: a CRC-32 of the
 sums of its blocks, since NumPy adds ten times as fast as zlib reads. A file that is damaged is made
 anew from its source, and the log says so.
-
-What a decoded partition depends on, as a name for it that holds across runs.
-
-Two partitions have one name only if they would decode alike: the same rows of the same content of
-the same files, the same columns in the same types, the same filter. Content is told by an object's
-version, or by a local file's size and times of change. Functions cannot be compared, so what a
-transform made has no name and is kept for one run alone; nor have frames in memory.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ def describe_loader(source: Any) -> r.Loader:
     processes = getattr(source, "num_workers", None)
     processes = processes if isinstance(processes, int) else None
     if feed is not None:
-        threads = None if processes else int(feed.options.workers)
+        threads = None if processes else int(feed.pipeline.options.workers)
         framework = module.removeprefix("tabfeed.loader.").partition(".")[0]
-        name = "tabfeed" if framework == "base" else f"tabfeed {framework}.{kind.__name__}"
+        name = "tabfeed" if framework == "state" else f"tabfeed {framework}.{kind.__name__}"
         return r.Loader("tabfeed", name, threads, processes)
     if module.startswith("torch.utils.data"):
         return r.Loader("torch", f"torch {kind.__name__}", processes=processes)

@@ -24,6 +24,7 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.state import LoaderState
 from tabfeed.profile.collect.batch_sizes import arrays_of, batch_rows
 from tabfeed.profile.run import Through
 from tabfeed.schema import Schema
@@ -72,11 +73,11 @@ def measure(batch: Any) -> Through | None:
         pq.write_table(whole, Path(folder) / "sample.parquet", compression="none")
         dataset = Dataset(folder)
         options = LoaderOptions(batch_size=min(rows, whole.num_rows), shuffle=True)
-        feed = array_pipeline(dataset, options, dataset.column_names)
+        feed = array_pipeline(dataset, options, dataset.column_names).start()
         return Through(_rate(feed, feed.__iter__), whole.num_rows, table.num_columns)
 
 
-def _rate(feed: Pipeline[Any], begin: Callable[[], Any]) -> float:
+def _rate(feed: LoaderState[Any], begin: Callable[[], Any]) -> float:
     for _ in begin():  # the first pass warms up
         break
     before, start, spent = feed.rows_given, time.perf_counter(), 0.0

@@ -175,11 +175,11 @@ class Pass:
 def pipeline_of(source: Any) -> Any:
     """The core of a loader of ours, also inside a torch DataLoader; None for any other."""
     for holder in (source, getattr(source, "dataset", None)):
-        for name in ("pipeline", "_pipeline"):
+        for name in ("state", "_state"):
             feed = getattr(holder, name, None)
-            if hasattr(feed, "rows_given") and hasattr(feed, "stages"):
+            if hasattr(feed, "rows_given") and hasattr(feed, "pipeline"):
                 return feed
-        if hasattr(holder, "rows_given") and hasattr(holder, "stages"):
+        if hasattr(holder, "rows_given") and hasattr(holder, "pipeline"):
             return holder
     return None
 

@@ -227,7 +227,7 @@ def _by_kind(log: StackLog, seconds: float) -> list[Part]:
 def probe_workflow(loader: Any) -> list[Part]:
     """What each operator of the loader's workflow costs, on the first rows of the data."""
     feed = pipeline_of(loader)
-    parts = feed.stages.reader.parts
+    parts = feed.pipeline.stages.reader.parts
     reader = getattr(parts, "_reader", parts)  # a cache lies around it
     programs = [_program(t) for t in getattr(reader, "transforms", ())]
     if len(programs) != 1 or programs[0] is None:

@@ -41,7 +41,7 @@ class _Target:
 
 
 _TARGETS = (
-    _Target("tabfeed.loader.pipeline", "Pipeline", "iterate", "EpochIterator"),
+    _Target("tabfeed.loader.state", "LoaderState", "iterate", "EpochIterator"),
     _Target("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
     _Target(
         "tensorflow.python.data.ops.dataset_ops",
