@@ -113,7 +113,7 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
         from tabfeed.loader.jax.transfer import in_whole_chunks
 
         columns = JaxCarrier(column=(1,)).columns
-        return replace(found, columns=columns, place=in_whole_chunks)
+        return replace(found, columns=columns, on_device=in_whole_chunks)
     from tabfeed.loader.tensors.transfer import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
@@ -141,7 +141,7 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
         recipe = replace(feed.stages, maker=OnTorch(feed.stages.maker))
         return type(feed)(recipe, feed.plan, feed.options)
 
-    return replace(whole_buffers(device, options), place=place)
+    return replace(whole_buffers(device, options), on_device=place)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")

@@ -155,7 +155,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [carry(array) for array in arrays]
 
-    def there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         from tabfeed.loader.gpu.build import gpu_pipeline
 
         parts = (pipeline.stages, pipeline.plan, pipeline.options)
@@ -165,7 +165,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
         return Tensors(put)
     if carry.device.type != "cuda":
         return Tensors(put, columns=carry.columns)
-    return Tensors(put, columns=carry.columns, on_device=there)
+    return Tensors(put, columns=carry.columns, on_device=made_there)
 
 
 def _jax(device: str | None, options: GpuOptions) -> Tensors:
@@ -174,14 +174,14 @@ def _jax(device: str | None, options: GpuOptions) -> Tensors:
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 
-    def there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         with device_scope(device):
             groups = pipeline.stages.finish.cutter.groups  # type: ignore[attr-defined]
             return on_device(pipeline, carry, groups, options)
 
     if on_cpu(device):
         return Tensors(carry)
-    return Tensors(carry, columns=carry.columns, on_device=there)
+    return Tensors(carry, columns=carry.columns, on_device=made_there)
 
 
 def _any(device: str | None, _: GpuOptions) -> Tensors:

@@ -228,7 +228,7 @@ def probe_workflow(loader: Any) -> list[Part]:
     """What each operator of the loader's workflow costs, on the first rows of the data."""
     feed = pipeline_of(loader)
     parts = feed.pipeline.stages.reader.parts
-    reader = getattr(parts, "_reader", parts)  # a cache lies around it
+    reader = getattr(parts, "reader", parts)  # a cache has one
     programs = [_program(t) for t in getattr(reader, "transforms", ())]
     if len(programs) != 1 or programs[0] is None:
         return []
