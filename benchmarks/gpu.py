@@ -133,7 +133,7 @@ def held_on_gpu(loader: TorchAsyncItr) -> float:
 
 def settle(loader: TorchAsyncItr, limit: float = 20.0) -> None:
     """With ``reader="auto"``: epochs until it has chosen."""
-    choice = getattr(loader.pipeline, "choice", None)
+    choice = getattr(loader.state, "choice", None)
     end = time.perf_counter() + limit
     while choice is not None and not choice.settled and time.perf_counter() < end:
         drain(loader)

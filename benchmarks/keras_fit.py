@@ -49,7 +49,7 @@ from benchmarks.keras_feeders import (
 )
 from tabfeed import datagen
 from tabfeed.budget import cpu_count
-from tabfeed.loader.keras.tf_tensors import as_tensor
+from tabfeed.loader.keras.tf_data import as_tensor
 
 CEILING = "one frozen batch"
 DIFFERENT = "different batches in memory"

@@ -34,7 +34,7 @@ MODULES = {
         "tests/loader/plan/test_order.py",
         "tests/loader/plan/test_shard.py",
     ],
-    "tabfeed.loader.state": ["tests/loader/test_state.py"],
+    "tabfeed.loader.position": ["tests/loader/test_state.py"],
     "tabfeed.loader.prefetch": ["tests/loader/test_prefetch.py"],
     "tabfeed.io.commit.commit": [
         "tests/io/commit/test_commit.py",

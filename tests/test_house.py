@@ -84,11 +84,12 @@ LAYERS_WITHIN = {
         "plan",
         "options",
         "read",
-        "cache sorted_files",
+        "cache sorted_files host_memory",
+        "row_sizes",
         "assemble",
-        "prefetch state",
-        "stages pipeline",
-        "build dict_batches",
+        "prefetch position",
+        "pipeline state",
+        "build",
         "base_loader",
         "tensors",
         "gpu",
@@ -136,22 +137,21 @@ DASK = ("execute.dask", "execute.dask_cluster", "execute.dask_run")
 GUESTS_AT_TOP = {module: {"dask", "distributed"} for module in DASK}
 GUESTS_AT_TOP["loader.gpu.parquet.page_kernel"] = {"triton"}
 GUESTS_AT_TOP["loader.jax.torch_chunks"] = {"torch"}
-for _module in ("loader.keras.tf_data", "loader.keras.tf_tensors"):
-    GUESTS_AT_TOP[_module] = {"tensorflow"}
+GUESTS_AT_TOP["loader.keras.tf_data"] = {"tensorflow"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 
 # How many Python files a folder may hold, and the folders that hold more today. A number only goes
 # down; a folder that needs a larger one wants sub-packages.
 MOST_FILES = 15
-FULLER_FOLDERS = {"tabfeed/io": 16, "tabfeed/loader/gpu": 16, "tabfeed/ops": 19}
+FULLER_FOLDERS = {"tabfeed/io": 16}
 
 # Not private, for all their underscores: of NamedTuple, and of torch's sparse tensors.
 UNDERSCORED = {"_asdict", "_fields", "_make", "_replace", "_indices", "_values"}
 
 # Uses of another module's private names, today's. The list only gets shorter.
 PRIVATE_USES: dict[str, set[str]] = {
-    "tabfeed.doctor.facts": {"_fast", "_files"},
+    "tabfeed.doctor.facts": {"_files"},
     "tabfeed.doctor.measure": {"_derive"},
     "tabfeed.doctor.opening": {"_files", "_filter", "_maps"},
     "tabfeed.doctor.reading": {"_files"},
@@ -180,10 +180,6 @@ PRIVATE_USES: dict[str, set[str]] = {
         "_part_size",
         "_source_columns",
     },
-    "tabfeed.loader.gpu.pipeline": {"_standing_as"},
-    "tabfeed.ops.group_base": {"_CombinationFinder"},
-    "tabfeed.ops.median": {"_each", "_is_missing", "_marks", "_with_marks"},
-    "tabfeed.ops.normalize": {"_each", "_floats"},
     "tabfeed.profile.collect.script": {"_open_pass"},
     "tabfeed.profile.fastai": {"_open_pass"},
     "tabfeed.profile.keras": {"_open_pass"},

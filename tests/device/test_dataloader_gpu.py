@@ -77,7 +77,7 @@ def test_workers_leave_the_gpu_alone(dataset, context, given_up):
     if given_up:  # batches are made in the computer's memory, and copied
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loader.pipeline.give_up()
+            loader.state.give_up()
     data = DLDataLoader(loader, num_workers=1, pin_memory=True, multiprocessing_context=context)
     batches = list(data)
     assert data.device.type == "cuda"

@@ -166,7 +166,7 @@ def test_the_budget_is_kept_while_another_reader_takes_over(long_dataset, monkey
     host, chunk = batches(long_dataset, "cpu"), loader.pipeline.plan.chunk
     for _ in range(100):
         assert all(same(a, b) for a, b in zip(host, loader, strict=True))
-        if loader.pipeline.choice.settled:
+        if loader.state.choice.settled:
             break
     assert (
         loader.reader_choice.startswith("the GPU: steps came")

@@ -155,7 +155,7 @@ def test_columns_that_torch_does_not_make_for_jax() -> None:
     assert isinstance(lists.pipeline.stages.maker, WholeChunks)
     assert lists.reader_choice.endswith("and copied: there are list or text columns")
     padded = Loader(dataset, 4096, transforms=Padding(1))
-    assert padded.reader_choice.endswith("Padding works in the computer's memory for JAX")
+    assert padded.reader_choice.endswith("Padding works in host memory for JAX")
     spread = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     sharded = Loader(dataset, 4096, columns=["c"], sharding=spread)
     assert "and copied: sharding= spreads batches" in sharded.reader_choice

@@ -85,7 +85,7 @@ def test_text_and_nulls_are_read_as_numbers(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path)
     kinds = {c.name: c.kind for c in facts_of(dataset).columns}
     assert kinds == {"i": "number", "f": "number", "t": "text", "l": "list", "n": "number"}
-    (batch,) = loader_of(dataset, kinds, shuffle=False)
+    (batch,) = loader_of(dataset, kinds, shuffle=False).start()
     assert batch["t"][:3].tolist() == [6, 6, 6]
     assert batch["n"][:4].tolist() == [0, 0, 0, 3]
 

@@ -22,7 +22,7 @@ from tabfeed import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.state import LoaderState
 
 
 def keys(chunk: Chunk) -> list[list[int]]:
@@ -31,12 +31,14 @@ def keys(chunk: Chunk) -> list[list[int]]:
     return [column[a:b] for a, b in pairwise(chunk.bounds.tolist())]
 
 
-def pipeline_of(source: str, batch: int, storage_options: dict[str, object]) -> Pipeline[list[int]]:
+def pipeline_of(
+    source: str, batch: int, storage_options: dict[str, object]
+) -> LoaderState[list[int]]:
     """Batches of keys, beside all the other columns."""
     dataset = Dataset(source, storage_options=storage_options)
     layout = dict_layout(dataset.schema, dataset.column_names)
     options = LoaderOptions(batch_size=batch, shuffle=True, threads=1)
-    return build_pipeline(dataset, layout, options, keys, Steps())
+    return build_pipeline(dataset, layout, options, keys, Steps()).start()
 
 
 def train(source: str, log: str, batch: str, steps: str, options: str = "{}") -> None:

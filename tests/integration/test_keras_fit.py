@@ -113,7 +113,7 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
         from tabfeed.loader.jax.transfer import in_whole_chunks
 
         columns = JaxCarrier(column=(1,)).columns
-        return replace(found, columns=columns, place=in_whole_chunks)
+        return replace(found, columns=columns, on_device=in_whole_chunks)
     from tabfeed.loader.tensors.transfer import Carrier
 
     return replace(found, columns=Carrier("cpu").columns)
@@ -141,7 +141,7 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
         recipe = replace(feed.stages, maker=OnTorch(feed.stages.maker))
         return type(feed)(recipe, feed.plan, feed.options)
 
-    return replace(whole_buffers(device, options), place=place)
+    return replace(whole_buffers(device, options), on_device=place)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
@@ -446,9 +446,9 @@ def test_a_keras_without_its_private_adapter(
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
     monkeypatch.undo()
-    assert not issubclass(alone.KerasPipeline, adapter.DataAdapter)
+    assert not issubclass(alone.KerasBase, adapter.DataAdapter)
     source = loader()
-    plain = alone.KerasPipeline(source.pipeline, source._raw)
+    plain = alone.KerasBase(source.pipeline, source._raw)
     for name in ("fields", "roles", "class_weight"):
         setattr(plain, name, getattr(source, name))
     history = trained.fit(plain, epochs=2, verbose=0).history
@@ -492,7 +492,7 @@ def test_looking_at_a_batch_does_not_change_the_epochs_of_fit(
     if when == "before":
         train[0]
     trained.fit(train, epochs=2, callbacks=[Look()], verbose=0)
-    assert train.pipeline.upcoming.epoch == 2
+    assert train.state.upcoming.epoch == 2
     assert train._walk is None
     wait_until_gone()
 
@@ -531,24 +531,24 @@ def test_a_new_model_is_trained_from_where_the_loader_stands(begun: int) -> None
         train.load_state_dict(state)
         model.fit(train, epochs=2, callbacks=[steps], verbose=0)
         assert steps.taken == 32 - begun
-        assert train.pipeline.upcoming.epoch == 2
-        assert train.pipeline.rows_given == 2 * ROWS - begun * 64
+        assert train.state.upcoming.epoch == 2
+        assert train.state.rows_given == 2 * ROWS - begun * 64
     wait_until_gone()
 
 
 def test_a_model_that_is_evaluated_first_loses_no_rows_either() -> None:
     train, model = loader(seed=3), new_model()
     model.evaluate(train, verbose=0)
-    assert train.pipeline.upcoming.epoch == 1 and train.pipeline.rows_given == ROWS
+    assert train.state.upcoming.epoch == 1 and train.state.rows_given == ROWS
     model.fit(train, epochs=1, verbose=0)
-    assert train.pipeline.upcoming.epoch == 2 and train.pipeline.rows_given == 2 * ROWS
+    assert train.state.upcoming.epoch == 2 and train.state.rows_given == 2 * ROWS
 
 
 @pytest.mark.parametrize("steps", [1, 5, 16])
 def test_a_pass_that_was_trained_on_in_part_is_not_begun_again(steps: int) -> None:
     train, model = loader(seed=3), new_model()
     model.fit(train, epochs=1, steps_per_epoch=steps, verbose=0)
-    assert train.pipeline.upcoming.epoch == 1
+    assert train.state.upcoming.epoch == 1
 
 
 def test_steps_per_epoch_goes_on_through_the_data(trained: keras.Model) -> None:

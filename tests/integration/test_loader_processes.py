@@ -36,7 +36,7 @@ ranks = [
     LoaderOptions(batch_size=per_rank, shuffle=True, global_size=world, global_rank=rank)
     for rank in range(world)
 ]
-feeds = [build_pipeline(data, layout, options, keys, Steps()) for options in ranks]
+feeds = [build_pipeline(data, layout, options, keys, Steps()).start() for options in ranks]
 if os.path.exists(log + ".state"):
     for feed in feeds:
         feed.load_state_dict(json.load(open(log + ".state")))

@@ -116,8 +116,8 @@ def test_chunks_that_torch_makes_are_the_same(torch_makes_chunks: None, shuffle:
             assert isinstance(right["d"], jax.Array) and right["d"].dtype == np.int32
             np.testing.assert_array_equal(left["d"], right["d"])
             np.testing.assert_array_equal(left["x"], x)
-    again = pickle.loads(pickle.dumps(loader.pipeline))
-    assert not isinstance(again.stages, GpuStages)
+    again = pickle.loads(pickle.dumps(loader.state))
+    assert not isinstance(again.pipeline.stages, GpuStages)
     assert len(list(again)) == len(loader)
 
 
@@ -165,7 +165,7 @@ def test_memory_is_given_up_if_there_is_none_left(
 
 
 def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], str]:
-    """Options for which chunks are made in the computer's memory, and the reason given."""
+    """Options for which chunks are made in host memory, and the reason given."""
     import torch
 
     from tabfeed.loader.jax import dicts
@@ -179,15 +179,15 @@ def why_torch_makes_none(case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[di
     if case == "sharding":
         monkeypatch.setattr(dicts, "_has_own_memory", lambda carry, sharding: True)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        reason = "sharding= spreads batches over devices from the computer's memory"
+        reason = "sharding= spreads batches over devices from host memory"
         return {"columns": ["d"], "sharding": here}, reason
     if case == "Padding":
         options = {"columns": ["d", "words"], "transforms": Padding(2)}
-        return options, "Padding works in the computer's memory for JAX"
+        return options, "Padding works in host memory for JAX"
     if case == "EmbeddingOperator":
         op = EmbeddingOperator(np.eye(100, dtype=np.float32), "d")
         options = {"columns": ["d"], "transforms": op}
-        return options, "EmbeddingOperator works in the computer's memory for JAX"
+        return options, "EmbeddingOperator works in host memory for JAX"
     if case == "lists":
         return {"columns": ["d", "words"]}, "there are list or text columns"
     return {"columns": ["words"]}, "there are only list or text columns"
@@ -217,7 +217,7 @@ def test_where_ids_are_looked_at_torch_makes_no_chunks(torch_makes_chunks: None)
     from tabfeed.loader.jax.torch_chunks import made_by_torch
 
     pipeline = Loader(narrow(), 64, device_memory=3200).pipeline
-    pipeline.stages = pipeline.stages.finishing(SimpleNamespace(asks=True))
+    pipeline = pipeline.finishing(SimpleNamespace(asks=True))
     with pytest.raises(device_chunks.NotOnDeviceError, match="ids are compared with the sizes of"):
         made_by_torch(pipeline, 0, GpuOptions(), lambda share: pipeline, Widths(()))
 
@@ -308,7 +308,7 @@ def test_each_of_several_devices_has_a_share(monkeypatch: pytest.MonkeyPatch) ->
             return (shape[0] // 4,)
 
     monkeypatch.setattr(device_chunks, "_memory", lambda device: (device, device // 2))
-    assert device_chunks._Place.of(Carrier(), Spread()) == (40, 20, 0.25)
+    assert device_chunks._DeviceShare.of(Carrier(), Spread()) == (40, 20, 0.25)
 
 
 @pytest.mark.parametrize("given", [{"device_memory": 20_000}, {"device_memory": 0.5}])
@@ -337,7 +337,7 @@ def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.Mon
 
 def test_where_there_is_no_other_memory_nothing_is_to_be_said() -> None:
     loader = Loader(narrow(), 64, reader="cudf", device="cpu")
-    assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
+    assert loader.reader_choice == "Arrow: batches are made in host memory"
 
 
 def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:

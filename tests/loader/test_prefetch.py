@@ -150,7 +150,7 @@ def test_a_consumer_notices_that_all_workers_are_gone(monkeypatch):
     monkeypatch.setattr(prefetch, "_TICK", 0.05)
     monkeypatch.setattr(prefetch._Work, "run", lambda self: None)
     work = Prefetch(lambda n: n, range(3))
-    with pytest.raises(LoaderError, match="gone without a word"):
+    with pytest.raises(LoaderError, match="exited unexpectedly"):
         next(work)
     assert next(work, "the end") == "the end"
 

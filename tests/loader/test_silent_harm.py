@@ -191,7 +191,7 @@ def test_a_loader_is_freed_when_its_user_drops_it_and_not_later(small):
 )
 def test_what_a_loader_was_made_with_cannot_be_set_later(small, name):
     for loader in (Loader(small, 2), TorchAsyncItr(small, ["x"], batch_size=2)):
-        with pytest.raises(ArgumentError, match=f"^{name} is chosen when a "):
+        with pytest.raises(ArgumentError, match=f"^{name} is fixed when a "):
             setattr(loader, name, 3)
         assert loader.batch_size == 2
         assert len(list(loader)) == 2

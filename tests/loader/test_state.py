@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, StateError
 from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.state import Position, restore, save, split_plan
+from tabfeed.loader.position import Position, restore, save, split_plan
 from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows
 
@@ -362,7 +362,7 @@ def test_a_state_of_an_earlier_version_loads(tmp_path):
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, True])
 def test_an_epoch_is_a_whole_number(tmp_path, epoch):
-    with pytest.raises(ArgumentError, match=f"epoch is {epoch}; it must be a whole number from 0"):
+    with pytest.raises(ArgumentError, match=f"epoch is {epoch}; it must be an integer"):
         Loader(write_rows(tmp_path), 10, True).set_epoch(epoch)
 
 

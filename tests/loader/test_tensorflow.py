@@ -35,7 +35,7 @@ from tabfeed.errors import (  # noqa: E402
 from tabfeed.framework_utils.tensorflow.layers import DenseFeatures  # noqa: E402
 from tabfeed.loader.keras import sequence as keras_loader  # noqa: E402
 from tabfeed.loader.keras.columns import Embedding, Identity  # noqa: E402
-from tabfeed.loader.keras.tf_tensors import as_tensor  # noqa: E402
+from tabfeed.loader.keras.tf_data import as_tensor  # noqa: E402
 from tabfeed.loader.options import GpuOptions  # noqa: E402
 from tabfeed.loader.tensorflow import (  # noqa: E402
     KerasSequenceLoader,

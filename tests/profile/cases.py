@@ -114,7 +114,7 @@ def ours(
     ds = Dataset(table, npartitions=parts)
     options = LoaderOptions(batch_size=batch, threads=1, depth=1, buffer_size=12_000)
     steps = Steps(() if transform is None else (transform,))
-    return build_pipeline(ds, dict_layout(ds.schema, ["x", "y"]), options, finish, steps)
+    return build_pipeline(ds, dict_layout(ds.schema, ["x", "y"]), options, finish, steps).start()
 
 
 @contextmanager

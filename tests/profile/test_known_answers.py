@@ -83,7 +83,7 @@ def test_ours_slow_decoding_of_real_files(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path)
     feed = array_pipeline(
         dataset, LoaderOptions(batch_size=10_000, threads=1), dataset.column_names
-    )
+    ).start()
     prof = c.profile(feed, lambda batch: None)
     check(prof, "decode", "decoding files")
     read = next(s for s in prof.run.stages if s.name == "read")

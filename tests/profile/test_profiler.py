@@ -248,7 +248,7 @@ def test_a_workflows_slowest_operator_is_named() -> None:
     workflow.fit(ds)
     layout = dict_layout(workflow.output_schema, ["x", "y"])
     options = LoaderOptions(batch_size=500, threads=1, depth=1, buffer_size=12_000)
-    feed = build_pipeline(ds, layout, options, _cut, split_steps(workflow))
+    feed = build_pipeline(ds, layout, options, _cut, split_steps(workflow)).start()
     prof = c.profile(feed, lambda batch: None)
     assert prof.verdict.cause == "transform"
     assert "in LambdaOp" in prof.verdict.sentence

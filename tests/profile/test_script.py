@@ -5,19 +5,19 @@ import threading
 
 import pytest
 
-from tabfeed.loader.pipeline import EpochIterator, Pipeline
+from tabfeed.loader.state import EpochIterator, LoaderState
 from tabfeed.profile import Profiler
 from tabfeed.profile.script import watching
 from tests.profile import cases as c
 
 
 def test_everything_is_put_back() -> None:
-    before = (Pipeline.iterate, EpochIterator.__next__, list(sys.meta_path))
+    before = (LoaderState.iterate, EpochIterator.__next__, list(sys.meta_path))
     prof = Profiler()
     with pytest.raises(KeyError), prof, watching(prof):
-        assert Pipeline.iterate is not before[0]
+        assert LoaderState.iterate is not before[0]
         raise KeyError
-    assert (Pipeline.iterate, EpochIterator.__next__, list(sys.meta_path)) == before
+    assert (LoaderState.iterate, EpochIterator.__next__, list(sys.meta_path)) == before
 
 
 def test_only_the_main_thread_is_watched() -> None:

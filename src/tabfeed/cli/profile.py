@@ -180,11 +180,11 @@ def _dataset(
         )
     dataset = Dataset(path)
     options = LoaderOptions(batch_size=min(batch_size, dataset.num_rows or 1), shuffle=shuffle)
-    pipeline = array_pipeline(dataset, options, _numbers(dataset))
+    state = array_pipeline(dataset, options, _numbers(dataset)).start()
     prof = Profiler(os.path.basename(path.rstrip("/")) or path, model=False)
     with prof:
-        _drain(prof, pipeline, seconds)
-    pipeline.close()
+        _drain(prof, state, seconds)
+    state.close()
     return prof
 
 
@@ -207,11 +207,11 @@ def _numbers(dataset: Dataset) -> list[str]:
     return kept
 
 
-def _drain(prof: Profiler, pipeline: Any, seconds: float) -> None:
+def _drain(prof: Profiler, state: Any, seconds: float) -> None:
     """Read epoch after epoch until time is up, and for at least a few steps."""
     end, steps = time.monotonic() + seconds, 0
     while time.monotonic() < end or steps < _FEWEST_STEPS:
-        for _ in prof.watch(pipeline):
+        for _ in prof.watch(state):
             steps += 1
             if time.monotonic() > end and steps >= _FEWEST_STEPS:
                 break

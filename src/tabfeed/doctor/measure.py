@@ -129,7 +129,7 @@ def _with_pool(pipeline: Pipeline[Any], pool: BufferPool) -> Pipeline[Any]:
     reader, maker = pipeline.stages.reader, pipeline.stages.maker
     if isinstance(reader, BlockReader) and isinstance(maker, ChunkMaker):
         reader, maker = replace(reader, pool=pool), replace(maker, pool=pool)
-        pipeline.stages = replace(pipeline.stages, reader=reader, maker=maker)
+        return replace(pipeline, stages=replace(pipeline.stages, reader=reader, maker=maker))
     return pipeline
 
 

@@ -1,12 +1,9 @@
-"""What every loader has: length, epochs, state, an end. Knows no framework.
+"""What every loader has: length, epochs, state, an end, a repr. Knows no framework.
 
 A loader is a framework's own class (an `IterableDataset`, a `PyDataset`) that composes a
-`Pipeline`. Its constructor says, argument by argument, what a user may say; what comes after that
-is here, once.
-
-What a loader says of itself: a line for a terminal, a small table for a notebook.
-
-Only what is known is told; nothing is read and no thread starts.
+`LoaderState`, which holds the `Pipeline`. Its constructor lists its arguments; everything else that
+loaders share is here. Its repr, a line for a terminal or a table for a notebook, reads nothing and
+starts no thread.
 """
 
 from __future__ import annotations
@@ -18,8 +15,10 @@ from typing import Any, TypeVar
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shuffle_quality import ShuffleQuality, shuffle_quality
 from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.loader.state import LoaderState
 from tabfeed.notebook import box, facts
 from tabfeed.schema.column import counted
 
@@ -29,37 +28,38 @@ _SHOWN = 4
 
 
 def line(
-    kind: str, pipeline: Pipeline[Any], roles: Mapping[str, Sequence[str]] | None = None
+    kind: str, state: LoaderState[Any], roles: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """For a terminal; with `roles`, columns by what they come as."""
+    """For a terminal; with `roles`, the columns of each role."""
     columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
-    return f"<{kind}: {', '.join([*_summary(pipeline), *_where(pipeline)])}{columns}>"
+    return f"<{kind}: {', '.join([*_summary(state.pipeline), *_where(state)])}{columns}>"
 
 
-def page(kind: str, pipeline: Pipeline[Any]) -> str:
+def page(kind: str, state: LoaderState[Any]) -> str:
     """For a notebook."""
-    rows = [("order", _order(pipeline)), *_columns(pipeline), *_reader(pipeline)]
-    rows.append(("stands at", ", ".join(_where(pipeline))))
-    return box(kind, _summary(pipeline), facts(rows))
+    rows = [("order", _order(state.pipeline.plan)), *_columns(state.pipeline)]
+    if state.reader_choice:
+        rows.append(("read by", state.reader_choice))
+    rows.append(("stands at", ", ".join(_where(state))))
+    return box(kind, _summary(state.pipeline), facts(rows))
 
 
 def _summary(pipeline: Pipeline[Any]) -> list[str]:
     plan, options = pipeline.plan, pipeline.options
-    told = [
+    found = [
         f"{sum(plan.sizes):,} rows",
-        f"{len(pipeline):,} batches of {options.batch_size:,}",
+        f"{plan.steps:,} batches of {options.batch_size:,}",
         "shuffled" if plan.shuffle else "in order",
     ]
-    place = options.place
-    return told if place.world == 1 else [*told, f"rank {place.rank} of {place.world}"]
+    shard = options.shard
+    return found if shard.world == 1 else [*found, f"rank {shard.rank} of {shard.world}"]
 
 
-def _where(pipeline: Pipeline[Any]) -> list[str]:
-    return [f"epoch {pipeline.epoch}", f"{pipeline.rows_given:,} rows given"]
+def _where(state: LoaderState[Any]) -> list[str]:
+    return [f"epoch {state.epoch}", f"{state.rows_given:,} rows given"]
 
 
-def _order(pipeline: Pipeline[Any]) -> str:
-    plan = pipeline.plan
+def _order(plan: Plan) -> str:
     if not plan.shuffle:
         return f"as in the data, from {counted(len(plan.sizes), 'partition')}"
     if plan.whole:
@@ -68,10 +68,6 @@ def _order(pipeline: Pipeline[Any]) -> str:
         f"partitions and rows permuted in every epoch, seed {plan.seed}; "
         f"{min(plan.streams, len(plan.sizes)):,} of {len(plan.sizes):,} partitions mixed at a time"
     )
-
-
-def _reader(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
-    return [("read by", pipeline.reader_choice)] if pipeline.reader_choice else []
 
 
 def _columns(pipeline: Pipeline[Any]) -> list[tuple[str, str]]:
@@ -97,7 +93,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 D = TypeVar("D", bound="BaseLoader")
-# What a loader is made with, or has read from that.
+# Attributes that follow from a loader's arguments.
 _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
     "cats",
     "conts",
@@ -122,15 +118,23 @@ _CHOSEN = {field.name for field in fields(LoaderOptions)} | {
 class BaseLoader:
     """The methods of a loader, whatever its framework."""
 
-    pipeline: Pipeline[Any]
+    state: LoaderState[Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CHOSEN and "pipeline" in vars(self):
+        if name in _CHOSEN and "state" in vars(self):
             raise ArgumentError(
-                f"{name} is chosen when a {type(self).__name__} is made, and setting it later "
-                f"would change nothing: make another one"
+                f"{name} is fixed when a {type(self).__name__} is made; make another one instead"
             )
         super().__setattr__(name, value)
+
+    @property
+    def pipeline(self) -> Pipeline[Any]:
+        """What the loader reads, and how; another one begins at its first epoch."""
+        return self.state.pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: Pipeline[Any]) -> None:
+        self.state = pipeline.start()
 
     @property
     def batch_size(self) -> int:
@@ -139,65 +143,65 @@ class BaseLoader:
 
     def __len__(self) -> int:
         """Batches in an epoch; the same on every rank."""
-        return len(self.pipeline)
+        return len(self.state)
 
     def peek(self) -> Any:
-        """The first batch of the next pass, without moving on."""
-        return self.pipeline.peek()
+        """The first batch of the next epoch, without moving on."""
+        return self.state.peek()
 
     @property
     def num_rows_processed(self) -> int:
         """Rows given so far, over all epochs."""
-        return self.pipeline.rows_given
+        return self.state.rows_given
 
     @property
     def epoch(self) -> int:
         """The epoch of the latest batch."""
-        return self.pipeline.epoch
+        return self.state.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is; otherwise each pass is the next one."""
-        self.pipeline.set_epoch(epoch)
+        """Choose the epoch of the next iterator; otherwise each iterator is the next epoch."""
+        self.state.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands; small, plain values."""
-        return self.pipeline.state_dict()
+        return self.state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: the next pass begins with the batch that would have come next."""
-        self.pipeline.load_state_dict(state_dict)
+        """Go on from a state: the next iterator begins with the batch that would have come next."""
+        self.state.load_state_dict(state_dict)
 
     @property
     def reader_choice(self) -> str:
         """Who decodes the files, and why; with ``reader="auto"`` it may change while training."""
-        return self.pipeline.reader_choice or "Arrow: batches are made in the computer's memory"
+        return self.state.reader_choice or "Arrow: batches are made in host memory"
 
     def shuffle_quality(self) -> ShuffleQuality:
         """How well the order mixes, from 0 (the files' own order) to 1 (a uniform permutation)."""
         return shuffle_quality(self.pipeline.plan)
 
     def release_memory(self) -> None:
-        """Give back the memory on a GPU that chunks lie in, for a step that found too little.
+        """Give back the memory that chunks take on a GPU, for a step that ran out of memory.
 
         Call it where the step was called; then call the step again. From the next chunk on, the
-        same batches are made in the computer's memory, and copied. It is torch's memory, which JAX
-        may not be able to have; and where all rows lie there (``cache="device"``) it is refused.
+        same batches are made in host memory, and copied. It is torch's memory, which JAX may not
+        be able to use; with ``cache="device"``, where all rows are on the GPU, it is refused.
         """
-        self.pipeline.release_memory()
+        self.state.release_memory()
 
     def close(self) -> None:
-        """End the background threads of all passes."""
-        self.pipeline.close()
+        """End the background threads of all iterators."""
+        self.state.close()
 
     def stop(self) -> None:
         """The same as `close`."""
         self.close()
 
     def __repr__(self) -> str:
-        return line(type(self).__name__, self.pipeline)
+        return line(type(self).__name__, self.state)
 
     def _repr_html_(self) -> str:
-        return page(type(self).__name__, self.pipeline)
+        return page(type(self).__name__, self.state)
 
     def __enter__(self: D) -> D:
         return self

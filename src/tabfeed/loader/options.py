@@ -1,15 +1,12 @@
-"""What a user may say about loading, checked when it is said, and the plan that follows from it.
+"""The options of loaders, checked when they are given: for loading, and for loading onto a GPU.
 
-Streams and chunk follow from the files, the batch size and explicit budgets alone, never from
-how much memory happens to be free: the same call gives the same order on another machine.
-
-What a user may say about loading onto a GPU; knows no framework.
+What follows from them, the order and how memory is divided, is in `tabfeed.loader.host_memory`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any
@@ -18,18 +15,14 @@ from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.plan.order import LAST, Plan
 from tabfeed.loader.plan.shard import Shard, find_shard
-from tabfeed.loader.plan.sizing import RowWeights
 
 __all__ = [
     "CACHES",
+    "MOST_THREADS",
     "READERS",
     "GpuOptions",
     "LoaderOptions",
-    "RowBytes",
-    "blocks_ahead",
     "check_plan",
-    "make_plan",
-    "most_bytes",
 ]
 
 READERS = ("auto", "arrow", "cudf")
@@ -90,15 +83,9 @@ class GpuOptions:
 
 
 CACHES = (None, "memory", "disk", "device")
-_STREAMS = 4
-_CHUNK_ROWS = 2**17
-_CHUNK_PARTS = 32
-_ORDERED_ROWS = 2**14
 _HOST_MEMORY = 2**30
 _FETCHED = 2**29
-_MOST_THREADS = 8
-_SMALL_LOT = 20  # partitions of less than this part of the budget go together where rows differ
-_IN_FLIGHT = 6  # chunks being made, waiting and in use; a constant, so that cores do not matter
+MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -170,10 +157,10 @@ class LoaderOptions:
             value = getattr(self, name)
             if value is not None:
                 if not (_is_whole(value) and value >= 1):
-                    raise ArgumentError(f"{name} is {value!r}; it must be a whole number from 1")
+                    raise ArgumentError(f"{name} is {value!r}; it must be a positive integer")
                 object.__setattr__(self, name, int(value))  # a state holds plain values
         if not _is_whole(self.seed):
-            raise ArgumentError(f"seed is {self.seed!r}; it must be a whole number")
+            raise ArgumentError(f"seed is {self.seed!r}; it must be an integer")
         object.__setattr__(self, "seed", int(self.seed))
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, bool(getattr(self, name)))
@@ -185,9 +172,9 @@ class LoaderOptions:
             raise ArgumentError(f"last is {self.last!r}; it must be one of {', '.join(LAST)}")
         if self.drop_last and self.last not in (None, "drop"):
             raise ArgumentError(f"drop_last=True and last={self.last!r} contradict each other")
-        place = find_shard(self.global_rank, self.global_size)
-        object.__setattr__(self, "global_rank", place.rank)  # a copy in another process keeps it
-        object.__setattr__(self, "global_size", place.world)
+        shard = find_shard(self.global_rank, self.global_size)
+        object.__setattr__(self, "global_rank", shard.rank)  # a copy in another process keeps it
+        object.__setattr__(self, "global_size", shard.world)
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any], **others: Any) -> LoaderOptions:
@@ -210,9 +197,15 @@ class LoaderOptions:
         return cls(**{name: arguments[name] for name in known & arguments.keys()} | others)
 
     @property
-    def place(self) -> Shard:
+    def shard(self) -> Shard:
         """Rank and world size."""
-        return find_shard(self.global_rank, self.global_size)
+        assert self.global_rank is not None and self.global_size is not None  # since it was made
+        return Shard(self.global_rank, self.global_size)
+
+    @property
+    def place(self) -> Shard:
+        """The earlier name of `shard`."""
+        return self.shard
 
     @property
     def budget(self) -> int:
@@ -236,22 +229,23 @@ class LoaderOptions:
         return replace(self, cache=None) if self.cache == "device" else self
 
     def streaming(self, overhead: int) -> LoaderOptions:
-        """The same, where row groups are read in slices and each thread holds `overhead` bytes.
+        """The same where row groups are read in slices and each thread holds `overhead` bytes.
 
-        Of the budget given back, partitions that are open, that come next and that are being read
+        Of the budget that is left, partitions that are open, that come next and that are being read
         take five to seven sixths and chunks a third: that, and the overhead of one thread or two,
-        is what must fit. It does not depend on how many threads there are, nor does the order.
-        A budget too small for one thread's overhead cannot be kept: the files' pages are too large.
+        is what must fit. It does not depend on how many threads there are, nor does the order. A
+        budget too small for one thread's overhead cannot be kept: the files' pages are too large.
         """
-        left = max(min(self.budget * 2 // 5, (self.budget - overhead) * 3 // 5), self.budget // 8)
-        room = self.budget - left * 7 // 4  # a little is what allocators keep to themselves
+        budget = self.budget
+        left = max(min(budget * 2 // 5, (budget - overhead) * 3 // 5), budget // 8)
+        room = budget - left * 7 // 4  # a little is what allocators keep to themselves
         threads = min(self.workers, 2 if 2 * overhead <= room else 1)
         return replace(self, threads=threads, host_memory=left)
 
     @property
     def workers(self) -> int:
         """Threads that read and prepare."""
-        return self.threads or min(_MOST_THREADS, cpu_count())
+        return self.threads or min(MOST_THREADS, cpu_count())
 
     @property
     def ahead(self) -> int:
@@ -266,152 +260,9 @@ def _is_whole(value: Any) -> bool:
     return math.isfinite(value) and math.floor(value) == value
 
 
-@dataclass(frozen=True)
-class RowBytes:
-    """About what a row takes: as decoded, and in a batch."""
-
-    decoded: int
-    batch: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "decoded", max(1, self.decoded))
-        object.__setattr__(self, "batch", max(1, self.batch))
-
-    @property
-    def wide(self) -> RowBytes:
-        """Of rows that take as much as in a batch as soon as they are decoded."""
-        return RowBytes(self.batch, self.batch)
-
-
-def make_plan(
-    sizes: Sequence[int],
-    row: RowBytes,
-    options: LoaderOptions,
-    weights: RowWeights | None = None,
-) -> Plan:
-    """The order that follows from the options.
-
-    Parameters
-    ----------
-    sizes
-        Rows of each partition.
-    row
-        How much memory rows take.
-    weights
-        The bytes of each partition in a batch, where rows differ in size.
-
-    Examples
-    --------
-    >>> options = LoaderOptions(batch_size=65_536, shuffle=True)
-    >>> plan = make_plan([250_000] * 16, RowBytes(decoded=160, batch=264), options)
-    >>> plan.streams, plan.chunk
-    (4, 2)
-    """
-    place, rows = options.place, sum(sizes)
-    batch = options.batch_size * place.world
-    mean = max(1, rows // max(1, sum(1 for s in sizes if s)))
-    streams = _choose_streams(options, mean * row.decoded, batch)
-    plan = Plan(
-        sizes=tuple(sizes),
-        batch=batch,
-        streams=streams,
-        block=max(1, min(_block_rows(options, mean), _most_rows(options, row.decoded)) // streams),
-        chunk=_choose_chunk(options, mean, row, batch, streams // place.world),
-        shuffle=options.shuffle,
-        seed=options.seed,
-        ranks=place.world,
-        last="drop" if options.drop_last else options.last or "short",
-    )
-    if weights is not None:
-        plan = _weighed(plan, weights, options)
-    check_plan(plan, options)
-    return plan
-
-
-def _weighed(plan: Plan, weights: RowWeights, options: LoaderOptions) -> Plan:
-    """The plan with lots and chunks small enough for the largest rows."""
-    block = plan.block
-    densest = weights.densest(block)
-    if densest:
-        block = max(1, min(block, int(options.budget / _SMALL_LOT / densest)))
-    plan = replace(plan, block=block)
-    fits = options.budget // 3 // _IN_FLIGHT
-    chunk = plan.chunk
-    while chunk > 1 and most_bytes(plan, weights, chunk) > fits:
-        chunk = max(1, chunk // 2)
-    return replace(plan, chunk=chunk)
-
-
-def most_bytes(plan: Plan, weights: RowWeights, steps: int) -> int:
-    """What a rank's rows of `steps` batches take where they are largest, in the first epoch."""
-    order = plan.epoch(0).order
-    return weights.most(max(1, steps * plan.batch // plan.ranks), order, plan.streams // plan.ranks)
-
-
-def _choose_streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:
-    """As many as mix well, as long as the open partitions fit a third of the budget."""
-    world = options.place.world
-    if options.streams is not None:
-        return min(options.streams, batch)
-    if not options.shuffle:
-        return world
-    fits = max(1, options.budget // 3 // max(1, part_bytes))
-    wanted = max(-(-_STREAMS // world), options.parts_per_chunk)
-    return world * min(wanted, fits, options.batch_size)
-
-
-def _enough(mean_rows: int) -> int:
-    """Rows to mix: fewer of small partitions, since each batch would have to wait for many."""
-    return min(max(_CHUNK_PARTS * mean_rows, _CHUNK_ROWS // 4), _CHUNK_ROWS)
-
-
-def _block_rows(options: LoaderOptions, mean_rows: int) -> int:
-    """Rows of the lots that are open at a time: in order, what is worth a thread's attention."""
-    return _enough(mean_rows) if options.shuffle else _ORDERED_ROWS
-
-
-def blocks_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
-    """Lots that may be read before they are needed, beside those the streams have open."""
-    size = max(1, max(plan.sizes, default=0), plan.block) * row.decoded
-    fits = options.budget // 3 // size
-    return max(1, min(fits - len(plan.rank_streams(*options.place)), options.workers))
-
-
-def _choose_chunk(
-    options: LoaderOptions, mean_rows: int, row: RowBytes, batch: int, streams: int
-) -> int:
-    """Steps in a chunk: enough rows to gather well, few enough for the budget."""
-    asked = options.parts_per_chunk * mean_rows if options.parts_per_chunk > 1 else 0
-    rows = max(_enough(mean_rows), asked if options.shuffle else 0)
-    most = min(
-        options.budget // 3 // _IN_FLIGHT // row.batch,
-        _most_rows(options, row.batch),
-        _beside_blocks(options, mean_rows, row, streams),
-    )
-    return max(1, min(rows, most * options.place.world) // batch)
-
-
-def _beside_blocks(options: LoaderOptions, mean_rows: int, row: RowBytes, streams: int) -> int:
-    """Rows of a chunk for which large blocks leave room, however many cores there are.
-
-    Of each stream two blocks may be open, and one is read ahead. In order they lie in chunks.
-    """
-    width = row.decoded if options.shuffle else row.batch
-    left = options.budget - (2 * max(1, streams) + 1) * mean_rows * width
-    return max(0, left) // (_MOST_THREADS + 2) // row.batch
-
-
-def _most_rows(options: LoaderOptions, row_bytes: int) -> int:
-    """Rows that a third of the budget holds, and a buffer."""
-    size = options.budget // 3
-    if options.buffer_size is not None:
-        size = min(size, parse_bytes(options.buffer_size, name="buffer_size"))
-    return size // row_bytes
-
-
 def check_plan(plan: Plan, options: LoaderOptions) -> None:
     """Refuse a plan that would give nothing, or nothing to some rank."""
-    world = options.place.world
+    world = options.shard.world
     if plan.rows == 0:
         raise LoaderError("the dataset has no rows; look at its paths and filters")
     if plan.steps == 0:

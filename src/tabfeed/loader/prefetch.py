@@ -1,11 +1,11 @@
-"""The one place that owns threads: numbered pieces of work, done ahead, delivered in order.
+"""The module that owns the threads: numbered pieces of work, done ahead, delivered in order.
 
 Workers take the next number as long as fewer than `depth` results are waiting or in the making;
 beyond that they may do something useful for later (`spare`), or rest.
 Each result, or the exception that took its place, is delivered at its number's turn; then comes
 the end. What is delivered does not depend on which worker was faster.
 
-Every thread that wakes queues for the interpreter, which the training loop needs. So one worker
+Every thread that wakes queues for the GIL, which the training loop needs. So one worker
 is woken at a time, and wakes the next if it finds something to do.
 
 Threads hold the shared `_Work`, never the `Prefetch` the consumer holds. So when the consumer
@@ -14,7 +14,7 @@ work. At interpreter exit whatever still runs is stopped and waited for. No wait
 end: workers look up twice a second, and a consumer that waits finds out if all workers are gone.
 
 A forked child has the memory but not the threads. There, `Prefetch` says so (`alone`), and its
-owner starts another one at the place where this one stood.
+owner starts another one where this one stood.
 """
 
 from __future__ import annotations
@@ -220,9 +220,7 @@ class Prefetch(Generic[T]):
             work.ready.wait(_TICK)
             if not (work.stopped or work.given in work.results or self._any_alive()):
                 work.stopped = True
-                raise LoaderError(
-                    "the loader's threads have gone without a word; begin a new epoch"
-                )
+                raise LoaderError("all worker threads exited unexpectedly; begin a new epoch")
 
     @property
     def ready(self) -> bool:

@@ -1,271 +1,380 @@
-"""Where a loader stands, as plain values that any checkpoint can hold.
+"""Where a loader stands: its epoch and step, the rows given so far, the iterators that run.
 
-A state is a few numbers: the plan's own, the epoch, the step. It says nothing about ranks that
-read or threads that ran, so it may be loaded on another number of ranks: the global batches go
-on as they were planned, divided anew.
+An `EpochIterator` gives the batches of one epoch. Threads make them; the training thread takes a
+finished batch from a list, and once in a chunk it takes the next list.
 
-Where a rank's batches come from several worker processes, they come from each in turn. A step
-then counts the batches of all of them, so that one number still says where every one stands.
+A `LoaderState` holds the `Pipeline` it reads with. All loaders keep one pipeline for good, except
+on GPUs: there a state may go over to another pipeline of the same rows, between two chunks (see
+`LoaderState.go_over`). The order of rows does not depend on who reads them, nor on the size of a
+chunk, so positions stay what they are.
+
+It keeps no strong reference to the iterators it gives: dropping one ends its threads.
 """
 
 from __future__ import annotations
 
-import hashlib
-import operator
-import reprlib
-from collections.abc import Mapping
-from contextlib import suppress
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
+from tabfeed.errors import ArgumentError
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.options import LoaderOptions, check_plan
+from tabfeed.loader.pipeline import Pipeline, Stages
+from tabfeed.loader.plan.shard import Shard
+from tabfeed.loader.position import Position, restore, save, split_plan
+from tabfeed.loader.prefetch import Prefetch
+from tabfeed.loader.read.block_window import BlockWindow, reading_ahead
+from tabfeed.user_functions import Guarded
 
-from tabfeed.errors import StateError
-from tabfeed.loader.plan.order import LAST, Plan
+__all__ = ["EpochIterator", "LoaderState", "Mark"]
 
-__all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
-
-VERSION = 3
-_VERSION = "tabfeed_loader"
-_PLAN = ("batch", "streams", "chunk", "shuffle", "seed", "ranks", "last", "block")
-_KEYS = {"block": "lot"}  # names of fields in a state that differ
-_WHOLE = "whole"  # in a state only where it is so
-_MOST_PROCESSES = 2**17
-_MOST_LOT = 2**20
-
-
-class Position(NamedTuple):
-    """The next batch: its epoch and step, and the plan they belong to.
-
-    With `workers`, processes that give a rank's batches in turn, `step` counts the batches of all
-    of them; number `worker` gives the batch `worker` steps on, and then every `workers`-th.
-    """
-
-    plan: Plan
-    epoch: int
-    step: int
-    workers: int = 1
-    worker: int = 0
-
-    @property
-    def steps(self) -> int:
-        """Batches of a rank in an epoch."""
-        return split_plan(self.plan, self.workers).steps * self.workers
-
-    @property
-    def upcoming(self) -> Position:
-        """The same; from the end of an epoch on, the start of the next one."""
-        if self.step < self.steps:
-            return self
-        return Position(self.plan, self.epoch + 1, 0)
-
-    def in_worker(self, worker: int, workers: int) -> Position:
-        """The position of one of `workers` processes; refused if they cannot go on from here."""
-        if self.step and self.workers != workers:
-            raise StateError(
-                f"the state was made with {_processes(self.workers)} and cannot go on with "
-                f"{_processes(workers)}: load it with the same num_workers"
-            )
-        return self._replace(workers=workers, worker=worker)
+B = TypeVar("B")
+_NONE: Any = object()
 
 
-def _processes(workers: int) -> str:
-    return f"batches from {workers} worker processes" if workers > 1 else "batches from one process"
-
-
-def split_plan(plan: Plan, workers: int) -> Plan:
-    """The plan for `workers` processes on each rank, each giving batches of the same size."""
-    if workers == 1:
-        return plan
-    return replace(
-        plan,
-        batch=plan.batch * workers,
-        streams=max(plan.streams, plan.ranks * workers),
-        chunk=max(1, plan.chunk // workers),
-        ranks=plan.ranks * workers,
-    )
-
-
-def fingerprint(plan: Plan) -> str:
-    """What tells one dataset from another: the rows of its partitions, in order."""
-    sizes = np.asarray(plan.sizes, dtype=np.int64)
-    return hashlib.blake2b(sizes.tobytes(), digest_size=8).hexdigest()
-
-
-def save(position: Position) -> dict[str, Any]:
-    """A position as plain values."""
-    plan = position.plan
-    workers = {"workers": position.workers} if position.workers > 1 else {}
-    whole = {_WHOLE: True} if plan.whole else {}
-    return {
-        _VERSION: VERSION,
-        "data": fingerprint(plan),
-        "rows": plan.rows,
-        "plan": {_KEYS.get(name, name): getattr(plan, name) for name in _PLAN} | whole,
-        "epoch": position.epoch,
-        "step": position.step,
-        **workers,
-    }
-
-
-def restore(state: Mapping[str, Any], plan: Plan) -> Position:
-    """The position a state speaks of, in terms of this dataset.
+class EpochIterator(Generic[B]):
+    """Batches of one epoch from some step on.
 
     Parameters
     ----------
-    state
-        What `save` made.
-    plan
-        The plan this loader was made with.
+    stages
+        How batches are made.
+    position
+        Where to begin.
+    shard
+        Which rank of how many.
+    options
+        Threads and depth.
+    on_batch
+        Called after each batch with this iterator and the rows the batch had.
     """
-    saved = _read(state, plan)
-    if saved["data"] != fingerprint(plan) or saved["rows"] != plan.rows:
-        raise StateError(
-            f"the state is of a dataset of {saved['rows']} rows cut otherwise than this one of "
-            f"{plan.rows} rows in {len(plan.sizes)} partitions; load it with the same files, "
-            "columns, filters and part_size"
+
+    def __init__(
+        self,
+        stages: Stages[B],
+        position: Position,
+        shard: Shard,
+        options: LoaderOptions,
+        on_batch: Callable[[EpochIterator[B], int], None] = lambda iterator, rows: None,
+    ) -> None:
+        self._stages, self._options, self._on_batch = stages, options, on_batch
+        self._rank = shard
+        self.begun = False
+        self._stand_at(position)
+        self._start()
+
+    def _stand_at(self, position: Position) -> None:
+        """Find the plan, the shard and the step that a position means for this process."""
+        self._begin, rank = position, self._rank
+        self._epoch, workers = position.epoch, position.workers
+        self._step, turn = divmod(position.step + position.worker, workers)
+        self._shift = turn - position.worker
+        self._shard = Shard(rank.rank * workers + turn, rank.world * workers)
+        self._plan = split_plan(position.plan, workers)
+        self._odd_from = self._plan.steps - len(self._plan.tail)
+        self._regular = self._plan.rank_rows(0, *self._shard) if self._odd_from else 0
+
+    def _start(self) -> None:
+        """Begin (again, in a forked child) at the current step."""
+        plan, shard = self._plan, self._shard
+        epoch = plan.epoch(self._epoch)
+        first = self._step // plan.chunk
+        stages, last_use = self._stages, epoch.last_use(shard.rank, shard.world)
+        coming = sorted((n for n in last_use if last_use[n] >= first), key=last_use.__getitem__)
+        parts = reading_ahead(
+            stages.reader.parts,
+            (part for block in coming for part in epoch.partitions(block)),
+            self._options.fetched,
         )
-    fields = saved["plan"]
-    _check_same_run(fields, plan)
-    fields["chunk"] = plan.chunk  # changes nothing of the order, and is what memory was shared by
-    position = Position(replace(plan, **fields), saved["epoch"], saved["step"], saved["workers"])
-    return _checked(position)
-
-
-# -- the schema of a state ----------------------------------------------------------------------
-
-
-def _read(state: Any, plan: Plan) -> dict[str, Any]:
-    """The values of a state, each of its type and within bounds; the plan's as a dict."""
-    version = _Keys(state, "").number(_VERSION, 0)
-    if version != VERSION:
-        raise StateError(f"the state is of format {version}; this tabfeed reads {VERSION}")
-    top = _Keys(state, "")
-    saved = {
-        "data": top.text("data"),
-        "rows": top.number("rows", 0),
-        "epoch": top.number("epoch", 0),
-        "step": top.number("step", 0),
-        "workers": top.number("workers", 1, _MOST_PROCESSES, default=1),
-        "plan": _read_plan(_Keys(top.take("plan"), "plan."), plan),
-    }
-    top.check_known(_VERSION)
-    return saved
-
-
-def _read_plan(keys: _Keys, plan: Plan) -> dict[str, Any]:
-    batch = keys.number("batch", 1)
-    ranks = keys.number("ranks", 1, min(batch, _MOST_PROCESSES))
-    # More streams than a batch has rows are never planned, and each costs time.
-    streams = max(plan.streams, min(batch, max(plan.rows, ranks), _MOST_PROCESSES))
-    found = {
-        "batch": batch,
-        "ranks": ranks,
-        "streams": keys.number("streams", 1, streams),
-        "chunk": keys.number("chunk", 1),
-        "block": keys.number("lot", 1, max(plan.block, _MOST_LOT)),
-        "seed": keys.number("seed", None, None),
-        "shuffle": keys.flag("shuffle"),
-        "last": keys.text("last"),
-        _WHOLE: keys.flag(_WHOLE, default=False),
-    }
-    if found["last"] not in LAST:
-        raise StateError(
-            f"plan.last of the state is {reprlib.repr(found['last'])}; it must be one of "
-            f"{', '.join(LAST)}"
+        blocks = BlockWindow(
+            stages.reading(epoch, shard, parts, first),
+            last_use,
+            first,
+            ahead=stages.ahead,
+            on_close=getattr(parts, "close", None),
         )
-    if batch % ranks:
-        raise StateError(
-            f"plan.batch of the state is {batch}, which its plan.ranks, {ranks}, do not divide"
-        )
-    keys.check_known()
-    return found
-
-
-class _Keys:
-    """Takes values out of a mapping that anybody may have written."""
-
-    def __init__(self, values: Any, within: str) -> None:
-        if not isinstance(values, Mapping):
-            what = f"{within.rstrip('.')} of the state" if within else "a loader's state"
-            raise StateError(f"{what} must be a dict, not {reprlib.repr(values)}")
-        self._values, self._within = values, within
-        self._taken: list[str] = []
-
-    def take(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
-        self._taken.append(key)
-        if key not in self._values and default is None:
-            raise StateError(
-                f"this is not the state of a tabfeed loader: {self._within}{key} is missing"
-            )
-        return self._values.get(key, default)
-
-    def number(
-        self, key: str, low: int | None, high: int | None = 2**63 - 1, default: int | None = None
-    ) -> int:
-        """An integer; NumPy's are as good as Python's."""
-        value = self.take(key, default)
-        if not isinstance(value, bool | np.bool_):
-            with suppress(TypeError, ValueError):
-                number = operator.index(value)
-                if (low is None or low <= number) and (high is None or number <= high):
-                    return number
-        bounds = "" if low is None else f" from {low} to {high}"
-        raise self._wrong(key, value, f"an integer{bounds}")
-
-    def text(self, key: str) -> str:
-        """A string."""
-        value = self.take(key)
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "text")
-        return value
-
-    def flag(self, key: str, default: bool | None = None) -> bool:
-        """True or False; NumPy's are as good as Python's."""
-        value = self.take(key, default)
-        if not isinstance(value, bool | np.bool_):
-            raise self._wrong(key, value, "True or False")
-        return bool(value)
-
-    def _wrong(self, key: str, value: Any, wanted: str) -> StateError:
-        return StateError(
-            f"{self._within}{key} of the state is {reprlib.repr(value)}; it must be {wanted}"
+        self._skip = self._step - first * plan.chunk
+        self._ready: Iterator[B] = iter(())
+        self._queued: deque[Any] = deque()
+        self._prefetch = Prefetch(
+            lambda number: stages.make(epoch, shard, blocks, number),
+            range(first, plan.chunks if self._step < plan.steps else first),
+            workers=self._options.workers,
+            depth=self._options.ahead,
+            spare=blocks.read_ahead,
+            on_stop=blocks.close,
         )
 
-    def check_known(self, *others: str) -> None:
-        """Refuse keys that were not taken."""
-        for key in self._values:
-            if key not in self._taken and key not in others:
-                raise StateError(
-                    f"the state has {self._within}{str(key)[:80]}, which a loader's "
-                    "state has not: a later tabfeed or another library wrote it"
-                )
+    def __iter__(self) -> Iterator[B]:
+        return self
+
+    def __next__(self) -> B:
+        if self._prefetch.alone:
+            self._start()
+        batch = next(self._ready, _NONE)
+        if batch is _NONE:
+            batch = self._refill()
+        regular = self._step < self._odd_from
+        rows = self._regular if regular else self._plan.rank_rows(self._step, *self._shard)
+        self._step += 1
+        self._on_batch(self, rows)
+        return batch
+
+    @property
+    def position(self) -> Position:
+        """The batch that comes next."""
+        begin = self._begin
+        step = self._step * begin.workers + self._shift
+        return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
+
+    def _refill(self) -> B:
+        batches = self._take()
+        self._ready = iter(batches[self._skip :])
+        self._skip = 0
+        return next(self._ready)
+
+    def _take(self) -> list[B]:
+        """The batches of the next chunk."""
+        return self._stages.arrive(self._next_chunk())
+
+    def _next_chunk(self) -> Any:
+        """The next chunk; those after it that are ready are queued."""
+        queued, stages = self._queued, self._stages
+        while not queued or (len(queued) <= stages.queue_ahead and self._prefetch.ready):
+            if self._step < self._plan.steps:  # else there is none
+                stages.let_catch_up()
+            queued.append(stages.queue(next(self._prefetch)))
+            self._prefetch.go_on()
+        return queued.popleft()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this iterator stands."""
+        return save(self.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says, in its epoch; at that epoch's end, if it says so."""
+        begin = self._begin
+        position = restore(state, begin.plan).in_worker(begin.worker, begin.workers)
+        check_plan(position.plan, self._options)
+        if position != self.position:
+            self._prefetch.close()
+            self._stand_at(position)
+            self._start()
+
+    def close(self) -> None:
+        """End the threads; there is no next batch after this."""
+        self._prefetch.close()
+        self._ready = iter(())
+        self._queued.clear()
 
 
-def _check_same_run(saved: dict[str, Any], plan: Plan) -> None:
-    if saved["shuffle"] != plan.shuffle:
-        raise StateError(
-            f"the state was made with shuffle={saved['shuffle']}, this loader with {plan.shuffle}"
-        )
-    if saved[_WHOLE] != plan.whole:
-        which = "another than" if plan.whole else "that of"
-        raise StateError(
-            f'the state is of an order that is {which} cache="device": go on with the same cache='
-        )
-    same_global = saved["batch"] == plan.batch
-    same_per_rank = saved["batch"] * plan.ranks == plan.batch * saved["ranks"]
-    if not (same_global or same_per_rank):
-        raise StateError(
-            f"the state was made with batches of {saved['batch']} rows over {saved['ranks']} "
-            f"ranks, this loader with {plan.batch} over {plan.ranks}; a state cannot change that"
-        )
+class Mark(NamedTuple):
+    """What `LoaderState.go_back` needs: the next epoch, the latest one, and the rows given."""
+
+    upcoming: Position
+    now: Position
+    rows: int
 
 
-def _checked(position: Position) -> Position:
-    if position.step > position.steps:
-        raise StateError(
-            f"the state stands at step {position.step} of epoch {position.epoch}; an epoch has "
-            f"{position.steps} steps"
-        )
-    return position
+class LoaderState(Generic[B]):
+    """Gives epochs of a pipeline's batches, and knows the position, which can be saved.
+
+    Parameters
+    ----------
+    pipeline
+        What is read, and how.
+    """
+
+    def __init__(self, pipeline: Pipeline[B]) -> None:
+        self.pipeline = pipeline
+        self.rows_given = 0
+        self._next = Position(pipeline.plan, 0, 0)  # where the next `iter` begins
+        self._now = self._next  # where the latest iterator stands
+        self._iterators: weakref.WeakSet[EpochIterator[B]] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        """Batches in an epoch, on every rank."""
+        return self._next.plan.steps
+
+    @property
+    def reader_choice(self) -> str:
+        """Where there was a choice of readers: which one reads, and why."""
+        return self.pipeline.reader_choice
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def __iter__(self) -> EpochIterator[B]:
+        return self.iterate()
+
+    def iterate(
+        self,
+        worker: int = 0,
+        workers: int = 1,
+        *,
+        stages: Stages[Any] | None = None,
+    ) -> EpochIterator[Any]:
+        """Begin the next epoch, or go on where a loaded state stands.
+
+        Parameters
+        ----------
+        worker, workers
+            Within a process that is one of several workers of a rank: which, of how many.
+        stages
+            How to make these batches, if otherwise than the pipeline's own.
+        """
+        begin, options = self._begin().in_worker(worker, workers), self.pipeline.options
+        if workers > 1:
+            options = replace(options, threads=max(1, options.workers // workers))
+        iterator = self._iterator(stages or self.pipeline.stages, begin, options)
+        self._iterators.add(iterator)
+        if begin.step + worker >= begin.steps:  # the other workers have the batches that are left
+            self._next = Position(begin.plan, begin.epoch + 1, 0)
+        return iterator
+
+    def _iterator(
+        self, stages: Stages[Any], begin: Position, options: LoaderOptions
+    ) -> EpochIterator[Any]:
+        return EpochIterator(stages, begin, options.shard, options, self._on_batch)
+
+    def _begin(self) -> Position:
+        begin, seed_fn = self._next, self.pipeline.options.seed_fn
+        if seed_fn is not None and begin.step == 0:
+            seed = int(Guarded(seed_fn, "seed_fn")())
+            begin = begin._replace(plan=replace(begin.plan, seed=seed))
+        self._now = begin
+        return begin
+
+    def _on_batch(self, iterator: EpochIterator[B], rows: int) -> None:
+        self.rows_given += rows
+        self._now = iterator.position
+        if not iterator.begun:  # an epoch counts from its first batch: some code calls iter() twice
+            iterator.begun = True
+            self._next = Position(self._next.plan, self._now.epoch + 1, 0)
+
+    def seek(self, step: int) -> EpochIterator[B]:
+        """Batches of the epoch that comes next from `step` on, without moving on to it."""
+        iterator = self._aside(self._next._replace(step=step))
+        self._iterators.add(iterator)
+        return iterator
+
+    def peek(self) -> B:
+        """The first batch of the next epoch, without moving on."""
+        iterator = self._aside(self._next, threads=1, depth=1)
+        try:
+            return next(iterator)
+        finally:
+            iterator.close()
+
+    def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:
+        """Batches from a position on that count for nothing; `few` are options that differ."""
+        options = replace(self.pipeline.options, **few)
+        return EpochIterator(self.pipeline.stages, begin, options.shard, options)
+
+    # -- worker processes -----------------------------------------------------------------------
+
+    def steps_with(self, workers: int) -> int:
+        """Batches each of `workers` processes of this rank gives in an epoch."""
+        return split_plan(self._next.plan, workers).steps
+
+    def lend(self, workers: int) -> Callable[[], None]:
+        """Count the next epoch as begun by copies of this loader in `workers` processes.
+
+        Call what comes back once for each batch that they have given.
+        """
+        begin, shard = self._next.in_worker(0, workers), self.pipeline.options.shard
+        self._now, self._next = begin, Position(begin.plan, begin.epoch + 1, 0)
+        plan = split_plan(begin.plan, workers)
+
+        def took() -> None:
+            step, worker = divmod(self._now.step, workers)
+            rank = shard.rank * workers + worker
+            self.rows_given += plan.rank_rows(step, rank, shard.world * workers)
+            self._now = self._now._replace(step=self._now.step + 1)
+
+        return took
+
+    def check_workers(self, workers: int) -> None:
+        """Refuse if `workers` processes cannot go on from where the next epoch begins."""
+        self._next.in_worker(0, workers)
+
+    # -- the position -------------------------------------------------------------------------
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> LoaderState[Any]:
+        """The same chunks at the same position, cut into batches by another function."""
+        new = self.pipeline.finishing(finish).start()
+        new._next, new._now = self._next, self._now
+        return new
+
+    def go_over(self, pipeline: Pipeline[B]) -> None:
+        """Make batches as another pipeline of the same rows does, from the next chunk on.
+
+        Only the stages, the options and the steps in a chunk may differ. Iterators that run keep
+        the stages they began with.
+        """
+        self.pipeline, chunk = pipeline, pipeline.plan.chunk
+        self._next, self._now = self._next.with_chunk(chunk), self._now.with_chunk(chunk)
+
+    def mark(self) -> Mark:
+        """What `go_back` needs to stand here again."""
+        return Mark(self._next, self._now, self.rows_given)
+
+    def go_back(self, mark: Mark) -> None:
+        """Stand where this stood before; the rows that were given since will be given again."""
+        chunk = self.pipeline.plan.chunk  # another pipeline may have come meanwhile
+        self._next, self._now = mark.upcoming.with_chunk(chunk), mark.now.with_chunk(chunk)
+        self.rows_given = mark.rows
+
+    def skip_epoch(self) -> None:
+        """Count an epoch as done, which was read in another way."""
+        self._now = self._next = Position(self._next.plan, self._next.epoch + 1, 0)
+
+    @property
+    def upcoming(self) -> Position:
+        """Where the next `iter` begins."""
+        return self._next
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest batch, or the one that comes first."""
+        return self._now.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next `iter` begins this epoch; a loaded state within it is kept."""
+        if isinstance(epoch, bool) or int(epoch) != epoch or epoch < 0:
+            raise ArgumentError(f"epoch is {epoch!r}; it must be an integer of at least 0")
+        if self._next.epoch != epoch:
+            self._next = Position(self._next.plan, int(epoch), 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, as plain values."""
+        return save(self._now)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next `iter` goes on where `state` stands, in constant time."""
+        position = restore(state, self.pipeline.plan).upcoming
+        check_plan(position.plan, self.pipeline.options)
+        self._next = self._now = position
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def release_memory(self) -> None:
+        """Give back what is held on a GPU; nothing, if batches are made in another way."""
+
+    def close(self) -> None:
+        """End the threads of all iterators, and processes that read for them."""
+        for iterator in list(self._iterators):
+            iterator.close()
+        self.pipeline.stages.reader.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _standing, (self.pipeline, self.mark())
+
+
+def _standing(pipeline: Pipeline[B], mark: Mark) -> LoaderState[B]:
+    """A state of a pipeline at a position, in another process."""
+    state = pipeline.start()
+    state.go_back(mark)
+    return state

@@ -40,7 +40,7 @@ class _LoaderClass:
 
 
 _LOADERS = (
-    _LoaderClass("tabfeed.loader.pipeline", "Pipeline", "iterate", "EpochIterator"),
+    _LoaderClass("tabfeed.loader.state", "LoaderState", "iterate", "EpochIterator"),
     _LoaderClass("torch.utils.data.dataloader", "DataLoader", "__iter__", "_BaseDataLoaderIter"),
     _LoaderClass(
         "tensorflow.python.data.ops.dataset_ops",

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError
 from tabfeed.loader.assemble.chunk import ChunkMaker
-from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, can_lay, rows_follow
+from tabfeed.loader.assemble.in_order import HostBlock, InOrderBlocks, rows_follow
 from tabfeed.loader.build import Steps, build_pipeline
-from tabfeed.loader.options import LoaderOptions, RowBytes, make_plan
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.host_memory import RowBytes, can_lay, make_plan
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part
@@ -80,7 +80,7 @@ def chunks_of_pass(plan, rank, first=0):
         (chunk,) = maker.make(wanted, held)
         yield number, chunk
     assert max(Counter(parts.read_parts).values(), default=0) <= 1
-    assert not any(block.trays for block in held.values())  # nothing keeps what was given
+    assert not any(block.buffers for block in held.values())  # nothing keeps what was given
 
 
 @given(ordered_plans(), st.data())
@@ -183,7 +183,7 @@ def pipeline_of(dataset, layout=LAYOUT, steps=None, plan=None, **options):
     """A feed that reads in order, with some of its plan changed."""
     made = build_pipeline(dataset, layout, LoaderOptions(**options), cut, steps or Steps())
     assert made.stages.in_order
-    return Pipeline(made.stages, replace(made.plan, **(plan or {})), made.options)
+    return replace(made, plan=replace(made.plan, **(plan or {}))).start()
 
 
 def kept(batches):
@@ -204,7 +204,7 @@ def same(one, other):
 def test_the_same_as_by_way_of_lots(dataset, batch, options):
     options = options | {"batch_size": batch, "plan": {"chunk": 3, "block": 300}}
     pipeline, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
-    other.stages = replace(other.stages, in_order=False)
+    other.pipeline = replace(other.pipeline, stages=replace(other.pipeline.stages, in_order=False))
     same(kept(pipeline), kept(other))
     same(kept(pipeline), kept(other))  # again, with the memory of the first
 
@@ -234,7 +234,7 @@ def test_it_goes_on_at_any_step(dataset):
 
 def test_memory_goes_back_when_no_batch_looks_at_it(dataset):
     pipeline = pipeline_of(dataset, batch_size=256, threads=1)
-    pool = pipeline.stages.reader.pool
+    pool = pipeline.pipeline.stages.reader.pool
     batch = next(iter(pipeline))
     values = batch["cats"].copy()
     for _ in range(3):

@@ -22,7 +22,8 @@ from tabfeed.loader.cache import partitions as cache
 from tabfeed.loader.cache.folder import CacheFolder, default_limit
 from tabfeed.loader.cache.partitions import DiskCache, MemoryCache, with_cache
 from tabfeed.loader.read.arrow_columns import Lists, Part
-from tabfeed.loader.read.partition_reader import PartReader, cut_fine
+from tabfeed.loader.read.partition_reader import PartReader
+from tabfeed.loader.row_sizes import cut_fine
 from tabfeed.loader.torch import Loader
 from tabfeed.trace import ListRecorder, recording
 
@@ -283,7 +284,8 @@ import random, sys
 from tabfeed import Dataset
 from tabfeed.loader.build import dict_layout
 from tabfeed.loader.cache.partitions import DiskCache
-from tabfeed.loader.read.partition_reader import PartReader, cut_fine
+from tabfeed.loader.read.partition_reader import PartReader
+from tabfeed.loader.row_sizes import cut_fine
 dataset = Dataset(sys.argv[1])
 partitions, lens, _ = cut_fine(dataset, 50)
 reader = PartReader(dataset, partitions, lens, dict_layout(dataset.schema, ["x", "y"]))

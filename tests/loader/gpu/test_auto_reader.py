@@ -174,7 +174,7 @@ def test_it_got_slower_and_goes_back(script, dataset):
     assert same(take(iter(loader), 313), plain(dataset))
     assert script.built == [ARROW, GPU, ARROW]
     assert loader.reader_choice.startswith("Arrow: steps came 0.84 times as fast with the GPU")
-    assert loader.pipeline.plan.chunk == 5 and loader.pipeline.choice.settled
+    assert loader.pipeline.plan.chunk == 5 and loader.state.choice.settled
 
 
 def test_a_trial_that_fails_goes_back(script, dataset):
@@ -267,7 +267,7 @@ def test_an_early_end_on_trial(script, dataset):
     loader = auto(dataset)
     batches = iter(loader)
     take(batches, 45)
-    assert loader.pipeline.choice.trying
+    assert loader.state.choice.trying
     loader.close()
     assert list(batches) == []
     assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
@@ -275,8 +275,9 @@ def test_an_early_end_on_trial(script, dataset):
 
 def test_a_copy_for_another_process_is_of_the_cpu(script, dataset):
     mapped = auto(dataset).map(_twice)
-    copied = pickle.loads(pickle.dumps(mapped.pipeline))
-    assert type(copied) is Pipeline and type(copied.stages) is type(plain(dataset).pipeline.stages)
+    copied = pickle.loads(pickle.dumps(mapped.state))
+    assert type(copied.pipeline) is Pipeline
+    assert type(copied.pipeline.stages) is type(plain(dataset).pipeline.stages)
     assert same([(x, y / 2) for x, y in copied], plain(dataset))
 
 
@@ -287,7 +288,7 @@ def _twice(inputs, target):
 def test_what_cannot_be_read_is_said_and_not_warned_of(script, dataset, monkeypatch):
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     loader = plain(dataset)
-    assert loader.reader_choice == "Arrow: batches are made in the computer's memory"
+    assert loader.reader_choice == "Arrow: batches are made in host memory"
     loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("auto"))
     assert not isinstance(loader.pipeline, AutoPipeline)
     assert loader.reader_choice == (
@@ -343,11 +344,9 @@ def no_room(on_gpu):
 
 def test_no_memory_for_either_reader_leaves_copies(script, dataset, monkeypatch):
     loader, wanted = auto(dataset), list(plain(dataset))
-    pipeline = loader.pipeline
     script.wait[ARROW] = 0.5
-    monkeypatch.setattr(
-        pipeline, "_backends", pipeline._backends._replace(build=no_room, why_not=lambda: None)
-    )
+    backends = loader.pipeline.backends._replace(build=no_room, why_not=lambda: None)
+    monkeypatch.setattr(loader.state, "pipeline", replace(loader.pipeline, backends=backends))
     assert same(wanted, take(iter(loader), len(loader)))
     assert "copied: it cannot begin: CUDA error: out of memory" in loader.reader_choice
     loader.set_epoch(0)

@@ -243,8 +243,8 @@ def test_with_too_little_memory_batches_are_copied(dataset):
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     import pickle
 
-    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).pipeline))
-    assert not isinstance(copied.stages, GpuStages)
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).state))
+    assert not isinstance(copied.pipeline.stages, GpuStages)
     assert len(list(copied)) == len(copied)
 
 

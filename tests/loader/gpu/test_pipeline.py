@@ -151,7 +151,7 @@ def test_with_auto_as_well(dataset, monkeypatch):
     fail_in(monkeypatch, TRAINING)
     with pytest.warns(TabfeedWarning, match="no memory left on the GPU"):
         assert same(plain, loader)
-    assert "given up its own" in loader.reader_choice and loader.pipeline.choice.settled
+    assert "given up its own" in loader.reader_choice and loader.state.choice.settled
     assert same(plain, loader)
 
 
@@ -260,14 +260,14 @@ def test_single_batches_do_not_take_memory_from_a_pass(many):
         found.append(batch)
         if number % 40 == 7:
             loader.peek()
-            loader.pipeline.set_epoch(0)
-            assert same([plain[number]], [next(loader.pipeline.seek(number))])
+            loader.state.set_epoch(0)
+            assert same([plain[number]], [next(loader.state.seek(number))])
     assert same(plain, found)
-    loader.pipeline.set_epoch(0)
-    walk = loader.pipeline.seek(3)
+    loader.state.set_epoch(0)
+    walk = loader.state.seek(3)
     assert isinstance(walk._stages, GpuStages), "without a pass they may have it"
     assert same(plain[3:5], [next(walk), next(walk)])
-    loader.pipeline.set_epoch(0)
+    loader.state.set_epoch(0)
     assert same(plain, loader)
 
 
@@ -494,8 +494,9 @@ def test_no_memory_without_a_share_to_give_up_is_an_error(dataset, monkeypatch):
 
 
 def test_a_copy_for_another_process_is_of_the_cpu(dataset):
-    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).pipeline))
-    assert type(copied) is Pipeline and not isinstance(copied.stages, GpuStages)
+    copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).state))
+    assert type(copied.pipeline) is Pipeline
+    assert not isinstance(copied.pipeline.stages, GpuStages)
     assert same(copied, tuples(dataset))
 
 

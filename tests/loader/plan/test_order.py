@@ -50,9 +50,9 @@ def rows_of(epoch, chunk):
         rows = block_rows(epoch, s.block)
         for i in range(s.steps):
             for j in range(s.width):
-                place = s.place + i * s.stride + j
+                place = s.position + i * s.dst_stride + j
                 assert place not in places
-                places[place] = rows[s.start + i * s.pitch + j]
+                places[place] = rows[s.start + i * s.src_stride + j]
     assert sorted(places) == list(range(chunk.rows))
     return [places[i] for i in range(chunk.rows)]
 
@@ -154,8 +154,8 @@ def test_in_order_one_process_reads_the_files_as_they_are():
     assert [r for b in batches(plan) for r in b] == everything(plan)
     assert plan.epoch(0).permutation(0) is None
     assert plan.epoch(0).chunk(1).copy_runs == (
-        CopyRun(block=1, start=1, pitch=2, steps=1, width=2, place=0, stride=2),
-        CopyRun(block=1, start=3, pitch=1, steps=1, width=1, place=2, stride=1),
+        CopyRun(block=1, start=1, src_stride=2, steps=1, width=2, position=0, dst_stride=2),
+        CopyRun(block=1, start=3, src_stride=1, steps=1, width=1, position=2, dst_stride=1),
     )
 
 

@@ -51,7 +51,7 @@ def test_values(column, wanted, expected):
         (pa.array([True, None]), np.dtype(bool), "has 1 nulls"),
         (pa.array([1.0, np.inf]), INT64, "NaN or infinite"),
         (pa.array([2**40]), np.dtype(np.int32), "goes from 1099511627776"),
-        (pa.array(["a"]), INT64, "is string, which no tensor can hold"),
+        (pa.array(["a"]), INT64, "is string, which can't be converted to a tensor"),
         (pa.array([0], pa.timestamp("s")), INT64, r"is timestamp\[s\]"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import ColumnNotFoundError, LoaderError
 from tabfeed.loader.read.arrow_columns import Group, Layout
-from tabfeed.loader.read.partition_reader import PartReader, cut_fine
+from tabfeed.loader.read.partition_reader import PartReader
+from tabfeed.loader.row_sizes import cut_fine
 from tabfeed.testing.loader import write_rows
 
 LAYOUT = Layout(groups=(Group("g", ("x",), np.dtype(np.int64)),))

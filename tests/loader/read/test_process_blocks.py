@@ -18,13 +18,13 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
 from tabfeed.loader.read import decoder_processes
 from tabfeed.loader.read.arrow_columns import Group
-from tabfeed.loader.read.polars_decode import quick_fill
 from tabfeed.loader.read.process_blocks import (
     DecodeRequest,
     StagingSlice,
     can_decode,
     decoders_of,
     decoding,
+    quick_fill,
 )
 from tabfeed.loader.read.staging import StagingBuffers
 from tabfeed.loader.torch import Loader, TorchAsyncItr
@@ -173,7 +173,7 @@ def test_a_process_that_gives_no_answer_is_an_error_and_is_ended(ready, monkeypa
         os.kill(decoder.pid, signal.SIGSTOP)  # as one that waits for a disk for ever
         monkeypatch.setattr(decoder_processes, "_PATIENCE", 0.2)
         with (
-            pytest.raises(LoaderError, match="gave no answer for 0 s, and was ended"),
+            pytest.raises(LoaderError, match="did not answer for 0 s and was ended"),
             decoding([decoder], staging_buffers.take(), DecodeRequest([1], ROWS, SPOTS)),
         ):
             pass
@@ -205,7 +205,7 @@ def test_a_process_that_is_killed_is_told_and_not_lent_again(ready):
     _, staging_buffers, decoders = ready
     staging_buffer = staging_buffers.take()
     with (
-        pytest.raises(LoaderError, match="ended with status -9, perhaps for want of memory"),
+        pytest.raises(LoaderError, match="ended with status -9, perhaps for lack of memory"),
         borrowed(decoders) as (decoder,),
     ):
         os.kill(decoder.pid, signal.SIGKILL)

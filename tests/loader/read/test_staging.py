@@ -36,7 +36,7 @@ def test_a_desk_that_never_comes_free_is_an_error(monkeypatch):
     monkeypatch.setattr(staging, "_PATIENCE", 0.05)
     some = StagingBuffers(100, 1)
     held = some.take()
-    with pytest.raises(LoaderError, match="no memory for the next rows came free"):
+    with pytest.raises(LoaderError, match="no staging buffer became free"):
         some.take()
     assert held.number == 0
 

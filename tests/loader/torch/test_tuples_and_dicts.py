@@ -227,7 +227,7 @@ def test_lists_of_one_length_are_a_matrix(shuffle):
 
 def test_extras_ride_along_in_the_same_order():
     data = {"x": np.arange(50), "name": [f"n{i}" for i in range(50)]}
-    with pytest.raises(LoaderError, match="'name' is string, which no tensor can hold"):
+    with pytest.raises(LoaderError, match="'name' is string, which can't be converted to a tensor"):
         Loader(Dataset(data), 8)
     for inputs, _ in Loader(Dataset(data, npartitions=4), 8, shuffle=True, extras=["name"]):
         assert inputs["name"].to_pylist() == [f"n{i}" for i in inputs["x"].tolist()]
@@ -497,9 +497,9 @@ def test_rank_and_world_of_a_process_group_count(tmp_path, monkeypatch):
         given = Loader(Dataset(table()), 5, global_rank=0, global_size=1)
     finally:
         dist.destroy_process_group()
-    assert loader.pipeline.options.place == (1, 2)
+    assert loader.pipeline.options.shard == (1, 2)
     assert [x["C2"].tolist() for x, _ in loader] == [[5, 6, 7, 8, 9]]
-    assert given.pipeline.options.place == (0, 1)
+    assert given.pipeline.options.shard == (0, 1)
 
 
 def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
@@ -507,5 +507,5 @@ def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = Loader(Dataset(table()), 5)
     monkeypatch.setenv("RANK", "0")
-    assert loader.pipeline.options.place == (1, 2)
-    assert pickle.loads(pickle.dumps(loader)).pipeline.options.place == (1, 2)
+    assert loader.pipeline.options.shard == (1, 2)
+    assert pickle.loads(pickle.dumps(loader)).pipeline.options.shard == (1, 2)

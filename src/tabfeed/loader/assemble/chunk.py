@@ -1,8 +1,7 @@
 """A chunk: batches made in one go of rows of several blocks, in buffers shaped ``(columns, rows)``.
 
 The plan says which rows of which block go where, as a few evenly spaced copy runs; each is one
-strided copy of all columns of a group, with a cast on the way, for which the interpreter lock is
-released.
+strided copy of all columns of a group, with a cast on the way, for which the GIL is released.
 
 Where a batch lies within one block as it is (one stream, and the dtypes of the files), nothing is
 copied: the batch is a view of the block's buffers. Nor is anything where blocks that are not
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
-from tabfeed.loader.assemble.in_order import taken_from
+from tabfeed.loader.assemble.in_order import filled_buffers
 from tabfeed.loader.plan.order import ChunkPlan, CopyRun
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
 from tabfeed.loader.read.blocks import Block
@@ -48,7 +47,7 @@ class Chunk:
     lists
         Ragged columns.
     extras
-        Columns that ride along.
+        Columns that pass through as Arrow arrays.
     first_step
         The number of its first batch in the epoch.
     """
@@ -72,7 +71,7 @@ class Chunk:
 
 
 class MakesChunks(Protocol):
-    """Anything that puts the rows of lots together."""
+    """Anything that puts the rows of blocks together."""
 
     def make(self, plan: ChunkPlan, blocks: Mapping[int, Any]) -> list[Chunk]:
         """The rows of `plan`."""
@@ -116,17 +115,17 @@ class ChunkMaker:
             return self._copy(plan, blocks)
 
     def _laid(self, plan: ChunkPlan, blocks: Mapping[int, Any]) -> Chunk | None:
-        """The chunk that the lots were read into, if they were."""
-        tray = taken_from([blocks[n] for n in {s.block for s in plan.copy_runs}], plan)
-        if tray is None:
+        """The chunk that the blocks were read into, if they were."""
+        filled = filled_buffers([blocks[n] for n in {s.block for s in plan.copy_runs}], plan)
+        if filled is None:
             return None
         chunk = Chunk(plan.bounds, first_step=plan.first_step)
         for group in self.layout.groups:
-            self._keep(chunk, group, tray.matrices[group.name])
+            self._keep(chunk, group, filled.matrices[group.name])
         return chunk
 
     def _same_dtypes(self, plan: ChunkPlan, blocks: Mapping[int, Block]) -> bool:
-        """Whether lots have the columns as batches are to have them."""
+        """Whether blocks have the columns as batches are to have them."""
         used = [blocks[s.block] for s in plan.copy_runs]
         groups = self.layout.groups
         return all(block.matrices[g.name].dtype == g.dtype for block in used for g in groups)
@@ -161,12 +160,12 @@ class ChunkMaker:
         return chunk
 
     def _copy_ragged(self, chunk: Chunk, plan: ChunkPlan, blocks: Mapping[int, Block]) -> None:
-        """Lay the strips end to end, then gather: such columns have no places to copy into."""
+        """Lay the copy runs end to end, then gather: such columns have no positions to copy to."""
         used = [
-            (blocks[s.block], s.start, s.start + (s.steps - 1) * s.pitch + s.width)
+            (blocks[s.block], s.start, s.start + (s.steps - 1) * s.src_stride + s.width)
             for s in plan.copy_runs
         ]
-        index = None if _follow(plan.copy_runs) else _places(plan)
+        index = None if _follow(plan.copy_runs) else _positions(plan)
         for name, dtype in self.layout.lists:
             runs = [slice_lists(block.lists[name], start, stop) for block, start, stop in used]
             chunk.lists[name] = gather_lists(join_lists(runs, dtype), index, dtype)
@@ -183,67 +182,68 @@ class ChunkMaker:
 
 
 def _lay(copy_run: CopyRun, source: Array, out: Array) -> None:
-    """Copy the columns of a strip to their places."""
+    """Copy the columns of a run to their positions."""
     if copy_run.steps == 1:
-        start, place, width = copy_run.start, copy_run.place, copy_run.width
-        to = out[:, place : place + width]
+        start, position, width = copy_run.start, copy_run.position, copy_run.width
+        to = out[:, position : position + width]
         np.copyto(to, source[:, start : start + width], casting="unsafe")
     else:
         np.copyto(
-            _spaced(out[:, copy_run.place :], copy_run.stride, copy_run),
-            _spaced(source[:, copy_run.start :], copy_run.pitch, copy_run),
+            _spaced(out[:, copy_run.position :], copy_run.dst_stride, copy_run),
+            _spaced(source[:, copy_run.start :], copy_run.src_stride, copy_run),
             casting="unsafe",
         )
 
 
 def _spaced(array: Array, distance: int, copy_run: CopyRun) -> Array:
-    """``(columns, steps, width)``: a view of places that lie `distance` rows apart."""
+    """``(columns, steps, width)``: a view of positions that lie `distance` rows apart."""
     across, along = array.strides
     shape = (array.shape[0], copy_run.steps, copy_run.width)
     return as_strided(array, shape, (across, distance * along, along))
 
 
-def _places(plan: ChunkPlan) -> Index:
-    """Where the row of each place lies in the strips laid end to end."""
+def _positions(plan: ChunkPlan) -> Index:
+    """Where the row of each position lies in the copy runs laid end to end."""
     index: Index = np.empty((1, plan.rows), np.int64)
     offset = 0
     for copy_run in plan.copy_runs:
-        length = (copy_run.steps - 1) * copy_run.pitch + copy_run.width
+        length = (copy_run.steps - 1) * copy_run.src_stride + copy_run.width
         _lay(copy_run._replace(start=0), np.arange(offset, offset + length)[None], index)
         offset += length
     return index.reshape(-1)
 
 
 def _follow(copy_runs: tuple[CopyRun, ...]) -> bool:
-    """Whether strips laid end to end have every row at its place."""
-    place = 0
+    """Whether copy runs laid end to end have every row at its position."""
+    position = 0
     for copy_run in copy_runs:
-        gaps = copy_run.steps > 1 and not copy_run.pitch == copy_run.width == copy_run.stride
-        if gaps or copy_run.place != place:
+        gaps = (
+            copy_run.steps > 1 and not copy_run.src_stride == copy_run.width == copy_run.dst_stride
+        )
+        if gaps or copy_run.position != position:
             return False
-        place += copy_run.steps * copy_run.width
+        position += copy_run.steps * copy_run.width
     return True
 
 
 def _is_run(plan: ChunkPlan) -> bool:
-    """Whether all of it lies end to end in one lot."""
+    """Whether all of it lies end to end in one block."""
     if len(plan.copy_runs) != 1:
         return False
-    copy_run = plan.copy_runs[0]
-    return copy_run.steps == 1 or copy_run.pitch == copy_run.width == copy_run.stride
+    return plan.copy_runs[0].has_no_gaps
 
 
 def _split_at_blocks(plan: ChunkPlan) -> Iterator[ChunkPlan]:
-    """Cut a chunk so that as many batches as possible lie within one lot; or leave it whole."""
-    places = [s.place for s in plan.copy_runs]
-    gaps = any(not s.pitch == s.width == s.stride for s in plan.copy_runs)
-    if gaps or places != sorted(places):
+    """Cut a chunk so that as many batches as possible lie within one block; or leave it whole."""
+    positions = [s.position for s in plan.copy_runs]
+    gaps = any(not s.src_stride == s.width == s.dst_stride for s in plan.copy_runs)
+    if gaps or positions != sorted(positions):
         yield plan  # several streams: no batch lies in one block
         return
     ends = np.cumsum([s.steps * s.width for s in plan.copy_runs])
     first = np.searchsorted(ends, plan.bounds[:-1], side="right")
     last = np.searchsorted(ends, plan.bounds[1:], side="left")
-    # Batches of one strip share a key; one that spans copy runs has a key of its own.
+    # Batches of one copy run share a key; one that spans copy runs has a key of its own.
     keys = np.where(first == last, first, -1 - np.arange(plan.steps))
     cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), plan.steps]
     for start, stop in pairwise(cuts):
@@ -254,10 +254,10 @@ def _split_at_blocks(plan: ChunkPlan) -> Iterator[ChunkPlan]:
 
 
 def _rows_of_copy_runs(copy_runs: tuple[CopyRun, ...], low: int, high: int) -> Iterator[CopyRun]:
-    """What strips without gaps have for the places ``[low, high)``."""
+    """What copy runs without gaps have for the positions ``[low, high)``."""
     for copy_run in copy_runs:
-        start = max(low, copy_run.place)
-        width = min(high, copy_run.place + copy_run.steps * copy_run.width) - start
+        start = max(low, copy_run.position)
+        width = min(high, copy_run.position + copy_run.steps * copy_run.width) - start
         if width > 0:
-            first = copy_run.start + start - copy_run.place
+            first = copy_run.start + start - copy_run.position
             yield CopyRun(copy_run.block, first, width, 1, width, start - low, width)

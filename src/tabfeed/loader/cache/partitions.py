@@ -4,23 +4,20 @@ What fits is kept, what does not is read again: a budget is never exceeded, and 
 partitions read are the ones that stay, so that a second epoch finds as much as possible.
 
 On disk a partition is an Arrow file, uncompressed, that is mapped rather than read: later epochs
-cost page cache look-ups. It stays for later runs, under a name that says what it was decoded from
-(`tabfeed.loader.cache.partitions`), in a bounded folder that processes share
+cost page cache look-ups. It stays for later runs, under a name that follows from what it was
+decoded from (`PartNames`), in a bounded folder that processes share
 (`tabfeed.loader.cache.folder`): ``TABFEED_CACHE_DIR``, of at most ``TABFEED_CACHE_SIZE``.
-Partitions without such a name, because a transform made them, lie in a folder that goes with the
-loader.
+
+Two partitions have one name only if they would decode alike: the same rows of the same content of
+the same files, the same columns in the same types, the same filter. Content is identified by an
+object's version, or by a local file's size and times of change. Functions cannot be compared, so
+what a transform made has no name, nor have frames in memory: these lie in a folder that is removed
+with the loader.
 
 Contents are not forced to disk, and a disk may give back other bytes than it was given. So a
 file ends in a checksum of all of it, which is compared whenever the file is mapped: a CRC-32 of the
 sums of its blocks, since NumPy adds ten times as fast as zlib reads. A file that is damaged is made
 anew from its source, and the log says so.
-
-What a decoded partition depends on, as a name for it that holds across runs.
-
-Two partitions have one name only if they would decode alike: the same rows of the same content of
-the same files, the same columns in the same types, the same filter. Content is told by an object's
-version, or by a local file's size and times of change. Functions cannot be compared, so what a
-transform made has no name and is kept for one run alone; nor have frames in memory.
 """
 
 from __future__ import annotations
@@ -60,12 +57,12 @@ class PartNames:
     """Names for the partitions of a reader."""
 
     def __init__(self, reader: Any) -> None:
-        self._reader = reader
+        self.reader = reader
 
     @cached_property
     def _common(self) -> Any:
         """What all partitions share; None if they cannot be named."""
-        reader = self._reader
+        reader = self.reader
         if not isinstance(reader, PartReader) or reader.transforms or reader.dataset.mapped:
             return None
         if reader.dataset.fileset.skips.allowed:
@@ -81,8 +78,8 @@ class PartNames:
         """The name of a partition; None if it has none."""
         if self._common is None:
             return None
-        files, contents = self._reader.dataset.fileset, []
-        for piece in self._reader.partitions[number].pieces:
+        files, contents = self.reader.dataset.fileset, []
+        for piece in self.reader.partitions[number].pieces:
             content = _content(files.files[piece.file])
             if content is None:
                 return None
@@ -142,16 +139,16 @@ def with_cache(reader: ReadsParts, kind: str | None, budget: int) -> ReadsParts:
 class _Cache:
     """What caches share: reading ahead only what is not kept."""
 
-    _reader: Any
+    reader: Any
 
     @property
     def remote(self) -> bool:
         """Whether it helps to `begin` a partition before it is read."""
-        return bool(getattr(self._reader, "remote", False))
+        return bool(getattr(self.reader, "remote", False))
 
     def begin(self, number: int) -> Sequence[Any]:
         """Begin to fetch a partition that is not kept."""
-        return () if self._has(number) else self._reader.begin(number)
+        return () if self._has(number) else self.reader.begin(number)
 
     def read(self, number: int) -> Part:
         """A partition."""
@@ -177,7 +174,7 @@ class MemoryCache(_Cache):
     """
 
     def __init__(self, reader: ReadsParts, budget: int) -> None:
-        self._reader = reader
+        self.reader = reader
         self._left = budget
         self._kept: dict[int, Part] = {}
         self._lock = _ForkSafeLock()
@@ -187,7 +184,7 @@ class MemoryCache(_Cache):
         kept = self._kept.get(number)
         if kept is not None:
             return kept
-        part: Part = self._reader.read(number)
+        part: Part = self.reader.read(number)
         self._keep(number, part)
         return part
 
@@ -201,7 +198,7 @@ class MemoryCache(_Cache):
             yield kept
             return
         whole: Part | None = None
-        for piece in self._reader.pieces(number):
+        for piece in self.reader.pieces(number):
             whole = whole or Part(piece.rows)
             whole.scalars.update(piece.scalars)
             whole.lists.update(piece.lists)
@@ -223,7 +220,7 @@ class MemoryCache(_Cache):
     def __getstate__(self) -> dict[str, Any]:
         # A pickled copy begins empty: shipping the data would cost more than reading it.
         left = self._left + sum(p.nbytes for p in self._kept.values())
-        return {"_reader": self._reader, "_left": left, "_kept": {}}
+        return {"reader": self.reader, "_left": left, "_kept": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=_ForkSafeLock())
@@ -239,7 +236,7 @@ class DiskCache(_Cache):
     """
 
     def __init__(self, reader: ReadsParts) -> None:
-        self._reader = reader
+        self.reader = reader
         self._names = PartNames(reader)
         self._shared: CacheFolder | None = None
         self._own: CacheFolder | None = None
@@ -252,7 +249,7 @@ class DiskCache(_Cache):
         kept = _load(folder, name)
         if kept is not None:
             return kept
-        part: Part = self._reader.read(number)
+        part: Part = self.reader.read(number)
         if self._where(number)[1] == name:  # else its source changed while it was read
             self._keep(part, folder, name)
         return part
@@ -289,10 +286,10 @@ class DiskCache(_Cache):
         return self._own, f"{number}.arrow"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_reader": self._reader}
+        return {"reader": self.reader}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_reader"])  # type: ignore[misc]
+        self.__init__(state["reader"])  # type: ignore[misc]
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -25,17 +25,19 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tabfeed.errors import TabfeedError
+from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.auto_choice import GPU, Choice
 from tabfeed.loader.gpu.delivery import GpuStages, timed_event
-from tabfeed.loader.gpu.pipeline import GpuIterator, GpuPipeline
+from tabfeed.loader.gpu.pipeline import GpuIterator, GpuPipeline, GpuState
 from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.plan.order import Epoch, Plan
+from tabfeed.loader.position import Position
 from tabfeed.loader.read.blocks import ReadsBlocks
 from tabfeed.loader.read.partition_reader import ReadsParts
-from tabfeed.loader.state import Position
+from tabfeed.loader.state import LoaderState
 from tabfeed.loader.tensors.tree import copied
 
-__all__ = ["AutoIterator", "AutoPipeline", "Backends", "Meter", "Metered"]
+__all__ = ["AutoIterator", "AutoPipeline", "AutoState", "Backends", "Meter", "Metered"]
 
 B = TypeVar("B")
 
@@ -175,33 +177,50 @@ class _Loading(threading.Thread):
         self.ok, self.reason = reason is None, reason or ""
 
 
+def _made_by_itself(plan: Plan) -> Pipeline[Any]:
+    raise AssertionError("what was made for a plan is its own matter")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class AutoPipeline(GpuPipeline[B]):
     """A pipeline that begins with Arrow and may go over to the GPU.
 
-    Parameters
+    Attributes
     ----------
-    made
-        Makes the batches with Arrow.
-    spare
-        Makes them in the computer's memory, and copies them.
-    ways
-        Both ways to make them on the GPU.
+    backends
+        Both ways to make its batches on the GPU.
     """
 
-    _own = ("_spare", "remake", "choice", "_backends", "_loading", "_kin")
+    remake: Callable[[Plan], Pipeline[Any]] = _made_by_itself
+    backends: Backends
 
-    def __init__(self, made: Pipeline[B], spare: Pipeline[Any], backends: Backends) -> None:
-        super().__init__(made, spare, _made_by_itself)
-        self.stages = _watched(made.stages)
+    def start(self) -> GpuState[B]:
+        """A position at the first batch of epoch 0, from which epochs are read."""
+        if isinstance(self.stages, GpuStages):
+            return AutoState(self)
+        return super().start()  # it has given up its memory
+
+
+class AutoState(GpuState[B]):
+    """The state of a loader that begins with Arrow and may go over to the GPU.
+
+    Parameters
+    ----------
+    pipeline
+        Makes the batches with Arrow.
+    """
+
+    pipeline: AutoPipeline[B]
+
+    def __init__(self, pipeline: AutoPipeline[B]) -> None:
+        super().__init__(replace(pipeline, stages=_watched(pipeline.stages)))
         self.choice = Choice()
-        self._backends = backends
         self._loading: _Loading | None = None
-        self._kin: weakref.WeakSet[AutoPipeline[Any]] = weakref.WeakSet(
-            [self]
-        )  # use the same memory
+        # Those that use the same memory.
+        self._kin: weakref.WeakSet[AutoState[Any]] = weakref.WeakSet([self])
 
     @property
-    def reader_choice(self) -> str:  # type: ignore[override]
+    def reader_choice(self) -> str:
         """Which reader, and why."""
         return self.choice.why
 
@@ -210,24 +229,26 @@ class AutoPipeline(GpuPipeline[B]):
         self.choice.end(why)
 
     def _made_for(self, plan: Plan) -> Pipeline[Any]:
-        self._backends = self._backends.for_plan(plan)
-        made = self._built(self.choice.reader == GPU)
-        if isinstance(made, str):
-            made = self._built(False)
-        return self._spare if isinstance(made, str) else made
+        self.pipeline = replace(self.pipeline, backends=self.pipeline.backends.for_plan(plan))
+        made, _ = self._built(self.choice.reader == GPU)
+        if made is None:
+            made, _ = self._built(False)
+        return made or self.pipeline.spare
 
     def take_over(self, made: Pipeline[Any]) -> None:
-        """Make batches as another feed of the same rows does."""
+        """Make batches as another pipeline of the same rows does."""
         super().take_over(made)
-        if isinstance(self.stages, GpuStages):
-            self.stages = _watched(self.stages)
+        if isinstance(self.pipeline.stages, GpuStages):
+            self.pipeline = replace(self.pipeline, stages=_watched(self.pipeline.stages))
 
-    def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
-        if not isinstance(made.stages, GpuStages):  # it has given up its memory
-            return super()._kin_of(made)
-        new: AutoPipeline[Any] = AutoPipeline(made, self._spare, self._backends)
-        new._kin, new._sized_for = self._kin, self._sized_for
-        new._kin.add(new)
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> LoaderState[Any]:
+        """The same chunks at the same position, cut into batches by another function."""
+        new = super().finishing(finish)
+        if isinstance(new, AutoState):
+            new._kin = self._kin
+            new._kin.add(new)
+        elif isinstance(new, GpuState):
+            new.tell(self.reader_choice)
         return new
 
     def _begin_at(self, begin: Position) -> AutoIterator[B]:
@@ -245,7 +266,7 @@ class AutoPipeline(GpuPipeline[B]):
     def _loaded(self) -> bool:
         """Whether what decodes there is loaded; if not yet, it soon will be."""
         if self._loading is None:
-            self._loading = _Loading(self._backends.why_not)
+            self._loading = _Loading(self.pipeline.backends.why_not)
         if self._loading.is_alive():
             return False
         if not self._loading.ok:
@@ -253,31 +274,30 @@ class AutoPipeline(GpuPipeline[B]):
         return self._loading.ok
 
     def change(self) -> None:
-        """Go over to the reader that is wanted. Nobody else may hold the recipe."""
-        finish = self.stages.finish
-        made: Pipeline[Any] | str = ""
+        """Go over to the reader that is wanted. Nothing else may hold the stages."""
+        finish = self.pipeline.stages.finish
+        made: Pipeline[Any] | None = None
         self.let_go()
-        if self.choice.wanted == GPU and isinstance(made := self._built(True), str):
-            self.choice.refuse(made)
-        if isinstance(made, str):
-            made = self._built(False)
-        if isinstance(made, str):  # though it was there before
+        if self.choice.wanted == GPU:
+            made, why_not = self._built(True)
+            if made is None:
+                self.choice.refuse(why_not)
+        if made is None:
+            made, why_not = self._built(False)
+        if made is None:  # though it was there before
             self.take_over(self.spare(finish))
-            self.tell(f"Arrow: batches are made in the computer's memory, and copied: {made}")
+            self.tell(f"Arrow: batches are made in host memory and copied: {why_not}")
             return
         self.choice.went_over()
         self.take_over(made.finishing(finish))
 
-    def _built(self, on_gpu: bool) -> Pipeline[Any] | str:
-        """A feed for which the GPU decodes, or Arrow does; or why there is none."""
+    def _built(self, on_gpu: bool) -> tuple[Pipeline[Any] | None, str]:
+        """A pipeline for which the GPU decodes, or Arrow does; None, and why there is none."""
         try:
-            return self._backends.build(on_gpu) or "device_memory is too small for it"
+            made = self.pipeline.backends.build(on_gpu)
         except (TabfeedError, MemoryError, RuntimeError) as e:
-            return f"it cannot begin: {e}"
-
-
-def _made_by_itself(plan: Plan) -> Pipeline[Any]:
-    raise AssertionError("what was made for a plan is its own matter")
+            return None, f"it cannot begin: {e}"
+        return made, "" if made else "device_memory is too small for it"
 
 
 def _watched(stages: Any) -> Any:
@@ -291,13 +311,13 @@ class AutoIterator(GpuIterator[B]):
 
     Parameters
     ----------
-    feed
+    state
         Whose.
     position
         Where to begin.
     """
 
-    _pipeline: AutoPipeline[B]
+    _state: AutoState[B]
 
     def _start(self) -> None:
         self._timeline = _Timeline()
@@ -305,18 +325,18 @@ class AutoIterator(GpuIterator[B]):
         super()._start()
 
     def _take_now(self) -> list[B]:
-        pipeline = self._pipeline
-        if pipeline.choice.settled:
+        state = self._state
+        if state.choice.settled:
             return super()._take_now()
         meter: Meter = self._stages.reader.meter  # type: ignore[attr-defined]
-        self._timeline.tell(pipeline.choice, meter.rate)
-        if self._step < self._plan.steps and pipeline.may_change() and self._can_let_go():
-            self._go_over(pipeline.change)
+        self._timeline.tell(state.choice, meter.rate)
+        if self._step < self._plan.steps and state.may_change() and self._can_let_go():
+            self._go_over(state.change)
         asked = timed_event(torch.cuda.current_stream(self._stages.device))  # type: ignore[attr-defined]
         made = self._next_chunk()
         self._timeline.add(_Mark(asked, made.event, self._step))
         batches = self._stages.arrive(made)
-        if pipeline.choice.wanted == GPU != pipeline.choice.reader:
+        if state.choice.wanted == GPU != state.choice.reader:
             self._own_batch = True
             if self._plan.chunk > 1:
                 batches[-1] = copied(batches[-1])
@@ -324,7 +344,7 @@ class AutoIterator(GpuIterator[B]):
 
     def _can_let_go(self) -> bool:
         """Whether the program's last batch holds no chunk that is larger than those to come."""
-        return self._own_batch or self._pipeline.choice.reader == GPU
+        return self._own_batch or self._state.choice.reader == GPU
 
     def _next_chunk(self) -> Any:
         """The next chunk; from Arrow, if the GPU fails while it is on trial."""
@@ -333,8 +353,8 @@ class AutoIterator(GpuIterator[B]):
         except StopIteration:
             raise
         except Exception as e:  # whatever it is: Arrow will say if the data are to blame
-            if self._closed or self._sent_aside or not self._pipeline.choice.trying:
+            if self._closed or self._sent_aside or not self._state.choice.trying:
                 raise
-            self._pipeline.choice.refuse(f"it failed: {e!r}")
-        self._go_over(self._pipeline.change)
+            self._state.choice.refuse(f"it failed: {e!r}")
+        self._go_over(self._state.change)
         return super()._next_chunk()

@@ -52,11 +52,10 @@ from tabfeed.loader.gpu.parquet.unpack import DecodeStreams, Unpacker
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import Plan
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.staging import StagingBuffers
-from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.device import check_device, finish_on_cpu
 from tabfeed.loader.tensors.scripted import prepare
 
@@ -119,8 +118,8 @@ def _chosen(
     if ops is None or not layout.groups:
         what = "list columns are assembled" if ops is not None else "an operator works"
         fallback = fallback_pipeline(stages, plan, options, device, memory, row_bytes)
-        fallback.reader_choice = _arrow_since(f"{what} in host memory", gpu)
-        return fallback
+        choice = _arrow_since(f"{what} in host memory", gpu)
+        return replace(fallback, reader_choice=choice)
     left = memory - ops.table_bytes
     builder = GpuBuilder(stages, plan, options, device, ops, left, row_bytes, held)
     if gpu.reader == "auto":
@@ -134,8 +133,7 @@ def _chosen(
     if isinstance(made.stages.reader, CudfBlockReader):
         reason = builder.page_rows.why_not or "memory is too small"
         why = f"pylibcudf: as requested; tabfeed's own decoder cannot be used: {reason}"
-    made.reader_choice = why
-    return made
+    return replace(made, reader_choice=why)
 
 
 def block_reader(
@@ -212,7 +210,7 @@ class GpuBuilder:
 
     def for_plan(self, plan: Plan) -> GpuBuilder:
         """The same for another plan of the same rows, perhaps saved with other ranks."""
-        plan = replace(plan, chunk=self.plan.chunk, ranks=self.options.place.world)
+        plan = replace(plan, chunk=self.plan.chunk, ranks=self.options.shard.world)
         return replace(self, plan=plan)
 
     def remake(self, on_gpu: bool, plan: Plan) -> Pipeline[Any]:
@@ -281,11 +279,11 @@ class GpuBuilder:
         """A pipeline whose chunks are made in host memory, and copied."""
         enough = -(-(least_bytes(self.need(self.arrow)) + self.ops.table_bytes) // 10**6)
         made = self.fallback(self.memory + self.ops.table_bytes)
-        made.reader_choice = (
+        choice = (
             "Arrow: batches are made in host memory and copied; to make them on the GPU, "
             f'give device_memory="{enough}MB" or more'
         )
-        return made
+        return replace(made, reader_choice=choice)
 
     @cached_property
     def spare(self) -> Pipeline[Any]:
@@ -363,9 +361,11 @@ class GpuBuilder:
         depth = min(plan.depth, options.depth or plan.depth)
         options = replace(options, threads=threads, depth=depth)
         return GpuPipeline(
-            Pipeline(made, replace(self.plan, chunk=plan.steps), options),
-            self.spare,
-            partial(self.remake, need.decoder != "arrow"),
+            made,
+            replace(self.plan, chunk=plan.steps),
+            options,
+            spare=self.spare,
+            remake=partial(self.remake, need.decoder != "arrow"),
         )
 
 
@@ -378,9 +378,14 @@ def _auto(builder: GpuBuilder) -> Pipeline[Any]:
     if not reason and not any(map(_is_installed, ("nvidia.libnvcomp", "pylibcudf"))):
         reason = "no decoder for GPUs is installed; pip install tabfeed[gpu]"
     if not reason:
-        return AutoPipeline(made, builder.spare, _backends(builder))
-    made.reader_choice = f"Arrow: {reason}"
-    return made
+        return AutoPipeline(
+            made.stages,
+            made.plan,
+            made.options,
+            spare=builder.spare,
+            backends=_backends(builder),
+        )
+    return replace(made, reader_choice=f"Arrow: {reason}")
 
 
 def _backends(builder: GpuBuilder) -> Backends:

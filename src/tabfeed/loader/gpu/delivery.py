@@ -27,11 +27,10 @@ from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
 from tabfeed.loader.gpu.memory_plan import fit_copies
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import ChunkPlan, Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import BlockWindow
-from tabfeed.loader.stages import Stages
 from tabfeed.loader.tensors.device import finish_on_cpu
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span
@@ -139,10 +138,10 @@ class StreamStages(Stages[B]):
     host: Any = None
     latest: deque[Any] = field(default_factory=partial(deque, maxlen=1))
 
-    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, shard: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank, queued."""
         with on_device(self.device), torch.cuda.stream(self.stream):
-            return self.queued(super().make(epoch, place, blocks, number))
+            return self.queued(super().make(epoch, shard, blocks, number))
 
     def queued(self, batches: list[B]) -> Ready:
         """Batches that were just queued on the stream, with what `arrive` needs."""
@@ -200,12 +199,12 @@ class GpuStages(StreamStages[B]):
         """Chunks that are queued before they are needed, beside the next one."""
         return int(self.on_training_thread)
 
-    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, shard: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, or all that `queue` needs."""
         if not self.on_training_thread:
-            return super().make(epoch, place, blocks, number)
+            return super().make(epoch, shard, blocks, number)
         with span("plan"):
-            plan = epoch.chunk(number, place.rank, place.world)
+            plan = epoch.chunk(number, shard.rank, shard.world)
         found = blocks.get(copy_run.block for copy_run in plan.copy_runs)
         places = self._maker.copy_blocks(plan, found)
         return Parts(plan, found, places, partial(blocks.done, number))

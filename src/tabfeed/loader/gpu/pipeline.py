@@ -1,4 +1,4 @@
-"""A pipeline whose batches are made on a GPU, and which can go over to another way of making them.
+"""A pipeline whose batches are made on a GPU, and a state that can go over to another pipeline.
 
 The order of rows depends neither on the reader nor on the number of batches in a chunk. So an
 iterator changes over by starting again at its current step. It frees the memory of one pipeline
@@ -20,7 +20,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -29,13 +29,13 @@ from tabfeed.errors import TabfeedWarning
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import EpochIterator, Pipeline
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.position import Position, restore
 from tabfeed.loader.prefetch import Prefetch
-from tabfeed.loader.stages import Stages
-from tabfeed.loader.state import Position, restore
+from tabfeed.loader.state import EpochIterator, LoaderState
 
-__all__ = ["GpuIterator", "GpuPipeline", "no_memory"]
+__all__ = ["GpuIterator", "GpuPipeline", "GpuState", "no_memory"]
 
 B = TypeVar("B")
 _GIVEN_UP = (
@@ -45,43 +45,56 @@ _GIVEN_UP = (
 _RELEASED = "as requested, batches are made in host memory and copied"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GpuPipeline(Pipeline[B]):
-    """A pipeline that gives its memory on the GPU up if there is none left.
+    """A pipeline whose stages make batches on a GPU, and what replaces them.
 
-    Parameters
+    Attributes
     ----------
-    made
-        Makes the batches on the GPU.
     spare
-        Makes them in the computer's memory, and copies them.
+        Makes the batches in host memory, and copies them.
     remake
         Gives such a pipeline for another plan of the same rows, for which other memory is needed.
     """
 
-    _own: tuple[str, ...] = ("_spare", "remake")  # what is of no use in another process
+    spare: Pipeline[Any]
+    remake: Callable[[Plan], Pipeline[Any]]
 
-    def __init__(
-        self, made: Pipeline[B], spare: Pipeline[Any], remake: Callable[[Plan], Pipeline[Any]]
-    ) -> None:
-        super().__init__(made.stages, made.plan, made.options)
-        self._spare, self.remake = spare, remake
-        self._sized_for = sizes_of(made.plan)
+    def start(self) -> GpuState[B]:
+        """A position at the first batch of epoch 0, from which epochs are read."""
+        return GpuState(self)
 
-    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> GpuPipeline[Any]:
-        """A feed of the same chunks, cut into batches by another function."""
-        made: Pipeline[Any] = Pipeline(self.stages.finishing(finish), self.plan, self.options)
-        return self._kin_of(made)._standing_as(self)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process batches are made on the CPU.
+        return Pipeline, (self.stages, self.plan, self.options, self.reader_choice)
 
-    def _kin_of(self, made: Pipeline[Any]) -> GpuPipeline[Any]:
-        """A feed like this one, which makes other batches in the same memory."""
-        new: GpuPipeline[Any] = GpuPipeline(made, self._spare, self.remake)
-        new.reader_choice, new._sized_for = self.reader_choice, self._sized_for
+
+class GpuState(LoaderState[B]):
+    """The state of a loader that gives its memory on the GPU up if there is none left.
+
+    Parameters
+    ----------
+    pipeline
+        Makes the batches on the GPU.
+    """
+
+    pipeline: GpuPipeline[B]
+
+    def __init__(self, pipeline: GpuPipeline[B]) -> None:
+        super().__init__(pipeline)
+        self._sized_for = sizes_of(pipeline.plan)
+
+    def finishing(self, finish: Callable[[Chunk], list[Any]]) -> LoaderState[Any]:
+        """The same chunks at the same position, cut into batches by another function."""
+        new = super().finishing(finish)
+        if isinstance(new, GpuState):
+            new._sized_for = self._sized_for
         return new
 
     def _iterator(
         self, stages: Stages[Any], begin: Position, options: LoaderOptions
     ) -> EpochIterator[Any]:
-        if stages is not self.stages:
+        if stages is not self.pipeline.stages:
             return super()._iterator(stages, begin, options)
         return self._begin_at(begin)
 
@@ -95,13 +108,13 @@ class GpuPipeline(Pipeline[B]):
         """
         super().load_state_dict(state)
         plan = self._next.plan
-        if isinstance(self.stages, GpuStages) and not self.has_room(plan):
+        if isinstance(self.pipeline.stages, GpuStages) and not self.has_room(plan):
             self.release_iterators()
-            finish = self.stages.finish
+            finish = self.pipeline.stages.finish
             self.let_go()
             self._sized_for, made = sizes_of(plan), self._made_for(plan)
             if isinstance(made, GpuPipeline):
-                self._spare = made._spare
+                self.pipeline = replace(self.pipeline, spare=made.spare)
             self.take_over(made.finishing(finish))
 
     def has_room(self, plan: Plan) -> bool:
@@ -109,41 +122,33 @@ class GpuPipeline(Pipeline[B]):
         return sizes_of(plan) == self._sized_for
 
     def _made_for(self, plan: Plan) -> Pipeline[Any]:
-        """A feed with memory for another plan."""
-        made = self.remake(plan)
+        """A pipeline with memory for another plan."""
+        made = self.pipeline.remake(plan)
         if made.reader_choice:
             self.tell(made.reader_choice)
         return made
 
-    def peek(self) -> B:
-        """The first batch of the next pass, without moving on."""
-        ahead = self._aside(self._next, threads=1, depth=1)
-        try:
-            return next(ahead)
-        finally:
-            ahead.close()
-
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
-        begin = self._next._replace(step=step)
-        free = isinstance(self.stages, GpuStages) and not self.stages.turn.taken
+        begin, stages = self._next._replace(step=step), self.pipeline.stages
+        free = isinstance(stages, GpuStages) and not stages.turn.taken
         iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
         self._iterators.add(iterator)
         return iterator
 
     def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:
-        """Batches from a place on, made in the computer's memory: a pass may have the GPU's."""
-        spare = self.spare(self.stages.finish)
+        """Batches from a position on, made in host memory: an epoch may have the GPU's."""
+        spare = self.spare(self.pipeline.stages.finish)
         options = replace(spare.options, **few)
-        begin = with_chunk(begin, spare.plan.chunk)
-        return EpochIterator(spare.stages, begin, options.place, options, _ignore)
+        begin = begin.with_chunk(spare.plan.chunk)
+        return EpochIterator(spare.stages, begin, options.shard, options)
 
     def spare(self, finish: Callable[[Chunk], list[Any]]) -> Pipeline[Any]:
-        """Makes the same batches in the computer's memory, and copies them."""
-        return self._spare.finishing(finish)
+        """Makes the same batches in host memory, and copies them."""
+        return self.pipeline.spare.finishing(finish)
 
     def give_up(self) -> None:
-        """Make batches in the computer's memory from now on.
+        """Make batches in host memory from now on.
 
         What others hold of the memory (a second iterator, a loader made by `map`) stays until they
         give it up as well.
@@ -154,43 +159,41 @@ class GpuPipeline(Pipeline[B]):
     def release_memory(self) -> None:
         """The same because the program wants it; a pass that runs goes on with its next chunk."""
         self.release_iterators()
-        if isinstance(self.stages, GpuStages):
+        if isinstance(self.pipeline.stages, GpuStages):
             self._leave_gpu(_RELEASED)
 
     def release_iterators(self) -> None:
-        """Have all passes go on in the computer's memory."""
+        """Have all passes go on in host memory."""
         for iterator in list(self._iterators):
             if isinstance(iterator, GpuIterator):
                 iterator.release()
 
     def _leave_gpu(self, why: str) -> None:
-        finish = self.stages.finish
+        finish = self.pipeline.stages.finish
         self.let_go()
         self.take_over(self.spare(finish))
         self.tell(f"Arrow: {why}")
 
     def tell(self, why: str) -> None:
         """Say who reads now, and why."""
-        self.reader_choice = why
+        self.pipeline = replace(self.pipeline, reader_choice=why)
 
     def let_go(self) -> None:
         """Give up all memory on the GPU."""
-        if isinstance(self.stages, GpuStages):
-            self.stages.let_go()
-            self.stages = self.spare(self.stages.finish).stages
+        stages = self.pipeline.stages
+        if isinstance(stages, GpuStages):
+            stages.let_go()
+            self.pipeline = replace(self.pipeline, stages=self.spare(stages.finish).stages)
+        del stages
         gc.collect()  # an error that is on its way may hold some of it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()  # pylibcudf's memory comes from elsewhere
 
     def take_over(self, made: Pipeline[Any]) -> None:
-        """Make batches as another feed of the same rows does."""
-        self.stages, self.options = made.stages, made.options
-        self.plan = replace(self.plan, chunk=made.plan.chunk)
-        chunk = self.plan.chunk
-        self._next, self._now = with_chunk(self._next, chunk), with_chunk(self._now, chunk)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _plain, ({k: v for k, v in self.__getstate__().items() if k not in self._own},)
+        """Make batches as another pipeline of the same rows does."""
+        plan = replace(self.pipeline.plan, chunk=made.plan.chunk)
+        parts: Any = {"stages": made.stages, "options": made.options, "plan": plan}
+        self.go_over(replace(self.pipeline, **parts))
 
 
 class GpuIterator(EpochIterator[B]):
@@ -198,7 +201,7 @@ class GpuIterator(EpochIterator[B]):
 
     Parameters
     ----------
-    feed
+    state
         Whose.
     position
         Where to begin.
@@ -208,20 +211,20 @@ class GpuIterator(EpochIterator[B]):
 
     def __init__(
         self,
-        pipeline: GpuPipeline[B],
+        state: GpuState[B],
         position: Position,
         on_batch: Callable[[EpochIterator[B], int], None],
     ) -> None:
-        self._pipeline, self._closed = pipeline, False
+        self._state, self._closed = state, False
         self._sent_aside = False  # to be told by the next `_take`, which goes on elsewhere
         self._taking = False  # whether a thread is just about to take a chunk
         self._lock = threading.RLock()  # of these, and of `_recipe` and `_prefetch`
-        stages, options = pipeline.stages, pipeline.options
+        stages, options = state.pipeline.stages, state.pipeline.options
         self._stages, self._finish = stages, stages.finish
         if isinstance(stages, GpuStages):
             stages.turn.take(self)  # not with the lock: two passes would wait for each other
         with self._lock:
-            super().__init__(stages, position, options.place, options, on_batch)
+            super().__init__(stages, position, options.shard, options, on_batch)
             if self._sent_aside:  # by another thread, meanwhile
                 self._leave_gpu()
 
@@ -238,7 +241,7 @@ class GpuIterator(EpochIterator[B]):
             finally:
                 self._end_taking()
             if not self._sent_aside:
-                self._go_over(self._pipeline.give_up)
+                self._go_over(self._state.give_up)
         return super()._take()
 
     def _begin_taking(self) -> bool:
@@ -295,7 +298,7 @@ class GpuIterator(EpochIterator[B]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` says, in the pass that it says; at that pass's end, if it says so."""
-        if self.there and not self._pipeline.has_room(restore(state, self._begin.plan).plan):
+        if self.there and not self._state.has_room(restore(state, self._begin.plan).plan):
             self.release()
         with self._lock:
             if self._sent_aside:
@@ -303,13 +306,13 @@ class GpuIterator(EpochIterator[B]):
             super().load_state_dict(state)
 
     def _go_on_aside(self) -> None:
-        """Begin again where this stands, in the computer's memory; the lock is held."""
-        spare = self._pipeline.spare(self._finish)
+        """Begin again where this stands, in host memory; the lock is held."""
+        spare = self._state.spare(self._finish)
         self._begin_again(spare.stages, spare.options, spare.plan.chunk)
 
     def _go_over(self, change: Callable[[], None]) -> None:
-        """Begin again where this stands, after the feed has changed its way."""
-        pipeline, stages = self._pipeline, self._stages
+        """Begin again where this stands, after the state has gone over to another pipeline."""
+        state, stages = self._state, self._stages
         with self._lock:
             taking, self._taking = self._taking, False
             self._sent_aside = True  # if the change fails, it goes on there
@@ -317,10 +320,12 @@ class GpuIterator(EpochIterator[B]):
             self._taking = taking
         if isinstance(stages, GpuStages):
             stages.turn.give_back(self)
-        if pipeline.stages is stages:  # else it has changed before, for another iterator
+        if state.pipeline.stages is stages:  # else it has changed before, for another iterator
             del stages
             change()
+        pipeline = state.pipeline
         made, options, chunk = pipeline.stages, pipeline.options, pipeline.plan.chunk
+        del pipeline
         with self._lock:
             self._stages, self._sent_aside = made, False
         if isinstance(made, GpuStages):
@@ -334,7 +339,7 @@ class GpuIterator(EpochIterator[B]):
     def _begin_again(self, stages: Any, options: LoaderOptions, chunk: int) -> None:
         """Begin where this stands, in another way; the lock is held."""
         self._stages, self._options, self._sent_aside = stages, options, False
-        self._sit_down(with_chunk(self.position, chunk))
+        self._stand_at(self.position.with_chunk(chunk))
         self._start()
         if self._closed:  # by another thread, meanwhile
             self._prefetch.close()
@@ -354,11 +359,6 @@ def sizes_of(plan: Plan) -> tuple[int, ...]:
     return plan.batch, plan.ranks, plan.streams, plan.block
 
 
-def with_chunk(position: Position, chunk: int) -> Position:
-    """The same place in an epoch, in chunks of so many steps."""
-    return position._replace(plan=replace(position.plan, chunk=chunk))
-
-
 def _ignore(iterator: EpochIterator[Any], rows: int) -> None:
     return None
 
@@ -367,13 +367,6 @@ def no_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out; some such errors have no type of their own."""
     said = str(error).replace("_", " ")
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said.lower()
-
-
-def _plain(state: dict[str, Any]) -> Pipeline[Any]:
-    """In another process batches are made on the CPU."""
-    pipeline: Pipeline[Any] = Pipeline.__new__(Pipeline)
-    pipeline.__setstate__(state)
-    return pipeline
 
 
 def _nothing(number: int) -> Any:

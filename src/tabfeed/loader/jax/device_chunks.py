@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -53,21 +53,21 @@ def on_device(
     sharding
         How they lie over several devices instead.
     """
-    copies = _Copies.of(pipeline, _Place.of(carry, sharding), options, apart)
+    copies = _Copies.of(pipeline, _DeviceShare.of(carry, sharding), options, apart)
     try:
         if apart is not None:
             raise NotOnDeviceError(apart)
         return _made_there(pipeline, carry, groups, options, copies)
     except NotOnDeviceError as e:
         reason = str(e)
-    plain = copies()
-    plain.reader_choice = f"Arrow: batches are made in host memory and copied: {reason}"
+    choice = f"Arrow: batches are made in host memory and copied: {reason}"
+    plain = replace(copies(), reader_choice=choice)
     if options.reader == "cudf":
         warnings.warn(f"reading with Arrow: {reason}", TabfeedWarning, stacklevel=4)
     return plain
 
 
-class _Place(NamedTuple):
+class _DeviceShare(NamedTuple):
     """Where batches lie.
 
     Attributes
@@ -83,7 +83,7 @@ class _Place(NamedTuple):
     share: float = 1.0
 
     @classmethod
-    def of(cls, carry: Carrier, sharding: Any) -> _Place:
+    def of(cls, carry: Carrier, sharding: Any) -> _DeviceShare:
         """A device, or that of several which has least memory."""
         if sharding is None:
             return cls(*_memory(carry.there))
@@ -130,7 +130,7 @@ class _Copies:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline[Any], place: _Place, options: GpuOptions, apart: str | None
+        cls, pipeline: Pipeline[Any], device: _DeviceShare, options: GpuOptions, apart: str | None
     ) -> _Copies:
         """Those of a pipeline; refused if not even a few fit."""
         stages: Any = pipeline.stages
@@ -138,9 +138,9 @@ class _Copies:
         row_bytes = layout.row_bytes + op_bytes(stages.ops, layout)
         if apart is None:
             row_bytes *= 2  # there are buffers, and the columns that are cut from them
-        row_bytes = max(1, int(row_bytes * place.share))
+        row_bytes = max(1, int(row_bytes * device.share))
         own, given = (
-            options.memory(total=place.total, free=place.free, buffer_size=buffer_size)
+            options.memory(total=device.total, free=device.free, buffer_size=buffer_size)
             for buffer_size in (None, pipeline.options.buffer_size)
         )
         check_room(pipeline.plan, max(own, given), row_bytes)
@@ -149,9 +149,8 @@ class _Copies:
     def __call__(self, share: int = 1) -> Pipeline[Any]:
         """A pipeline of them that keeps within the memory, or an eighth of it."""
         plain, memory = self.plain, self.memory // share
-        return Pipeline(
-            plain.stages, *fit_copies(plain.plan, plain.options, memory, self.row_bytes)
-        )
+        plan, options = fit_copies(plain.plan, plain.options, memory, self.row_bytes)
+        return replace(plain, plan=plan, options=options)
 
 
 def _made_there(

@@ -16,14 +16,13 @@ from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import BaseLoader
-from tabfeed.loader.build import build_pipeline
-from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
 from tabfeed.loader.jax.transfer import Carrier, find_device
 from tabfeed.loader.jax.widths import as_wide_as_jax
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import EpochIterator
 from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.state import EpochIterator
 
 __all__ = ["Loader"]
 
@@ -131,7 +130,7 @@ def _column(array: Array, name: str) -> Array:
 
 
 def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
-    """Whether batches lie elsewhere than in the computer's memory."""
+    """Whether batches lie elsewhere than in host memory."""
     if sharding is None:
         return carry.remote
     return any(device.platform != "cpu" for device in sharding.device_set)
@@ -140,9 +139,9 @@ def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
 def _why_apart(sharding: Any, chosen: DictColumns) -> str | None:
     """Why columns go to a device one by one; None if they go there in whole buffers."""
     if sharding is not None:
-        return "sharding= spreads batches over devices from the computer's memory"
+        return "sharding= spreads batches over devices from host memory"
     for op in chosen.steps.chunks:
-        return f"{type(op).__name__} works in the computer's memory for JAX"
+        return f"{type(op).__name__} works in host memory for JAX"
     return None if chosen.layout.groups else "there are only list or text columns"
 
 
@@ -224,17 +223,16 @@ class Loader(BaseLoader):
         if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
-        self.pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
+        pipeline = build_pipeline(dataset, layout, options, finish, chosen.steps)
         if elsewhere:
             from tabfeed.loader.jax.device_chunks import on_device
 
-            self.pipeline = on_device(
-                self.pipeline, finish.carry, finish.groups, on_gpu, apart, sharding
-            )
+            pipeline = on_device(pipeline, finish.carry, finish.groups, on_gpu, apart, sharding)
+        self.pipeline = pipeline
         warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 
     def __iter__(self) -> EpochIterator[Any]:
-        return iter(self.pipeline)
+        return self.state.iterate()
 
     def epochs(self, count: int = 1) -> Iterator[Any]:
         """Batches of several epochs, one after the other."""

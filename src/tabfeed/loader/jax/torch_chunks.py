@@ -194,8 +194,8 @@ def made_by_torch(
             raise
         raise NotOnDeviceError(str(e)) from e
     ours = _for_jax(made, copied, asked)
-    if isinstance(ours, GpuPipeline):
-        ours.reader_choice = _UNKNOWN if options.reader == "auto" else made.reader_choice
+    if isinstance(ours, GpuPipeline) and options.reader == "auto":
+        ours = replace(ours, reader_choice=_UNKNOWN)
     return ours
 
 
@@ -209,13 +209,14 @@ def _for_jax(
         or not isinstance(stages, GpuStages)
         or not stages.on_training_thread
     ):
-        plain = copied(1)
-        plain.reader_choice = made.reader_choice
-        return plain
+        return replace(copied(1), reader_choice=made.reader_choice)
     remake = made.remake
     parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
     return GpuPipeline(
-        Pipeline(_JaxStages(**parts, asked=asked), made.plan, made.options),
-        copied(FALLBACK_SHARE),
-        lambda plan: _for_jax(remake(plan), copied, asked),
+        _JaxStages(**parts, asked=asked),
+        made.plan,
+        made.options,
+        made.reader_choice,
+        spare=copied(FALLBACK_SHARE),
+        remake=lambda plan: _for_jax(remake(plan), copied, asked),
     )

@@ -2,7 +2,7 @@
 
 In the computer's own memory JAX takes over an array's memory where it is aligned. To a GPU each
 buffer of a chunk is copied whole: forty small copies a batch would take longer than the model's
-step. The loader's thread waits for the copy, without the interpreter lock; only then is the cut
+step. The loader's thread waits for the copy, without the GIL; only then is the cut
 into columns queued, since a GPU runs what it is given in order, and a cut that waits for its data
 would hold up the model's steps.
 
@@ -227,13 +227,13 @@ def in_whole_chunks(pipeline: Pipeline[T]) -> Pipeline[T]:
     maker: Any = pipeline.stages.maker
     reader = _in_large_steps(pipeline.stages.reader)
     stages = replace(pipeline.stages, reader=reader, maker=WholeChunks(maker))
-    return Pipeline(stages, pipeline.plan, pipeline.options)
+    return replace(pipeline, stages=stages)
 
 
 def _in_large_steps(reader: ReadsBlocks) -> ReadsBlocks:
     """Where there are many cores: all columns of a partition by one call.
 
-    Every call of every thread queues for the interpreter, which the training loop needs as well.
+    Every call of every thread queues for the GIL, which the training loop needs as well.
     """
     if not isinstance(reader, BlockReader) or not isinstance(reader.parts, PartReader):
         return reader

@@ -2,18 +2,18 @@
 
 The loader is two things to Keras. It is a `keras.utils.PyDataset`, so that ``loader[i]`` is batch
 ``i`` of the epoch and everything that knows such datasets knows this one. And it is a data adapter,
-which Keras asks for whole passes in its backend's own way; that is the fast loader, since batches
-then come in the order they were planned and prepared in, while a `PyDataset` is asked for single
-batches in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides, and
-that of ``fit`` changes nothing. What was given up: Keras does not tell an adapter of
-``class_weight``; give it to the loader instead.
+which Keras asks for whole epochs in its backend's own way; that is the fast way, since batches then
+come in the order they were planned and prepared in, while a `PyDataset` is asked for single batches
+in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides, and that of
+``fit`` changes nothing. What was given up: Keras does not pass ``class_weight`` to an adapter; give
+it to the loader instead.
 
 What a training step costs in the training thread is taking a finished batch from a list. Tensors
 are made in the background: in place where the backend can use the array's memory, and on a GPU from
 buffers copied whole; see `backends`. JAX compiles a step for each size of batch: ``drop_last=True``
 or ``last="wrap"`` spares it a second time for a short last one.
 
-A pass begins with its first batch, not when an iterator is made: Keras makes one more iterator at
+An epoch begins with its first batch, not when an iterator is made: Keras makes one more iterator at
 the end of each epoch than it uses.
 """
 

@@ -1,10 +1,10 @@
-"""What Keras sees of a loader: a dataset that can be asked for any batch, or for whole passes.
+"""What Keras sees of a loader: a dataset that can be asked for any batch, or for whole epochs.
 
 `keras.utils.PyDataset` is public, and alone it would do: Keras would ask for single batches, in an
 order that ``fit(shuffle=True)``, the default, draws anew. Measured on two cores, 4 M rows in
-batches of 65,536: asked in order, a pass took 1.2 to 1.35 times the processor time of one given
+batches of 65,536: asked in order, an epoch took 1.2 to 1.35 times the processor time of one given
 whole; in an order of Keras's own 13 times, since each batch is then gathered from partitions that
-were not read ahead. Keras lets a "custom data adapter" give whole passes instead, but has no public
+were not read ahead. Keras lets a "custom data adapter" give whole epochs instead, but has no public
 name for that class. So it is taken from `keras.src`, and where a later Keras has it elsewhere the
 loader is a `PyDataset` and no more.
 """
@@ -23,33 +23,33 @@ from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.keras.fields import Array, Field
 from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.keras.trainer import labels_by_name
-from tabfeed.loader.pipeline import EpochIterator, Mark, Pipeline
-from tabfeed.loader.stages import Stages
-from tabfeed.loader.state import Position
+from tabfeed.loader.pipeline import Pipeline, Stages
+from tabfeed.loader.position import Position
+from tabfeed.loader.state import EpochIterator, Mark
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-    TAKES_PASSES = True
+    TAKES_EPOCHS = True
 except ImportError:
-    TAKES_PASSES = False
+    TAKES_EPOCHS = False
 
     class DataAdapter:  # type: ignore[no-redef]
         """Nothing: this Keras keeps its adapters elsewhere, and takes the loader as a dataset."""
 
 
-__all__ = ["KerasPipeline"]
+__all__ = ["KerasBase"]
 
 
-class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
-    """A pipeline as Keras takes it.
+class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore[misc,unused-ignore]
+    """What Keras sees of a loader.
 
     Parameters
     ----------
-    feed
+    pipeline
         Gives the backend's tensors.
     raw
-        Makes the arrays themselves instead, for passes that TensorFlow runs: it takes them over
+        Makes the arrays themselves instead, for epochs that TensorFlow runs: it takes them over
         without a copy.
     """
 
@@ -64,9 +64,9 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         self._before = 0
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
-        self._asked: set[int] = set()  # by number, since a pass began or an epoch ended
-        self._passes = 0  # that Keras has asked for
-        self._looked_at: Mark | None = None  # where a pass began of which it took some batches
+        self._asked: set[int] = set()  # by number, since an iterator or an epoch ended
+        self._epochs_begun = 0  # that Keras has asked for
+        self._looked_at: Mark | None = None  # where an epoch began of which it took some batches
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
         self._fit_datasets: dict[bool, Any] = {}  # by whether labels come by name
@@ -74,39 +74,39 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
     # -- a sequence of batches ------------------------------------------------------
 
     def __iter__(self) -> EpochIterator[Any]:
-        """The next pass over the data."""
+        """The next epoch."""
         return self._begin(self.pipeline.stages)
 
     def _begin(self, stages: Stages[Any]) -> EpochIterator[Any]:
         self._end_early()
         with self._walk_lock:
-            self._end_walk()  # it holds threads, and memory on a GPU, which the pass needs
+            self._end_walk()  # it holds threads, and memory on a GPU, which the next iterator needs
             self._asked = set()
-        self._before = self.pipeline.rows_given
-        return self.pipeline.iterate(stages=stages)
+        self._before = self.state.rows_given
+        return self.state.iterate(stages=stages)
 
     def _lazily(self) -> Iterator[Any]:
-        """A pass that begins with its first batch."""
+        """An epoch that begins with its first batch."""
         by_name = labels_by_name(self, self.roles.labels)
-        self._passes += 1
-        batches = self._one_pass(self._passes)
+        self._epochs_begun += 1
+        batches = self._one_epoch(self._epochs_begun)
         return map(self._with_named_labels, batches) if by_name else batches
 
     def _with_named_labels(self, batch: Any) -> Any:
         x, labels, *weights = batch
         return (x, dict(zip(self.roles.labels, labels, strict=True)), *weights)
 
-    def _one_pass(self, number: int) -> Iterator[Any]:
-        """Keras drops the pass whose first batch a new model is built with, and asks for no other.
+    def _one_epoch(self, number: int) -> Iterator[Any]:
+        """Keras drops the iterator whose first batch a new model is built with.
 
         One that it has trained on is dropped for the next one, or when ``fit`` is over.
         """
-        mark, batches = self.pipeline.mark(), self._begin(self.pipeline.stages)
+        mark, batches = self.state.mark(), self._begin(self.pipeline.stages)
         try:
             yield from batches
         except GeneratorExit:
             left = batches.position.step < batches.position.steps
-            self._looked_at = mark if left and number == self._passes else None
+            self._looked_at = mark if left and number == self._epochs_begun else None
             raise
 
     def __getitem__(self, index: int) -> Any:
@@ -117,7 +117,7 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         with self._walk_lock:
             if self._walk is None or self._walk[0] != index:
                 self._end_walk()
-                self._walk = (index, self.pipeline.seek(index))
+                self._walk = (index, self.state.seek(index))
             iterator = self._walk[1]
             self._walk = (index + 1, iterator)
             self._asked.add(index)
@@ -130,10 +130,10 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
 
     @property
     def num_rows_processed(self) -> int:
-        """Rows given in the latest pass."""
-        return self.pipeline.rows_given - self._before
+        """Rows given in the latest epoch."""
+        return self.state.rows_given - self._before
 
-    # -- what Keras asks of a dataset --------------------------------------------------
+    # -- what Keras reads of a dataset --------------------------------------------------
 
     @property
     def num_batches(self) -> int:
@@ -141,15 +141,10 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         return len(self)
 
     @property
-    def batch_size(self) -> int:
-        """Rows in a batch."""
-        return self.pipeline.options.batch_size
-
-    @property
     def partial_batch_size(self) -> int | None:
         """Rows of the last batch, if it is a short one."""
-        plan, place = self.pipeline.plan, self.pipeline.options.place
-        rows = plan.rank_rows(plan.steps - 1, place.rank, place.world)
+        plan = self.pipeline.plan
+        rows = plan.rank_rows(plan.steps - 1, *self.pipeline.options.shard)
         return None if rows == self.batch_size else rows
 
     @property
@@ -171,57 +166,55 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
             )
 
     def on_epoch_begin(self) -> None:
-        """Nothing to do but to forget: a pass begins with its first batch."""
+        """Forget what was only looked at: an epoch begins with its first batch."""
         self._looked_at = None
 
     def on_epoch_end(self) -> None:
-        """Raise what ended the pass early; go back, or on, as far as batches were taken.
+        """Raise what ended the epoch early; go back, or on, as far as batches were taken.
 
         Back, if a model was just built with the first ones; on, if batches were asked for by
-        number. Where Keras takes whole passes, all of them were: a few are just looked at.
+        number. Where Keras takes whole epochs, only all of them count: it just looks at a few.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         mark, self._looked_at = self._looked_at, None
         if mark is not None:
-            self.pipeline.go_back(mark)
+            self.state.go_back(mark)
         with self._walk_lock:
             self._end_walk()
             asked, self._asked = self._asked, set()
-        if len(asked) >= (len(self) if TAKES_PASSES else 1):
-            self.pipeline.skip_epoch()
+        if len(asked) >= (len(self) if TAKES_EPOCHS else 1):
+            self.state.skip_epoch()
 
     def get_numpy_iterator(self) -> Iterator[Any]:
-        """A pass as NumPy arrays."""
+        """An epoch as NumPy arrays."""
         for batch in self._lazily():
-            yield keras.tree.map_structure(_as_numpy, batch)
+            yield keras.tree.map_structure(keras.ops.convert_to_numpy, batch)
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        """A pass as JAX arrays."""
+        """An epoch as JAX arrays."""
         return self._lazily()
 
     def get_torch_dataloader(self) -> Iterator[Any]:
-        """A pass as torch tensors."""
+        """An epoch as torch tensors."""
         return self._lazily()
 
     def get_tf_dataset(self) -> Any:
-        """Passes as `tf.data`, for ``fit``: what ends one early is raised by `on_epoch_end`.
+        """Epochs as `tf.data`, for ``fit``: what ends one early is raised by `on_epoch_end`.
 
         The first begins now, while Keras builds what will take it. The dataset is made once: that
         takes as long as some hundred thousand rows, and ``evaluate`` asks after every epoch.
         """
-        from tabfeed.loader.keras.tf_data import make_dataset
-
         by_name = labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
-        self._early = (self.pipeline.upcoming, begun)
+        self._early = (self.state.upcoming, begun)
         if by_name not in self._fit_datasets:
-            self._fit_datasets[by_name] = make_dataset(self, _weakly(self), by_name=by_name)
+            self._fit_datasets[by_name] = self._tf_dataset(_weakly(self), by_name=by_name)
         return self._fit_datasets[by_name]
 
     def as_tf_dataset(self) -> Any:
-        """A `tf.data.Dataset` of the batches; each pass over it is an epoch of the loader.
+        """A `tf.data.Dataset` of the batches; each iteration over it is an epoch of the loader.
 
         It composes (``map``, ``take``, ``prefetch``) and distributes: under `tf.distribute` on one
         machine each batch is shared over the replicas. With several machines give each process its
@@ -232,32 +225,45 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         with sorted names.
 
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
-        length, since its first pass is shorter than the next ones.
+        length, since its first epoch is shorter than the next ones.
         """
-        from tabfeed.loader.keras.tf_data import make_dataset
-
-        whole = self.pipeline.upcoming.step == 0
+        whole = self.state.upcoming.step == 0
 
         def begin() -> EpochIterator[list[Array]]:
-            if whole and self.pipeline.upcoming.step:
+            if whole and self.state.upcoming.step:
                 raise StateError(
                     "a state within an epoch was loaded after as_tf_dataset() was called; call "
-                    "as_tf_dataset() again, since its next pass has fewer batches"
+                    "as_tf_dataset() again, since its next epoch has fewer batches"
                 )
             return self._begin(self._raw)
 
-        return make_dataset(self, begin, exact=whole)
+        return self._tf_dataset(begin, steps=len(self) if whole else None)
 
-    def fit_pass(self) -> Iterator[list[Array]]:
-        """A pass of ``fit``; what ends it early is kept for `on_epoch_end`."""
+    def _tf_dataset(
+        self,
+        batches: Callable[[], Iterator[list[Array]]],
+        *,
+        by_name: bool = False,
+        steps: int | None = None,
+    ) -> Any:
+        from tabfeed.loader.keras.tf_data import Structure, make_dataset
+
+        rows = None if self.has_partial_batch else self.batch_size
+        labels = len(self.roles.labels)
+        structure = Structure(self.fields, labels, self.class_weight, rows, by_name)
+        own_shards = self.pipeline.options.shard.world > 1
+        return make_dataset(structure, batches, own_shards=own_shards, steps=steps)
+
+    def fit_epoch(self) -> Iterator[list[Array]]:
+        """An epoch of ``fit``; what ends it early is kept for `on_epoch_end`."""
         try:
             yield from self._take_early() or self._begin(self._raw)
         except Exception as e:
             self._failure = e
 
     def _take_early(self) -> EpochIterator[list[Array]] | None:
-        """The pass that was begun before it was asked for, if it is still the next one."""
-        if self._early is not None and self._early[0] != self.pipeline.upcoming:
+        """The epoch that was begun before Keras asked for it, if it is still the next one."""
+        if self._early is not None and self._early[0] != self.state.upcoming:
             self._end_early()
         early, self._early = self._early, None
         return None if early is None else early[1]
@@ -267,31 +273,21 @@ class KerasPipeline(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ig
         if early is not None:
             early[1].close()
 
-    # -- where it stands -----------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: at the batch after the one given last. Small, plain values."""
-        return self.pipeline.state_dict()
-
     def close(self) -> None:
-        """End the background threads of all passes."""
+        """End the background threads of all iterators."""
         with self._walk_lock:
             self._end_walk()
         self._end_early()
         super().close()
 
 
-def _weakly(pipeline: KerasPipeline) -> Callable[[], Iterator[list[Array]]]:
-    """Begins passes of a feed, without keeping it alive in between."""
-    found = weakref.ref(pipeline)
+def _weakly(loader: KerasBase) -> Callable[[], Iterator[list[Array]]]:
+    """Begins epochs of a loader, without keeping it alive in between."""
+    found = weakref.ref(loader)
 
     def batches() -> Iterator[list[Array]]:
         alive = found()
         assert alive is not None  # Keras holds the loader as long as it reads
-        return alive.fit_pass()
+        return alive.fit_epoch()
 
     return batches
-
-
-def _as_numpy(tensor: Any) -> Any:
-    return keras.ops.convert_to_numpy(tensor)

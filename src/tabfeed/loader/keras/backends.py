@@ -1,6 +1,6 @@
 """How arrays become tensors on each of Keras's backends, and on which device.
 
-In the computer's own memory a tensor takes over the array's, column by column: that costs a few
+In host memory a tensor takes over the array's, column by column: that costs a few
 microseconds each, and `JAX` takes a whole batch in one call. On another device each buffer of a
 chunk is copied whole, and columns are cut from it there: forty small copies a batch would take
 longer than the model's step. torch cuts by views, from chunks that were put together on the GPU
@@ -47,14 +47,14 @@ class Tensors:
     columns
         Where buffers travel whole: from those of a chunk, ``(columns, rows)``, and the bounds of
         its batches, for each batch the columns of all of them, ``(rows, 1)``.
-    place
+    on_device
         Gives a pipeline whose chunks are made on the device, where that is possible.
     """
 
     put: Callable[[Sequence[Array]], Sequence[Any]]
     entry: Callable[[Field, Sequence[Any]], Any] = as_entry
     columns: Callable[[Sequence[Array], Sequence[int]], Sequence[Sequence[Any]]] | None = None
-    place: Callable[[Pipeline[Any]], Pipeline[Any]] = lambda pipeline: pipeline
+    on_device: Callable[[Pipeline[Any]], Pipeline[Any]] = lambda pipeline: pipeline
 
 
 def find_device(device: Any) -> str | None:
@@ -142,7 +142,7 @@ def _on_jax(device: int | str) -> str:
 
 def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
     """TensorFlow copies to a GPU what a step needs itself."""
-    from tabfeed.loader.keras.tf_tensors import build_entry, put, put_on_device
+    from tabfeed.loader.keras.tf_data import build_entry, put, put_on_device
 
     return Tensors(put if device is None else put_on_device, build_entry)
 
@@ -155,7 +155,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
         return [carry(array) for array in arrays]
 
-    def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         from tabfeed.loader.gpu.build import gpu_pipeline
 
         parts = (pipeline.stages, pipeline.plan, pipeline.options)
@@ -165,7 +165,7 @@ def _torch(device: str | None, options: GpuOptions) -> Tensors:
         return Tensors(put)
     if carry.device.type != "cuda":
         return Tensors(put, columns=carry.columns)
-    return Tensors(put, columns=carry.columns, place=place)
+    return Tensors(put, columns=carry.columns, on_device=made_there)
 
 
 def _jax(device: str | None, options: GpuOptions) -> Tensors:
@@ -174,14 +174,14 @@ def _jax(device: str | None, options: GpuOptions) -> Tensors:
 
     carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 
-    def place(pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         with device_scope(device):
             groups = pipeline.stages.finish.cutter.groups  # type: ignore[attr-defined]
             return on_device(pipeline, carry, groups, options)
 
     if on_cpu(device):
         return Tensors(carry)
-    return Tensors(carry, columns=carry.columns, place=place)
+    return Tensors(carry, columns=carry.columns, on_device=made_there)
 
 
 def _any(device: str | None, _: GpuOptions) -> Tensors:

@@ -26,7 +26,7 @@ from tabfeed.loader.keras.roles import Roles
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["PARTS", "Cutter", "Field", "ListForms", "make_layout"]
+__all__ = ["PARTS", "Cutter", "Field", "ListForms", "make_layout", "weights_of"]
 
 Array = npt.NDArray[Any]
 
@@ -239,3 +239,11 @@ def _sparse(lists: Lists, low: int, high: int, entry: Field) -> list[Array]:
 
 
 _LIST_FORMS = {"ragged": _ragged, "pair": _pair, "sparse": _sparse}
+
+
+def weights_of(labels: Array, weights: Mapping[int, float]) -> Array:
+    """The weight of each row by its label; a label without one weighs 1."""
+    out = np.ones(len(labels), np.float32)
+    for label, weight in weights.items():
+        out[labels[:, 0] == label] = weight
+    return out

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.keras.backends import Tensors, device_scope
-from tabfeed.loader.keras.fields import PARTS, Array, Cutter, Field
+from tabfeed.loader.keras.fields import PARTS, Array, Cutter, Field, weights_of
 
-__all__ = ["Finish", "weights_of"]
+__all__ = ["Finish"]
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,3 @@ def _weights_there(labels: Any, weights: Mapping[int, float]) -> Any:
         alike: Any = keras.ops.cast(column == label, "float32")
         found, others = found + alike * weight, others - alike
     return found + others if weights else keras.ops.ones_like(column)
-
-
-def weights_of(labels: Array, weights: Mapping[int, float]) -> Array:
-    """The weight of each row by its label; a label without one weighs 1."""
-    out = np.ones(len(labels), np.float32)
-    for label, weight in weights.items():
-        out[labels[:, 0] == label] = weight
-    return out

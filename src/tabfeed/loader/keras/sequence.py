@@ -1,4 +1,4 @@
-"""`KerasSequenceLoader`: from what a user asks for to a feed that Keras takes."""
+"""`KerasSequenceLoader`: the loader for Keras, made from what a user asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tabfeed.errors import ArgumentError
 from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.build import build_pipeline, output_schema, table_steps
-from tabfeed.loader.keras.adapter import KerasPipeline
+from tabfeed.loader.keras.adapter import KerasBase
 from tabfeed.loader.keras.backends import find_device, find_tensors
 from tabfeed.loader.keras.fields import Cutter, ListForms, make_layout
 from tabfeed.loader.keras.finish import Finish
@@ -26,7 +26,7 @@ from tabfeed.schema import Schema
 __all__ = ["KerasSequenceLoader"]
 
 
-class KerasSequenceLoader(KerasPipeline):
+class KerasSequenceLoader(KerasBase):
     """Batches ``(dict of (N, 1) tensors, labels)`` for Keras, prepared in the background.
 
     Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
@@ -154,7 +154,7 @@ class KerasSequenceLoader(KerasPipeline):
         )
         pipeline: Pipeline[Any] = build_pipeline(dataset, layout, options, finish, steps)
         warn_if_sorted(dataset, self.roles.labels, pipeline.plan)
-        super().__init__(tensors.place(pipeline), replace(pipeline.stages, finish=raw))
+        super().__init__(tensors.on_device(pipeline), replace(pipeline.stages, finish=raw))
 
 
 def _as_dataset(

@@ -1,4 +1,4 @@
-"""A loader's batches as `tf.data`."""
+"""Arrays of batches as TensorFlow tensors, in their own memory where possible, and as `tf.data`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,41 @@ from typing import Any
 
 import tensorflow as tf
 
-from tabfeed.loader.keras.adapter import KerasPipeline
-from tabfeed.loader.keras.fields import PARTS, Array, Field
-from tabfeed.loader.keras.finish import weights_of
-from tabfeed.loader.keras.tf_tensors import build_entry
+from tabfeed.loader.keras.fields import PARTS, Array, Field, weights_of
 
-__all__ = ["make_dataset"]
+__all__ = ["Structure", "as_tensor", "build_entry", "make_dataset", "put", "put_on_device"]
+
+_ALIGNMENT = 64
+
+
+def as_tensor(array: Array) -> tf.Tensor:
+    """The array's own memory as a tensor, where TensorFlow can use it; a copy otherwise."""
+    shareable = array.size and array.flags.c_contiguous and array.flags.writeable
+    if shareable and array.ctypes.data % _ALIGNMENT == 0:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.convert_to_tensor(array)
+
+
+def put(arrays: Sequence[Array]) -> list[tf.Tensor]:
+    """Arrays as tensors."""
+    return [as_tensor(array) for array in arrays]
+
+
+def put_on_device(arrays: Sequence[Array]) -> list[tf.Tensor]:
+    """The same, on the device of the scope it is called in."""
+    return [tf.identity(as_tensor(array)) for array in arrays]
+
+
+def build_entry(field: Field, parts: Sequence[Any]) -> Any:
+    """The tensor of a field from those it is made of."""
+    if field.form == "ragged":
+        return tf.RaggedTensor.from_row_splits(parts[0], parts[1], validate=False)
+    if field.form == "sparse":
+        return tf.SparseTensor(*parts)
+    return tuple(parts) if field.form == "pair" else parts[0]
+
+
+# -- tf.data --------------------------------------------------------------------------------------
 
 
 def _part_specs(field: Field, rows: int | None) -> list[tf.TensorSpec]:
@@ -38,7 +67,7 @@ class _Waiting:
         self._number = 0
 
     def numbers(self) -> Iterator[int]:
-        """A number for each batch of a pass."""
+        """A number for each batch of an epoch."""
         mine: set[int] = set()
         try:
             for batch in self._batches():
@@ -48,7 +77,7 @@ class _Waiting:
                 self._held[number] = batch
                 yield number
                 mine.discard(number)
-        finally:  # an abandoned pass leaves nothing behind
+        finally:  # an abandoned epoch leaves nothing behind
             for number in mine:
                 self._held.pop(number, None)
 
@@ -58,18 +87,37 @@ class _Waiting:
 
 
 @dataclass(frozen=True)
-class _Structure:
-    """Flat tensors as ``(inputs, labels)``, without holding the loader, which holds a dataset."""
+class Structure:
+    """Flat tensors as ``(inputs, labels)``.
+
+    It does not hold the loader, which holds a dataset made with it.
+
+    Attributes
+    ----------
+    fields
+        The entries of a batch, labels last.
+    labels
+        How many of the entries are labels.
+    weights
+        Of rows, by their label.
+    rows
+        Rows in a batch; None if the last one has fewer.
+    by_name
+        Whether several labels come as a dict by name, not as a tuple.
+    """
 
     fields: tuple[Field, ...]
     labels: int
     weights: Mapping[int, float] | None
+    rows: int | None
     by_name: bool = False
 
-    @classmethod
-    def of(cls, loader: KerasPipeline, *, by_name: bool) -> _Structure:
-        """That of a loader's batches."""
-        return cls(loader.fields, len(loader.roles.labels), loader.class_weight, by_name)
+    def specs(self) -> list[tf.TensorSpec]:
+        """What the tensors of a batch are."""
+        flat = [spec for field in self.fields for spec in _part_specs(field, self.rows)]
+        if self.weights is not None:
+            flat.append(tf.TensorSpec((self.rows,), tf.float32))
+        return flat
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Any:
         """The batch; without labels ``(inputs,)``."""
@@ -90,31 +138,26 @@ class _Structure:
 
 
 def make_dataset(
-    loader: KerasPipeline,
+    structure: Structure,
     batches: Callable[[], Iterator[list[Array]]],
     *,
-    exact: bool = False,
-    by_name: bool = False,
+    own_shards: bool,
+    steps: int | None = None,
 ) -> tf.data.Dataset:
     """The batches of a loader as a `tf.data.Dataset`; shapes vary in the last batch's rows alone.
 
     Parameters
     ----------
-    loader
-        Whose batches.
+    structure
+        What a batch is made of.
     batches
-        Begins a pass over their arrays.
-    exact
-        Whether to tell how many there are, and to make fewer an error.
-    by_name
-        Whether several labels come as a dict by name, not as a tuple.
+        Begins an epoch of their arrays.
+    own_shards
+        Whether each process has rows of its own: TensorFlow must not shard them again.
+    steps
+        How many there are, fewer being an error; None if that is not known.
     """
-    rows = loader.batch_size if not loader.has_partial_batch else None
-    specs = [_part_specs(field, rows) for field in loader.fields]
-    flat = [spec for parts in specs for spec in parts]
-    if loader.class_weight is not None:
-        flat.append(tf.TensorSpec((rows,), tf.float32))
-    waiting, structure = _Waiting(batches), _Structure.of(loader, by_name=by_name)
+    waiting, flat = _Waiting(batches), structure.specs()
 
     def take(number: Any) -> list[Array]:
         arrays = waiting.take(number)
@@ -133,17 +176,16 @@ def make_dataset(
     )
     # No prefetch: the loader prepares batches in the background anyway, and a state made in the
     # middle of an epoch would count batches that the model has not seen.
-    dataset = numbers.map(assemble).with_options(_options(loader))
-    if exact:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(loader)))
+    dataset = numbers.map(assemble).with_options(_options(own_shards=own_shards))
+    if steps is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     return dataset
 
 
-def _options(loader: KerasPipeline) -> tf.data.Options:
+def _options(*, own_shards: bool) -> tf.data.Options:
     options = tf.data.Options()
-    shared = loader.pipeline.options.place.world > 1
     policy = tf.data.experimental.AutoShardPolicy
-    options.experimental_distribute.auto_shard_policy = policy.OFF if shared else policy.DATA
+    options.experimental_distribute.auto_shard_policy = policy.OFF if own_shards else policy.DATA
     options.deterministic = True
     # Nothing here is left to be tuned, and the thread that would do it is at times waited for when
     # an iterator goes: `fit` then stood still for seconds at its end.

@@ -1,11 +1,9 @@
-"""What `fit`, `evaluate` or `predict` was called with, for a loader that Keras asks for batches.
+"""What `fit`, `evaluate` or `predict` was called with, and a callback that validates.
 
 Keras takes the loader as a data adapter, and passes neither the model nor ``class_weight`` and
-``sample_weight`` to an adapter. Weights would be ignored without a word, and several labels would
-be paired with outputs in the order of their sorted names. Keras has no public way to these,
-so they are read from the frame of the running method.
-
-The callback that validates after each epoch.
+``sample_weight`` to an adapter. Weights would be ignored silently, and several labels would be
+paired with outputs in the order of their sorted names. Keras has no public way to these, so
+`labels_by_name` reads them from the frame of the running method.
 """
 
 from __future__ import annotations

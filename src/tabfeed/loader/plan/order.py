@@ -10,8 +10,8 @@ mixes rows from all over as many blocks as there are streams. A *chunk* is a fix
 consecutive global batches, made in one go. All of it follows from (partition sizes, global batch,
 streams, block, seed, epoch).
 
-A *rank* takes its share of the places in every global batch: with W ranks the places
-``[G r / W, G (r + 1) / W)``. Since places belong to streams, and streams to different
+A *rank* takes its share of every global batch: with W ranks the positions
+``[G r / W, G (r + 1) / W)``. Since positions belong to streams, and streams to different
 partitions, a rank reads only the blocks of its own streams: all ranks together read the
 data once, plus at most one block per border between ranks. The union over ranks is the
 same global batch for every W, so gradients averaged over W ranks equal those of one process,
@@ -62,7 +62,7 @@ Index = npt.NDArray[np.int64]
 
 
 class Run(NamedTuple):
-    """Rows ``[start, stop)`` of one lot, as permuted."""
+    """Rows ``[start, stop)`` of one block, as permuted."""
 
     block: int
     start: int
@@ -70,19 +70,24 @@ class Run(NamedTuple):
 
 
 class CopyRun(NamedTuple):
-    """Rows of one block that go to evenly spaced places of a chunk.
+    """Rows of one block that go to evenly spaced positions of a chunk.
 
-    For each ``i`` below `steps`, `width` rows of the block from ``start + i * pitch`` on go to the
-    chunk's places from ``place + i * stride`` on.
+    For each ``i`` below `steps`, `width` rows of the block from ``start + i * src_stride`` on go to
+    the chunk's positions from ``position + i * dst_stride`` on.
     """
 
     block: int
     start: int
-    pitch: int
+    src_stride: int
     steps: int
     width: int
-    place: int
-    stride: int
+    position: int
+    dst_stride: int
+
+    @property
+    def has_no_gaps(self) -> bool:
+        """Whether its rows follow each other in the block, and in the chunk."""
+        return self.steps == 1 or self.src_stride == self.width == self.dst_stride
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,10 @@ class ChunkPlan:
     ----------
     first_step
         The step of its first batch.
-    copy runs
-        Which rows go where; each place is filled once.
+    copy_runs
+        Which rows go where; each position is filled once.
     bounds
-        Batch ``i`` is at the places ``[bounds[i], bounds[i + 1])``.
+        Batch ``i`` is at the positions ``[bounds[i], bounds[i + 1])``.
     """
 
     first_step: int
@@ -116,7 +121,7 @@ class ChunkPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of a whole training run; `epoch` gives that of one pass over the data.
+    """The order of a whole training run; `epoch` gives that of one epoch.
 
     Parameters
     ----------
@@ -140,7 +145,7 @@ class Plan:
         What becomes of rows that do not fill a batch: "short", "drop", "pad" or "wrap".
     whole
         Whether the order is one permutation of all rows, drawn by whoever holds all of them:
-        global batch ``t`` is its places ``[t * batch, (t + 1) * batch)``, and blocks and streams
+        global batch ``t`` is its positions ``[t * batch, (t + 1) * batch)``, and blocks and streams
         only say how the data are read.
 
     Examples
@@ -148,11 +153,11 @@ class Plan:
     >>> plan = Plan(sizes=(5, 3), batch=4, chunk=2, shuffle=False)
     >>> plan.steps, [plan.step_rows(t) for t in range(plan.steps)]
     (2, [4, 4])
-    >>> for strip in plan.epoch(0).chunk(0).copy runs:
-    ...     print(strip)
-    CopyRun(block=0, start=0, pitch=4, steps=1, width=4, place=0, stride=4)
-    CopyRun(block=0, start=4, pitch=1, steps=1, width=1, place=4, stride=1)
-    CopyRun(block=1, start=0, pitch=3, steps=1, width=3, place=5, stride=3)
+    >>> for run in plan.epoch(0).chunk(0).copy_runs:
+    ...     print(run)
+    CopyRun(block=0, start=0, src_stride=4, steps=1, width=4, position=0, dst_stride=4)
+    CopyRun(block=0, start=4, src_stride=1, steps=1, width=1, position=4, dst_stride=1)
+    CopyRun(block=1, start=0, src_stride=3, steps=1, width=3, position=5, dst_stride=3)
     """
 
     sizes: tuple[int, ...]
@@ -243,7 +248,7 @@ class Plan:
     # -- streams ------------------------------------------------------------------
 
     def share(self, rows: int, stream: int) -> int:
-        """Where a stream's places begin in a global batch of `rows`."""
+        """Where a stream's positions begin in a global batch of `rows`."""
         return rows * stream // self.streams
 
     def taken(self, step: int, stream: int) -> int:
@@ -271,13 +276,13 @@ class Plan:
         return range(first, max(first + 1, -(-self.streams * (rank + 1) // world)))
 
     def epoch(self, number: int) -> Epoch:
-        """The order of one pass over the data."""
+        """The order of one epoch."""
         return Epoch(self, number)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the data: the line of partitions, and the chunks cut from it."""
+    """One epoch: all partitions in their order, and the chunks cut from it."""
 
     plan: Plan
     number: int
@@ -296,7 +301,7 @@ class Epoch:
 
     @cached_property
     def _firsts(self) -> Index:
-        """Where in `order` each lot begins, and where the last one ends."""
+        """Where in `order` each block begins, and where the last one ends."""
         sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
         ends = np.cumsum(sizes)
         cuts, low = [0], 0
@@ -308,22 +313,22 @@ class Epoch:
 
     @cached_property
     def starts(self) -> Index:
-        """Where each lot begins on the line, and where the last one ends."""
+        """Where each block begins on the line, and where the last one ends."""
         sizes = np.asarray(self.plan.sizes, dtype=np.int64)[self.order]
         return np.concatenate([[0], np.cumsum(sizes)])[self._firsts].astype(np.int64)
 
     @property
     def blocks(self) -> int:
-        """How many lots there are."""
+        """How many blocks there are."""
         return len(self._firsts) - 1
 
     def partitions(self, block: int) -> list[int]:
-        """The partitions of a lot, as they are laid end to end before they are permuted."""
+        """The partitions of a block, as they are laid end to end before they are permuted."""
         numbers: list[int] = self.order[self._firsts[block] : self._firsts[block + 1]].tolist()
         return numbers
 
     def permutation(self, block: int) -> Index | None:
-        """Row ``i`` of a lot is row ``permutation[i]`` of its partitions; None if not shuffled."""
+        """Row ``i`` of a block is row ``permutation[i]`` of its partitions; None if in order."""
         if not self.plan.shuffle:
             return None
         order: Index = self.permutations.of(block)
@@ -331,11 +336,11 @@ class Epoch:
 
     @cached_property
     def permutations(self) -> Permutations:
-        """The permutations of lots, where rows are shuffled."""
+        """The permutations of blocks, where rows are shuffled."""
         return Permutations(np.diff(self.starts), self._random)
 
     def block_rows(self, block: int) -> int:
-        """Rows of a lot."""
+        """Rows of a block."""
         return int(self.starts[block + 1] - self.starts[block])
 
     def _runs(self, low: int, high: int) -> Iterator[Run]:
@@ -366,7 +371,7 @@ class Epoch:
         return runs
 
     def _runs_back(self, low: int, high: int, begin: int, end: int) -> Iterator[Run]:
-        """The rows ``[begin, end)`` of ``[low, high)``, the last lot first, each lot forwards."""
+        """The rows ``[begin, end)`` of ``[low, high)``, the last block first, each forwards."""
         while begin < end:
             at = int(np.searchsorted(self.starts, high - 1 - begin, side="right")) - 1
             first, stop = int(self.starts[at]), min(high, int(self.starts[at + 1]))
@@ -386,15 +391,15 @@ class Epoch:
         odd_from = max(first, min(last, plan.steps - len(plan.tail)))
         spans = [range(first, odd_from), *(range(t, t + 1) for t in range(odd_from, last))]
         copy_runs: list[CopyRun] = []
-        place = 0
+        position = 0
         for steps in spans:
             if steps:
-                copy_runs += self._copy_runs(steps, place, rank, world)
-                place += len(steps) * plan.rank_rows(steps.start, rank, world)
+                copy_runs += self._copy_runs(steps, position, rank, world)
+                position += len(steps) * plan.rank_rows(steps.start, rank, world)
         return ChunkPlan(first, tuple(copy_runs), self._bounds(range(first, last), rank, world))
 
-    def _copy_runs(self, steps: range, place: int, rank: int, world: int) -> Iterator[CopyRun]:
-        """The rows of steps of equal size, as far as their places are this rank's."""
+    def _copy_runs(self, steps: range, position: int, rank: int, world: int) -> Iterator[CopyRun]:
+        """The rows of steps of equal size, as far as their positions are this rank's."""
         plan = self.plan
         rows = plan.step_rows(steps.start)
         mine, end = rows * rank // world, rows * (rank + 1) // world
@@ -403,11 +408,13 @@ class Epoch:
             low, high = max(begin, mine), min(width, end)
             if low >= high:
                 continue
-            box = _Rectangle(
-                width - begin, low - begin, high - begin, place + low - mine, end - mine
+            rectangle = _Rectangle(
+                width - begin, low - begin, high - begin, position + low - mine, end - mine
             )
             at = plan.taken(steps.start, stream)
-            yield from box.copy_runs(self.stream_runs(stream, at, at + len(steps) * box.pitch))
+            yield from rectangle.copy_runs(
+                self.stream_runs(stream, at, at + len(steps) * rectangle.src_stride)
+            )
 
     def _bounds(self, steps: range, rank: int, world: int) -> Index:
         """Where each batch of these steps begins, and where the last one ends."""
@@ -419,7 +426,7 @@ class Epoch:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
     def last_use(self, rank: int = 0, world: int = 1) -> dict[int, int]:
-        """The last chunk in which a rank needs each of its lots, repeats aside."""
+        """The last chunk in which a rank needs each of its blocks, repeats aside."""
         plan, out = self.plan, dict[int, int]()
         regular = plan.steps - len(plan.tail)
         for stream in plan.rank_streams(rank, world):
@@ -454,39 +461,39 @@ class Epoch:
 
 @dataclass(frozen=True)
 class _Rectangle:
-    """Where a stream's rows go: `pitch` rows a step, of which ``[low, high)`` are this rank's.
+    """Where a stream's rows go: `src_stride` rows a step, of which ``[low, high)`` are this rank's.
 
-    They go to the places from `place` on, `stride` places a step.
+    They go to the positions from `position` on, `dst_stride` positions a step.
     """
 
-    pitch: int
+    src_stride: int
     low: int
     high: int
-    place: int
-    stride: int
+    position: int
+    dst_stride: int
 
     def copy_runs(self, runs: list[Run]) -> Iterator[CopyRun]:
-        """The runs laid end to end, cut where a lot ends inside a step."""
+        """The runs laid end to end, cut where a block ends inside a step."""
         at = 0
         for run in runs:
             start = run.start
             while start < run.stop:
-                step, offset = divmod(at, self.pitch)
+                step, offset = divmod(at, self.src_stride)
                 rows = run.stop - start
-                steps = rows // self.pitch if offset == 0 else 0
+                steps = rows // self.src_stride if offset == 0 else 0
                 if steps:
-                    yield self._strip(run.block, start, step, steps, self.low, self.high)
-                    rows = steps * self.pitch
+                    yield self._run(run.block, start, step, steps, self.low, self.high)
+                    rows = steps * self.src_stride
                 else:
-                    rows = min(rows, self.pitch - offset)
+                    rows = min(rows, self.src_stride - offset)
                     low, high = max(self.low, offset), min(self.high, offset + rows)
                     if low < high:
-                        yield self._strip(run.block, start - offset, step, 1, low, high)
+                        yield self._run(run.block, start - offset, step, 1, low, high)
                 start += rows
                 at += rows
 
-    def _strip(self, block: int, start: int, step: int, steps: int, low: int, high: int) -> CopyRun:
-        width, place = high - low, self.place + step * self.stride + low - self.low
+    def _run(self, block: int, start: int, step: int, steps: int, low: int, high: int) -> CopyRun:
+        width, position = high - low, self.position + step * self.dst_stride + low - self.low
         if steps == 1:
-            return CopyRun(block, start + low, width, 1, width, place, width)
-        return CopyRun(block, start + low, self.pitch, steps, width, place, self.stride)
+            return CopyRun(block, start + low, width, 1, width, position, width)
+        return CopyRun(block, start + low, self.src_stride, steps, width, position, self.dst_stride)

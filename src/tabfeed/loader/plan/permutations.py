@@ -51,13 +51,13 @@ class Permutations:
         self._pairs: dict[tuple[int, Any], tuple[Index, Any]] = {}
 
     def of(self, block: int, dtype: npt.DTypeLike = np.int64) -> Any:
-        """The permutation of a lot."""
+        """The permutation of a block."""
         out = np.empty(self._rows[block], dtype)
         self.into(block, out)
         return out
 
     def into(self, block: int, out: npt.NDArray[Any]) -> None:
-        """The permutation of a lot, into an array of integers."""
+        """The permutation of a block, into an array of integers."""
         random = self._random(1, block)
         rows = len(out)
         if rows not in self._common:

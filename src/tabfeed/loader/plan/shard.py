@@ -56,7 +56,7 @@ def find_shard(
         raise ArgumentError(f"{given} was given without {missing}; give both or neither")
     if not (isinstance(rank, Integral) and isinstance(world, Integral)):
         raise ArgumentError(
-            f"global_rank is {rank!r} and global_size {world!r}; both must be whole numbers"
+            f"global_rank is {rank!r} and global_size {world!r}; both must be integers"
         )
     return _checked(int(rank), int(world))
 

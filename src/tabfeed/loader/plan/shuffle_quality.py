@@ -82,11 +82,11 @@ def _rows(epoch: Epoch, chunk: ChunkPlan, starts: npt.NDArray[np.int64]) -> npt.
     }
     for copy_run in chunk.copy_runs:
         for step in range(copy_run.steps):
-            place, start = (
-                copy_run.place + step * copy_run.stride,
-                copy_run.start + step * copy_run.pitch,
+            position, start = (
+                copy_run.position + step * copy_run.dst_stride,
+                copy_run.start + step * copy_run.src_stride,
             )
-            rows[place : place + copy_run.width] = blocks[copy_run.block][
+            rows[position : position + copy_run.width] = blocks[copy_run.block][
                 start : start + copy_run.width
             ]
     return rows
@@ -99,11 +99,11 @@ def _block_rows(epoch: Epoch, block: int, starts: npt.NDArray[np.int64]) -> npt.
 
 
 def _distance(rows: npt.NDArray[np.int64], total: int) -> float:
-    """Largest gap between the share of rows seen up to a place and the place itself."""
-    places = (np.sort(rows) + 0.5) / total
-    count = len(places)
+    """Largest gap between the share of rows seen up to a position and the position itself."""
+    positions = (np.sort(rows) + 0.5) / total
+    count = len(positions)
     if count == 0:
         return 0.0
-    above = np.arange(1, count + 1) / count - places
-    below = places - np.arange(count) / count
+    above = np.arange(1, count + 1) / count - positions
+    below = positions - np.arange(count) / count
     return float(max(above.max(), below.max()))

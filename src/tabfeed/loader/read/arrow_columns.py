@@ -34,7 +34,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 _LENGTH = 8  # values in a ragged row, where nothing is known
-_EXTRA = 32  # bytes of what rides along, likewise
+_EXTRA = 32  # bytes of a column of extras, likewise
 
 
 class Lists(NamedTuple):
@@ -70,7 +70,7 @@ class Layout:
     fixed
         List columns of one length, with that length and the dtype of their values.
     extras
-        Columns that ride along as Arrow arrays.
+        Columns that pass through as Arrow arrays.
     matrices
         Whether the groups themselves are delivered, rather than single columns.
     lengths
@@ -174,8 +174,8 @@ def numpy_dtype(arrow: pa.DataType, name: str) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(arrow.to_pandas_dtype())
         return dtype
     raise LoaderError(
-        f"column {name!r} is {format_type(arrow)}, which no tensor can hold; turn it into numbers "
-        "(Categorify for text), leave it out, or let it ride along with extras="
+        f"column {name!r} is {format_type(arrow)}, which can't be converted to a tensor; turn it "
+        "into numbers (Categorify for text), leave it out, or pass it through with extras="
     )
 
 

@@ -1,22 +1,27 @@
-"""Blocks, read once for all chunks that need them, and ahead of them.
+"""Reading ahead within one epoch: blocks, and the bytes of remote partitions.
 
-`BlockWindow` belongs to one pass over the data. Whatever chunk comes first reads a block; threads
-that would have nothing to do read those that are needed next, as long as memory allows; and a block
-goes when the last chunk that needs it is done.
+A `BlockWindow` reads each block once for all chunks that need it. Whichever chunk comes first reads
+it; threads that would have nothing to do read those that are needed next, as long as memory allows;
+a block goes when the last chunk that needs it is done.
+
+Threads that decode are as many as there are cores; connections are as many as the network wants. So
+`ReadAhead` requests the bytes of the remote partitions that come next early, up to a budget, in the
+order in which they will be needed; a thread that reads one finds it there or on its way.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tabfeed.errors import LoaderError
+from tabfeed.loader.read.arrow_columns import Part
 from tabfeed.trace import span
 
-__all__ = ["Ahead", "BlockWindow"]
+__all__ = ["Ahead", "BeginsParts", "BlockWindow", "ReadAhead", "reading_ahead"]
 
 _TICK = 0.5
 L = TypeVar("L")
@@ -48,7 +53,7 @@ class Ahead:
 
 
 class BlockWindow(Generic[L]):
-    """Blocks for the chunks of one pass over the data.
+    """Blocks for the chunks of one epoch.
 
     Parameters
     ----------
@@ -57,7 +62,7 @@ class BlockWindow(Generic[L]):
     last_use
         The last chunk that needs each block.
     first_chunk
-        Where this pass begins.
+        Where the iterator begins.
     ahead
         How to read ahead.
     on_close
@@ -80,14 +85,14 @@ class BlockWindow(Generic[L]):
         self._blocks: dict[int, L | BaseException] = {}
         self._reading: set[int] = set()
         self._upcoming = deque(sorted(last_use, key=last_use.__getitem__))
-        self._early: set[int] = set()  # blocks read before any chunk asked for them
+        self._early: set[int] = set()  # blocks read before any chunk needed them
         self._low = first_chunk  # every chunk before this one is done
         self._done: set[int] = set()
         self._closed = False
         self._on_close = on_close
 
     def get(self, numbers: Iterable[int]) -> dict[int, L]:
-        """These lots, read here unless another thread has them or is reading them."""
+        """These blocks, read here unless another thread has them or is reading them."""
         wanted = list(dict.fromkeys(numbers))
         found: dict[int, L] = {}
         while len(found) < len(wanted):
@@ -141,7 +146,7 @@ class BlockWindow(Generic[L]):
         return bool(numbers)
 
     def _claim_early(self) -> list[int]:
-        """The next lots that nobody has begun to read: as many as are read together, or none."""
+        """The next blocks that no thread has begun to read: as many as go together, or none."""
         room = self._ahead.blocks - len(self._early)
         count = min(self._ahead.together, self._ahead.blocks)
         if self._ahead.most is not None:
@@ -157,7 +162,7 @@ class BlockWindow(Generic[L]):
         return self._claim(numbers)
 
     def _wanted(self, number: int) -> bool:
-        """Whether nobody has begun to read a lot, and some chunk still needs it."""
+        """Whether no thread has begun to read a block, and some chunk still needs it."""
         begun = number in self._blocks or number in self._reading
         return not begun and self._last_use[number] >= self._low
 
@@ -173,7 +178,7 @@ class BlockWindow(Generic[L]):
             self._changed.notify_all()
 
     def done(self, chunk: int) -> None:
-        """A chunk has what it needs: lots that no later chunk needs may go."""
+        """A chunk has what it needs: blocks that no later chunk needs may go."""
         with self._changed:
             self._done.add(chunk)
             while self._low in self._done:
@@ -189,3 +194,100 @@ class BlockWindow(Generic[L]):
         self._blocks = {}  # whose memory another thread may be waiting for
         if self._on_close is not None:
             self._on_close()
+
+
+# -- remote partitions ----------------------------------------------------------------------------
+
+
+class BeginsParts(Protocol):
+    """A reader that can begin to fetch partitions before they are read."""
+
+    remote: bool
+
+    def read(self, number: int) -> Part:
+        """One partition, decoded."""
+        ...
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
+        ...
+
+    def begin(self, number: int) -> Sequence[Any]:
+        """Begin to fetch a partition, as long as the result is held; each has ``nbytes``."""
+        ...
+
+
+def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
+    """The reader for one epoch, reading ahead where that helps.
+
+    Parameters
+    ----------
+    reader
+        Reads a partition.
+    coming
+        The partitions of the epoch, about in the order in which they will be read.
+    budget
+        Bytes that may be on their way, or lie fetched and not yet decoded.
+    """
+    if not getattr(reader, "remote", False):
+        return reader
+    return ReadAhead(reader, coming, budget)
+
+
+class ReadAhead:
+    """Reads partitions, the next ones begun already.
+
+    Parameters
+    ----------
+    reader
+        Reads a partition.
+    order
+        The partitions, about in the order in which they will be read.
+    budget
+        Most bytes to have fetched and not yet decoded; one partition at least.
+    """
+
+    def __init__(self, reader: BeginsParts, order: Iterable[int], budget: int) -> None:
+        self._reader = reader
+        self._coming = deque(order)
+        self._left = budget
+        self._held: dict[int, tuple[Sequence[Any], int]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._top_up()
+
+    def read(self, number: int) -> Part:
+        """A partition."""
+        try:
+            return self._reader.read(number)
+        finally:
+            self._release(number)
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
+        try:
+            yield from self._reader.pieces(number)
+        finally:
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        with self._lock:
+            _, nbytes = self._held.pop(number, ((), 0))
+            self._left += nbytes
+        self._top_up()
+
+    def _top_up(self) -> None:
+        """Begin what fits, and always one."""
+        with self._lock:
+            while self._coming and not self._closed and (self._left > 0 or not self._held):
+                number = self._coming.popleft()
+                begun = self._reader.begin(number)
+                if begun:
+                    nbytes = sum(fetch.nbytes for fetch in begun)
+                    self._held[number] = (begun, nbytes)
+                    self._left -= nbytes
+
+    def close(self) -> None:
+        """Fetch nothing more, let go of what is here. Takes no lock: it may run in a finaliser."""
+        self._closed = True
+        self._held = {}

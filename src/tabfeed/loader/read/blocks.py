@@ -4,7 +4,7 @@ Each column is gathered by the block's permutation right after it was decoded, w
 processor's cache, into memory that is used again and again. Measured on two cores: taking one
 column after the other this way costs less than decoding a row group in one call and leaving it
 where it is, since fresh memory costs page faults. `numpy.take` with ``out=`` and a mode other than
-"raise" releases the interpreter lock, so several threads fill several blocks at once; no index is
+"raise" releases the GIL, so several threads fill several blocks at once; no index is
 out of range, and "wrap" takes a seventh less time than "clip".
 
 Columns of plain numbers go straight from the file to their place, one after the other: the less
@@ -57,7 +57,7 @@ class Block:
     lists
         Ragged columns.
     extras
-        Columns that ride along.
+        Columns that pass through as Arrow arrays.
     """
 
     rows: int
@@ -95,12 +95,12 @@ def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
 
 
 class ReadsBlocks(Protocol):
-    """Anything that gives lots of an epoch, made of the partitions that `parts` reads."""
+    """Anything that gives blocks of an epoch, made of the partitions that `parts` reads."""
 
     parts: ReadsParts
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> Sequence[Any]:
-        """Some lots of an epoch."""
+        """Some blocks of an epoch."""
         ...
 
     def reading(self, parts: ReadsParts) -> ReadsBlocks:
@@ -137,7 +137,7 @@ class BlockReader:
     gives_back: bool = False
 
     def read(self, epoch: Epoch, numbers: Sequence[int]) -> list[Block]:
-        """Some lots of an epoch."""
+        """Some blocks of an epoch."""
         return [self._read(epoch, number) for number in numbers]
 
     def _read(self, epoch: Epoch, number: int) -> Block:
@@ -193,13 +193,13 @@ class BlockReader:
     ) -> None:
         """The same for columns that are plain numbers, with as little Python as can be."""
         parts = cast(PartReader, self.parts)
-        places: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
+        outs: dict[str, list[tuple[Array, np.dtype[Any]]]] = {}
         for group in self.layout.groups:
             for name, out in zip(group.columns, block.matrices[group.name], strict=True):
-                places.setdefault(name, []).append((out, group.dtype))
+                outs.setdefault(name, []).append((out, group.dtype))
         for name, found in columns:
             with span("gather", rows=block.rows):
-                for out, dtype in places[name]:
+                for out, dtype in outs[name]:
                     sources = [
                         parts.plain(number, column, name, dtype)
                         for number, column in zip(partitions, found, strict=True)
@@ -209,7 +209,7 @@ class BlockReader:
                     self._gather(sources, index, out)
 
     def _fill(self, block: Block, parts: Sequence[Part], index: Index | None) -> None:
-        """Put the columns that the last of these parts has, from all of them, into the lot."""
+        """Put the columns that the last of these parts has, from all of them, into the block."""
         if not parts:
             return
         for group in self.layout.groups:
@@ -257,7 +257,7 @@ def _laid(arrays: Sequence[Array]) -> Array:
 
 
 def _check_dtype(arrays: Sequence[Array], out: Array, name: str) -> None:
-    """A column must fit the dtype that its lot was made for, else a cast could lose something."""
+    """A column must fit the dtype that its block was made for, else a cast could lose something."""
     for array in arrays:
         whole = array.dtype.kind == out.dtype.kind == "i"
         if array.dtype != out.dtype and not (whole and fits(array, out.dtype)):

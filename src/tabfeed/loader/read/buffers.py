@@ -1,4 +1,4 @@
-"""Memory for batches, used again as soon as nobody looks at it any more.
+"""Memory for batches, used again as soon as no array views it.
 
 A fresh large allocation costs more in page faults than the work done in it, so buffers go
 round. One is free again when the last array that views it is gone: every array made here has a

@@ -1,9 +1,9 @@
 """Processes that work on staging buffers, memory which they share with this one.
 
-Many threads of one process wait for each other: for the interpreter, and for the kernel, which
-hands out memory to one thread of a process at a time. And what they take of the interpreter is
+Many threads of one process wait for each other: for the GIL, and for the kernel, which
+hands out memory to one thread of a process at a time. And the time they hold the GIL is
 missing where a training loop launches its kernels. So a thread here asks a `DecoderProcess`, a
-process of its own, and waits for its answer without the interpreter lock.
+process of its own, and waits for its answer without the GIL.
 
 The child is a plain ``python`` with nothing but a socket to us: neither forked, which a process
 with GPU threads does not survive, nor started through the user's main module. It ends when its
@@ -54,7 +54,7 @@ _TUNED = {
 }
 
 
-# -- here -------------------------------------------------------------------------------------
+# -- in this process ------------------------------------------------------------------------------
 
 
 class DecoderProcess:
@@ -97,10 +97,10 @@ class DecoderProcess:
             self.up = True
         return self.up
 
-    def begin(self, staging_buffer: StagingBuffer, order: Any) -> None:
-        """Ask for something to be done on a desk."""
+    def begin(self, staging_buffer: StagingBuffer, request: Any) -> None:
+        """Ask for something to be done on a staging buffer."""
         try:
-            self._socket.send((staging_buffer.number, order))
+            self._socket.send((staging_buffer.number, request))
         except OSError as e:
             raise self._gone() from e
         self.waiting = True
@@ -121,14 +121,14 @@ class DecoderProcess:
     def _hung(self) -> LoaderError:
         self.close()
         return LoaderError(
-            f"a process that reads Parquet files gave no answer for {_PATIENCE:,.0f} s, and was "
-            "ended: it was stopped, or its disk does not answer"
+            f"a process that reads Parquet files did not answer for {_PATIENCE:,.0f} s and was "
+            "ended: it was stopped, or its disk does not respond"
         )
 
     def _gone(self) -> LoaderError:
         self.close()
         code = self._process.returncode
-        why = "perhaps for want of memory" if code == _KILLED else "its own words are above"
+        why = "perhaps for lack of memory" if code == _KILLED else "see its message above"
         return LoaderError(f"a process that reads Parquet files ended with status {code}, {why}")
 
     @property
@@ -173,7 +173,7 @@ class DecoderProcesses:
     Parameters
     ----------
     work
-        What they do, with the memory of a staging buffer and an order; to be pickled.
+        What they do, with the memory of a staging buffer and a request; to be pickled.
     staging buffers
         Where.
     count
@@ -188,7 +188,7 @@ class DecoderProcesses:
 
     @contextmanager
     def borrow(self, most: int = 1) -> Iterator[list[DecoderProcess]]:
-        """Up to so many processes that nobody else uses meanwhile; perhaps none.
+        """Up to so many processes that no other thread uses meanwhile; perhaps none.
 
         If all that are up are in use, this waits for one, a moment.
         """
@@ -229,7 +229,7 @@ class DecoderProcesses:
         return any(decoder.up and decoder.alive for decoder in self._all)
 
     def dismiss(self) -> None:
-        """End those that nobody uses. The others stay; if there are none, `borrow` starts anew."""
+        """End those that no thread uses. The others stay; if none do, `borrow` starts anew."""
         with self._changed:
             used = [h for h in self._all if h.up and h.alive and h not in self._free]
             for decoder in self._all:
@@ -238,7 +238,7 @@ class DecoderProcesses:
             self._all, self._free = used, []
 
 
-# -- there ------------------------------------------------------------------------------------
+# -- in a decoder process -------------------------------------------------------------------------
 
 
 def serve() -> None:
@@ -251,13 +251,13 @@ def serve() -> None:
         gc.freeze()  # what is here by now stays
         connection.send((None, None))
         while True:
-            staging_buffer, order = connection.recv()
-            place = memory[staging_buffer * spacing : (staging_buffer + 1) * spacing]
-            connection.send(_answer(work, place, order))
+            staging_buffer, request = connection.recv()
+            buffer = memory[staging_buffer * spacing : (staging_buffer + 1) * spacing]
+            connection.send(_answer(work, buffer, request))
 
 
-def _answer(work: Work, staging_buffer: Array, order: Any) -> tuple[Exception | None, Any]:
+def _answer(work: Work, staging_buffer: Array, request: Any) -> tuple[Exception | None, Any]:
     try:
-        return None, work(staging_buffer, order)
+        return None, work(staging_buffer, request)
     except Exception as e:
         return e, None

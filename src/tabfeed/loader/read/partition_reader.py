@@ -1,39 +1,38 @@
 """Partitions, decoded when a block needs them.
 
 `PartReader` reads one partition: file to table, table through the user's transforms, table to
-arrays; a few columns at a time where the files allow it.
-
-The loader cuts finer than a `Dataset` does where it can: by row group, since several
-partitions are open at once and their sum is what takes memory.
+arrays; a few columns at a time where the files allow it. `NullWatch` warns, once for each column,
+that nulls become NaN: as soon as footers of Parquet files count them, else when they are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, groupby
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tabfeed.errors import ColumnNotFoundError, LoaderError
+from tabfeed.errors import ColumnNotFoundError, LoaderError, TabfeedWarning
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.formats.base import RowGroups
-from tabfeed.io.partition import Partition, Piece, slices_of
+from tabfeed.io.partition import Partition
 from tabfeed.io.storage.fetch import Fetch
 from tabfeed.loader.read.arrow_columns import Layout, Part, is_plain, make_part, plain_array
-from tabfeed.loader.read.nulls import NullWatch
 from tabfeed.trace import span
 from tabfeed.user_functions import explain
 
-__all__ = ["FineCut", "PartReader", "ReadsParts", "columns_read", "cut_fine", "place_of"]
+__all__ = ["NullWatch", "PartReader", "ReadsParts", "columns_read", "describe_partition"]
 
 Array = npt.NDArray[Any]
 TableFunction = Callable[[pa.Table], pa.Table]
 _SIDE_BY_SIDE = 8  # partitions that a thread has open at once; more would be too small to matter
+_MOST_CHUNKS = 50_000  # of a footer: each takes 3 microseconds to look at
 
 
 class ReadsParts(Protocol):
@@ -48,112 +47,85 @@ class ReadsParts(Protocol):
         ...
 
 
-class FineCut(NamedTuple):
-    """Partitions as a loader reads them: their rows, and their bytes where rows differ in size."""
-
-    partitions: list[Partition]
-    rows: list[int]
-    nbytes: list[int] | None = None
-
-    @property
-    def slices(self) -> list[Piece]:
-        """Those that are not whole row groups."""
-        return [piece for part in self.partitions for piece in part.pieces if not piece.whole]
-
-
-def cut_fine(
-    dataset: Dataset, most_rows: int, most_bytes: int = 0, columns: Sequence[str] = ()
-) -> FineCut:
-    """The dataset's partitions by row group, and those that are too large in slices.
-
-    Where filters or functions apply to whole partitions, these stay as they are. Row groups that
-    the dataset cut in slices, since nobody said otherwise, are whole here if they may be: to read a
-    slice, all that lies before it must be decoded too.
-
-    Parameters
-    ----------
-    dataset
-        What to cut.
-    most_rows
-        Rows that a partition may have, where all rows are of one size.
-    most_bytes, columns
-        Bytes that these columns of it may have, where they are not.
-    """
-    parts, lens = list(dataset.partitions), list(dataset.partition_lens)
-    if dataset.condition is None and not dataset.fileset.skips.allowed:  # text is counted by now
-        parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
-    if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
-        return FineCut(parts, lens)
-    given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
-    if not columns:
-        if dataset.cut_by_default:
-            given = _rejoined(given, dataset, lambda piece: (piece.rows or 0) <= most_rows)
-        pieces = [s for piece in given for s in _slices(piece, most_rows)]
-        return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces])
-    sizes = _Sizes(dataset, columns)
-    if dataset.cut_by_default:
-        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most_bytes)
-    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most_bytes, sizes.rows)]
-    nbytes = [sizes.of(piece) for piece in pieces]
-    return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
-
-
-class _Sizes:
-    """Bytes of pieces and of their rows; what is known of a unit is kept until the next."""
-
-    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
-        self._files, self._columns = dataset.fileset, list(columns)
-        self._unit: tuple[int, int] | None = None
-        self._weights: npt.NDArray[Any] | None = None
-
-    def of(self, piece: Piece) -> int:
-        """Bytes of a piece."""
-        nbytes = self._files.nbytes(piece, self._columns) or 0
-        rows = self._files.files[piece.file].unit_rows[piece.unit] or 0
-        if piece.whole or not rows:
-            return nbytes
-        weights = self.rows(piece)
-        if weights is not None:
-            return int(weights.sum())
-        return nbytes * (piece.rows or 0) // rows
-
-    def rows(self, piece: Piece) -> npt.NDArray[Any] | None:
-        """Bytes of each row of a piece; None if they are alike."""
-        unit = (piece.file, piece.unit)
-        if unit != self._unit:
-            rows = self._files.files[piece.file].unit_rows[piece.unit]
-            whole = Piece(piece.file, piece.unit, 0, rows)
-            self._unit, self._weights = unit, self._files.row_bytes(whole, self._columns)
-        if self._weights is None or piece.rows is None:
-            return None
-        return self._weights[piece.start : piece.start + piece.rows]
-
-
-def _rejoined(
-    pieces: Iterable[Piece], dataset: Dataset, fits: Callable[[Piece], bool]
-) -> Iterator[Piece]:
-    """Slices that are a row group that fits, as that; the rest as they are."""
-    for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
-        slices, file = list(run), dataset.fileset.files[index]
-        ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
-        follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
-        whole = file.row_groups and follow and ends[-1] == file.count(unit)
-        if whole and fits(joined := Piece(index, unit, 0, ends[-1])):
-            yield joined
-        else:
-            yield from slices
-
-
-def _slices(piece: Piece, most_rows: int) -> list[Piece]:
-    return slices_of(piece, piece.rows or 0, most_rows)
-
-
 def columns_read(layout: Layout, transforms: Sequence[TableFunction]) -> list[str] | None:
     """What to read: what the first transform says it needs, or all (None); what a batch has."""
     if not transforms:
         return list(layout.columns)
     needed: Sequence[str] | None = getattr(transforms[0], "columns", None)
     return None if needed is None else list(needed)
+
+
+class NullWatch:
+    """Warns of nulls, once for each column; threads may share it.
+
+    Examples
+    --------
+    >>> watch = NullWatch()
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     watch.warn({"price": 3}, "partition 0")
+    ...     watch.warn({"price": 5}, "partition 1")
+    >>> print(*(warning.message for warning in said))
+    nulls become NaN: 3 in column 'price', in partition 0; fill them first (FillMissing), or leave \
+out those rows (Dropna)
+    """
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+        self._silent = False
+
+    def warn(self, counts: Mapping[str, int], where: str, *, stacklevel: int = 2) -> None:
+        """Warn of columns of which it has not warned yet.
+
+        Parameters
+        ----------
+        counts
+            The nulls of each column.
+        where
+            What has so many: a partition, or the files.
+        stacklevel
+            As for `warnings.warn`.
+        """
+        with self._lock:
+            new = {n: c for n, c in counts.items() if c and n not in self._warned}
+            self._warned.update(new)
+        if new and not self._silent:
+            found = ", ".join(f"{count:,} in column {name!r}" for name, count in new.items())
+            warnings.warn(
+                f"nulls become NaN: {found}, in {where}; fill them first (FillMissing), or leave "
+                "out those rows (Dropna)",
+                TabfeedWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+    def warn_from_footers(self, dataset: Dataset, layout: Layout, *, stacklevel: int = 2) -> None:
+        """Warn of all columns whose nulls the footers of the files count, if that takes no time."""
+        names = [c for g in layout.groups if g.dtype.kind == "f" for c in g.columns]
+        files = dataset.fileset.files
+        if dataset.mapped or dataset.condition is not None or not names:
+            return
+        units = {(piece.file, piece.unit) for part in dataset.partitions for piece in part.pieces}
+        if len(units) * len(names) > _MOST_CHUNKS:
+            return
+        counts = dict.fromkeys(names, 0)
+        for number, unit in units:
+            file = files[number]
+            there = [name for name in names if name in file.schema.names]
+            for name, count in zip(there, file.null_counts(unit, there), strict=True):
+                counts[name] += count or 0
+        self.warn(counts, "the files", stacklevel=stacklevel + 1)
+
+    def silence(self) -> None:
+        """Warn no more."""
+        self._silent = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_warned": set(self._warned), "_silent": self._silent}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        vars(self).update(state)
 
 
 @dataclass(frozen=True)
@@ -258,7 +230,7 @@ class PartReader:
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
         if column.null_count:
-            self.nulls.tell({name: column.null_count}, self._where(number))
+            self.nulls.warn({name: column.null_count}, self._where(number))
         return array
 
     @cached_property
@@ -291,7 +263,7 @@ class PartReader:
                 part = make_part(table, layout, nulls)
         except LoaderError as e:
             raise LoaderError(f"{self._where(number)}: {e}") from e
-        self.nulls.tell(nulls, self._where(number))
+        self.nulls.warn(nulls, self._where(number))
         return part
 
     def _apply(self, transform: TableFunction, table: pa.Table, number: int) -> pa.Table:
@@ -309,10 +281,10 @@ class PartReader:
         )
 
     def _where(self, number: int) -> str:
-        return place_of(self.dataset, self.partitions[number], number)
+        return describe_partition(self.dataset, self.partitions[number], number)
 
 
-def place_of(dataset: Dataset, partition: Partition, number: int) -> str:
+def describe_partition(dataset: Dataset, partition: Partition, number: int) -> str:
     """A partition in words, with the file and row group it begins with."""
     if not partition.pieces:
         return f"partition {number}"

@@ -66,12 +66,12 @@ class StagingBuffers:
 
     Examples
     --------
-    >>> staging buffers = StagingBuffers(1000, 2)
-    >>> one, two = staging buffers.take(), staging buffers.take()
+    >>> buffers = StagingBuffers(1000, 2)
+    >>> one, two = buffers.take(), buffers.take()
     >>> one.memory.size, one.number, two.number
     (1000, 0, 1)
     >>> del one
-    >>> staging buffers.take().number
+    >>> buffers.take().number
     0
     """
 
@@ -99,32 +99,32 @@ class StagingBuffers:
         return len(self._memory)
 
     def piece(self, number: int) -> Array:
-        """The bytes of a desk."""
+        """The bytes of a staging buffer."""
         return self._memory[number * self.spacing :][: self.nbytes]
 
     def take(self) -> StagingBuffer:
-        """A desk that may be written."""
+        """A staging buffer that may be written."""
         try:
             number, event = self._free.get_nowait()
         except Empty:
             if (new := self._next()) is not None:
                 return StagingBuffer(self, new)
             number, event = self._wait()
-        if event is not None and not event.query():  # which keeps the interpreter
+        if event is not None and not event.query():  # which holds the GIL
             event.synchronize()
         return StagingBuffer(self, number)
 
     def _wait(self) -> tuple[int, Any]:
-        """A desk that comes free, and its event."""
+        """A staging buffer that comes free, and its event."""
         try:
             return self._free.get(timeout=_PATIENCE)
         except Empty:
             raise LoaderError(
-                "no memory for the next rows came free; give more host_memory"
+                f"no staging buffer became free within {_PATIENCE:.0f} s; raise host_memory"
             ) from None
 
     def _next(self) -> int | None:
-        """A desk that was never used."""
+        """A staging buffer that was never used."""
         with self._lock:
             number = self._prepared
             if number >= self.count:
@@ -134,7 +134,7 @@ class StagingBuffers:
         return number
 
     def give(self, number: int, event: Any) -> None:
-        """Take a desk back; it may be written after `event`. Safe inside a finaliser."""
+        """Take a staging buffer back; it may be written after `event`. Safe inside a finaliser."""
         self._free.put((number, event))
 
     def __del__(self) -> None:

@@ -139,7 +139,7 @@ def lay_copy_runs(
 
     >>> from tabfeed.loader.plan.order import CopyRun
     >>> places = torch.zeros((1, 6), dtype=torch.int32)
-    >>> run = CopyRun(block=7, start=1, pitch=2, steps=2, width=2, place=1, stride=3)
+    >>> run = CopyRun(7, start=1, src_stride=2, steps=2, width=2, position=1, dst_stride=3)
     >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
     >>> lay_copy_runs(places, [order], [[100]], [list(run)])
     >>> places.tolist()

@@ -18,8 +18,8 @@ from tabfeed.errors import LoaderError
 from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.build import Assemble
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.pipeline import EpochIterator, Pipeline
-from tabfeed.loader.stages import Stages
+from tabfeed.loader.pipeline import Pipeline, Stages
+from tabfeed.loader.state import EpochIterator
 from tabfeed.loader.tensors.device import finish_on_cpu
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class TorchBase(BaseLoader, IterableDataset[Any]):
     def _batches(self) -> EpochIterator[Any]:
         info = get_worker_info()
         if info is None:
-            return self.pipeline.iterate()
+            return self.state.iterate()
         _leave_inherited(os.getpid())
         host = _for_worker(self.pipeline.stages)
-        return self.pipeline.iterate(info.id, info.num_workers, stages=host)
+        return self.state.iterate(info.id, info.num_workers, stages=host)
 
 
 def _check_not_collated(caller: FrameType) -> None:

@@ -94,50 +94,50 @@ class DLDataLoader(DataLoader[Any]):
         )
 
     @property
-    def _pipeline(self) -> TorchBase:
+    def _loader(self) -> TorchBase:
         found: Any = self.dataset
         return found  # type: ignore[no-any-return]
 
     @property
     def device(self) -> torch.device:
         """That of the loader it wraps: where training code moves its model."""
-        return self._pipeline.device
+        return self._loader.device
 
     def __len__(self) -> int:
         """Batches in an epoch, exactly."""
         if self.num_workers < 2:
-            return len(self._pipeline)
-        return self.num_workers * self._pipeline.pipeline.steps_with(self.num_workers)
+            return len(self._loader)
+        return self.num_workers * self._loader.state.steps_with(self.num_workers)
 
     def __iter__(self) -> Any:
         if self.num_workers == 0:
             return super().__iter__()
         batches = super().__iter__()  # the workers' copies begin this epoch
-        return _Counted(batches, self._pipeline.pipeline.lend(self.num_workers))
+        return _Counted(batches, self._loader.state.lend(self.num_workers))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass is."""
-        self._pipeline.set_epoch(epoch)
+        self._loader.set_epoch(epoch)
         self._forget_workers()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: after the batch taken last, worker processes or not."""
-        if self.num_workers and self._pipeline.pipeline.options.seed_fn is not None:
+        if self.num_workers and self._loader.pipeline.options.seed_fn is not None:
             raise LoaderError(
                 "seed_fn is asked in each worker process, so the seed is not known here: give "
                 "seed= instead, or use num_workers=0, which prepares batches in background threads"
             )
-        return self._pipeline.state_dict()
+        return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state, which must be of as many worker processes."""
-        pipeline = self._pipeline.pipeline
-        before = pipeline.mark()
-        pipeline.load_state_dict(state_dict)
+        state = self._loader.state
+        before = state.mark()
+        state.load_state_dict(state_dict)
         try:
-            pipeline.check_workers(max(1, self.num_workers))
+            state.check_workers(max(1, self.num_workers))
         except StateError:
-            pipeline.go_back(before)
+            state.go_back(before)
             raise
         self._forget_workers()
 
@@ -145,7 +145,7 @@ class DLDataLoader(DataLoader[Any]):
         return f"<DLDataLoader of {self.num_workers} worker processes over {self.dataset!r}>"
 
     def _repr_html_(self) -> str:
-        over = self._pipeline._repr_html_()
+        over = self._loader._repr_html_()
         return box("DLDataLoader", [f"{self.num_workers} worker processes, over"], over)
 
     def _forget_workers(self) -> None:

@@ -15,8 +15,7 @@ from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.build import build_pipeline
-from tabfeed.loader.dict_batches import DictColumns, split_targets
+from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.sorted_files import warn_if_sorted
@@ -285,7 +284,7 @@ class Loader(TorchBase):
         new.static = copy.copy(self.static)  # a copy has tensors of its own
         finish: Any = self.pipeline.stages.finish
         functions = (*finish.functions, fn)
-        new.pipeline = self.pipeline.finishing(replace(finish, functions=functions))
+        new.state = self.state.finishing(replace(finish, functions=functions))
         return new
 
     def epochs(self, count: int = 1) -> Iterator[Any]:

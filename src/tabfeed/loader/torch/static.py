@@ -24,8 +24,9 @@ from torch.utils.data import get_worker_info
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import Steps
-from tabfeed.loader.pipeline import EpochIterator, Pipeline
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.arrow_columns import Layout
+from tabfeed.loader.state import EpochIterator
 from tabfeed.loader.tensors.tree import tensors_in, with_tensors
 
 __all__ = ["StaticBatch", "StaticIterator", "check_full", "ragged_after"]

@@ -231,7 +231,7 @@ class TorchAsyncItr(TorchBase):
 
     def __repr__(self) -> str:
         roles = {"cats": self.cats, "conts": self.conts, "labels": self.labels}
-        return line(type(self).__name__, self.pipeline, roles)
+        return line(type(self).__name__, self.state, roles)
 
 
 def _roles(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tabfeed.budget import cpu_count
 from tabfeed.profile import run as r
 from tabfeed.profile.collect.accelerator import CudaMarks
-from tabfeed.profile.collect.batches import COMPUTE, WAIT, EpochTimer, pipeline_of
+from tabfeed.profile.collect.batches import COMPUTE, WAIT, EpochTimer, state_of
 from tabfeed.profile.collect.sampler import Sampler
 from tabfeed.profile.collect.sums import Curve, StageTotal
 
@@ -118,13 +118,13 @@ def describe_loader(source: Any) -> r.LoaderInfo:
     """The kind and the name of a loader."""
     kind = type(source)
     module = kind.__module__
-    pipeline = pipeline_of(source)
+    state = state_of(source)
     processes = getattr(source, "num_workers", None)
     processes = processes if isinstance(processes, int) else None
-    if pipeline is not None:
-        threads = None if processes else int(pipeline.options.workers)
+    if state is not None:
+        threads = None if processes else int(state.pipeline.options.workers)
         framework = module.removeprefix("tabfeed.loader.").partition(".")[0]
-        name = "tabfeed" if framework == "base" else f"tabfeed {framework}.{kind.__name__}"
+        name = "tabfeed" if framework == "state" else f"tabfeed {framework}.{kind.__name__}"
         return r.LoaderInfo("tabfeed", name, threads, processes)
     if module.startswith("torch.utils.data"):
         return r.LoaderInfo("torch", f"torch {kind.__name__}", processes=processes)

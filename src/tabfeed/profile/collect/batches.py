@@ -102,8 +102,8 @@ class EpochTimer:
         self.thread = threading.get_ident()
         self._count = RowCounter()
         self._counted: list[int | None] = []
-        self._pipeline = pipeline_of(source)
-        self._rows_given = 0 if self._pipeline is None else -int(self._pipeline.rows_given)
+        self._state = state_of(source)
+        self._rows_given = 0 if self._state is None else -int(self._state.rows_given)
         self._measure_at = 1  # the next step whose batch is measured
         self._delay = RunDelay()
         self.cpu = -self._core_time()
@@ -142,7 +142,7 @@ class EpochTimer:
     @property
     def rows(self) -> int | None:
         """All rows delivered, an estimate for long epochs of other loaders; None if unknown."""
-        if self._pipeline is not None and self._rows_given > 0:
+        if self._state is not None and self._rows_given > 0:
             return self._rows_given
         known = [n for n in self._counted if n is not None]
         if len(known) < len(self._counted) or not known:
@@ -160,8 +160,8 @@ class EpochTimer:
             self.phase.epochs.remove(self)
         if self.device is not None:
             self.device.ended()
-        if self._pipeline is not None:
-            self._rows_given += int(self._pipeline.rows_given)
+        if self._state is not None:
+            self._rows_given += int(self._state.rows_given)
         if self.thread == threading.get_ident():
             self.cpu += self._core_time()
         else:
@@ -173,14 +173,14 @@ class EpochTimer:
         return time.thread_time_ns() + self._delay()
 
 
-def pipeline_of(source: Any) -> Any:
-    """The pipeline of a tabfeed loader, also inside a torch DataLoader; None for other loaders."""
+def state_of(source: Any) -> Any:
+    """The state of a tabfeed loader, also inside a torch DataLoader; None for other loaders."""
     for holder in (source, getattr(source, "dataset", None)):
-        for name in ("pipeline", "_pipeline"):
-            pipeline = getattr(holder, name, None)
-            if hasattr(pipeline, "rows_given") and hasattr(pipeline, "stages"):
-                return pipeline
-        if hasattr(holder, "rows_given") and hasattr(holder, "stages"):
+        for name in ("state", "_state"):
+            state = getattr(holder, name, None)
+            if hasattr(state, "rows_given") and hasattr(state, "pipeline"):
+                return state
+        if hasattr(holder, "rows_given") and hasattr(holder, "pipeline"):
             return holder
     return None
 

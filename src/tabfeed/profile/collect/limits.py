@@ -28,6 +28,7 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import Steps, build_pipeline, dict_layout
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.state import LoaderState
 from tabfeed.profile.collect.accelerator import cuda_in_use
 from tabfeed.profile.collect.batch_sizes import arrays_of, batch_rows
 from tabfeed.profile.run import Baseline, Ceiling
@@ -80,21 +81,21 @@ def measure_baseline(batch: Any) -> Baseline | None:
         pq.write_table(whole, Path(folder) / "sample.parquet", compression="none")
         dataset = Dataset(folder)
         options = LoaderOptions(batch_size=min(rows, whole.num_rows), shuffle=True)
-        pipeline = array_pipeline(dataset, options, dataset.column_names)
-        return Baseline(_rows_per_second(pipeline), whole.num_rows, table.num_columns)
+        state = array_pipeline(dataset, options, dataset.column_names).start()
+        return Baseline(_rows_per_second(state), whole.num_rows, table.num_columns)
 
 
-def _rows_per_second(pipeline: Pipeline[Any]) -> float:
-    for _ in pipeline:  # warm up
+def _rows_per_second(state: LoaderState[Any]) -> float:
+    for _ in state:  # warm up
         break
-    before, start, spent = pipeline.rows_given, time.perf_counter(), 0.0
+    before, start, spent = state.rows_given, time.perf_counter(), 0.0
     while spent < _SECONDS:
-        for _ in pipeline:
+        for _ in state:
             spent = time.perf_counter() - start
             if spent >= _SECONDS:
                 break
-    pipeline.close()
-    return (pipeline.rows_given - before) / spent
+    state.close()
+    return (state.rows_given - before) / spent
 
 
 def _table(batch: Any, rows: int) -> pa.Table | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tabfeed.profile.collect.batches import WAIT, pipeline_of
+from tabfeed.profile.collect.batches import WAIT, state_of
 from tabfeed.profile.collect.stacks import StackLog
 from tabfeed.profile.run import TimedPart
 
@@ -226,8 +226,8 @@ def _by_kind(log: StackLog, seconds: float) -> list[TimedPart]:
 
 def probe_workflow(loader: Any) -> list[TimedPart]:
     """The cost of each operator of the loader's workflow, on the first rows of the data."""
-    parts = pipeline_of(loader).stages.reader.parts
-    reader = getattr(parts, "_reader", parts)  # the reader inside a cache
+    parts = state_of(loader).pipeline.stages.reader.parts
+    reader = getattr(parts, "reader", parts)  # the reader inside a cache
     programs = [_program(t) for t in getattr(reader, "transforms", ())]
     if len(programs) != 1 or programs[0] is None:
         return []

@@ -43,13 +43,13 @@ from tabfeed.loader.gpu.resident.permute import (
 )
 from tabfeed.loader.gpu.resident.store import Size, Store, too_large
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.plan.order import Epoch, Plan
 from tabfeed.loader.plan.shard import Shard
 from tabfeed.loader.read.block_window import Ahead, BlockWindow
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
-from tabfeed.loader.stages import Stages
+from tabfeed.loader.state import LoaderState
 from tabfeed.loader.tensors.device import check_device
 from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
@@ -110,7 +110,7 @@ class _Run(NamedTuple):
     stride: int
 
 
-def _runs(plan: Plan, place: Shard, number: int) -> Iterator[_Run]:
+def _runs(plan: Plan, shard: Shard, number: int) -> Iterator[_Run]:
     """The positions that a rank takes for a chunk."""
     first = number * plan.chunk
     last, regular = min(first + plan.chunk, plan.steps), plan.steps - len(plan.tail)
@@ -118,8 +118,8 @@ def _runs(plan: Plan, place: Shard, number: int) -> Iterator[_Run]:
     for steps in [even, *(range(t, t + 1) for t in range(even.stop, last))]:
         if steps:
             rows = plan.step_rows(steps.start)
-            start = plan.rows_until(steps.start) + rows * place.rank // place.world
-            yield _Run(start, len(steps), plan.rank_rows(steps.start, *place), rows)
+            start = plan.rows_until(steps.start) + rows * shard.rank // shard.world
+            yield _Run(start, len(steps), plan.rank_rows(steps.start, *shard), rows)
 
 
 class _Orders:
@@ -156,7 +156,7 @@ class ResidentStages(GpuStages[B]):
     store: Any = None
     orders: _Orders = field(default_factory=_Orders)
 
-    def make(self, epoch: Epoch, place: Shard, blocks: BlockWindow[Any], number: int) -> Any:
+    def make(self, epoch: Epoch, shard: Shard, blocks: BlockWindow[Any], number: int) -> Any:
         """The batches of one chunk, on one rank: queued, not done."""
         self.store.check_process()
         try:
@@ -164,7 +164,7 @@ class ResidentStages(GpuStages[B]):
                 if not self.store.whole:
                     self._fill(epoch, blocks)
                 with torch.cuda.stream(self.stream):
-                    return self.queued(self.finished([self._chunk(epoch, place, number)]))
+                    return self.queued(self.finished([self._chunk(epoch, shard, number)]))
         except RuntimeError as e:
             if not isinstance(e, torch.OutOfMemoryError) and "out of memory" not in str(e):
                 raise
@@ -176,9 +176,9 @@ class ResidentStages(GpuStages[B]):
             blocks.get(range(low, min(epoch.blocks, low + _BLOCKS_AT_ONCE)))
         self.store.finish()
 
-    def _chunk(self, epoch: Epoch, place: Shard, number: int) -> Chunk:
+    def _chunk(self, epoch: Epoch, shard: Shard, number: int) -> Chunk:
         with span("plan"):
-            runs = list(_runs(epoch.plan, place, number))
+            runs = list(_runs(epoch.plan, shard, number))
             sizes = np.repeat([run.width for run in runs], [run.steps for run in runs])
             bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
             found = [self._places(run, epoch.plan.delivered) for run in runs]
@@ -231,7 +231,13 @@ class ResidentStages(GpuStages[B]):
 class ResidentPipeline(Pipeline[B]):
     """A pipeline whose rows all lie on a GPU."""
 
-    reader_choice = _CHOICE
+    def start(self) -> LoaderState[B]:
+        """A position at the first batch of epoch 0, from which epochs are read."""
+        return ResidentState(self)
+
+
+class ResidentState(LoaderState[B]):
+    """The state of a loader whose rows all lie on a GPU."""
 
     def release_memory(self) -> None:
         """Refuse: no other copy of the rows is kept."""
@@ -288,7 +294,7 @@ def resident_pipeline(
         store=store,
     )
     options = replace(options, threads=threads, depth=options.depth or _DEPTH)
-    return ResidentPipeline(made, plan, options)
+    return ResidentPipeline(made, plan, options, _CHOICE)
 
 
 def check_gpu(device: torch.device) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tabfeed.loader.read.arrow_columns import Part
-from tabfeed.loader.read.remote_prefetch import ReadAhead, reading_ahead
+from tabfeed.loader.read.block_window import ReadAhead, reading_ahead
 
 
 @dataclass

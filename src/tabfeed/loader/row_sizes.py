@@ -1,0 +1,257 @@
+"""What the rows of a dataset take, by the sizes that its files tell, and partitions cut by it.
+
+Nothing is read for it. The loader cuts finer than a `Dataset` does where it can: by row group,
+since several partitions are open at once and their sum is what takes memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from tabfeed.errors import LoaderError
+from tabfeed.io.dataset import Dataset
+from tabfeed.io.formats.parquet.row_sizes import varies
+from tabfeed.io.partition import Partition, Piece, slices_of
+from tabfeed.loader.host_memory import RowBytes
+from tabfeed.loader.read.arrow_columns import Layout
+from tabfeed.schema import ColumnSchema
+
+__all__ = ["FineCut", "RowSizes", "cut_fine", "with_lengths"]
+
+_COLUMN_BYTES = 4 * 2**20  # of a column that is read in slices, where the file does not tell
+_SAMPLED = 16  # row groups, for how long lists are
+_BATCH_BYTES = 12 * 2**20  # of rows that are decoded at a time, and put together
+
+
+class FineCut(NamedTuple):
+    """Partitions as a loader reads them: their rows, and their bytes where rows differ in size."""
+
+    partitions: list[Partition]
+    rows: list[int]
+    nbytes: list[int] | None = None
+
+    @property
+    def slices(self) -> list[Piece]:
+        """Those that are not whole row groups."""
+        return [piece for part in self.partitions for piece in part.pieces if not piece.whole]
+
+
+def cut_fine(
+    dataset: Dataset, most_rows: int, most_bytes: int = 0, columns: Sequence[str] = ()
+) -> FineCut:
+    """The dataset's partitions by row group, and those that are too large in slices.
+
+    Where filters or functions apply to whole partitions, these stay as they are. Row groups that
+    the dataset cut in slices by default are whole here if they may be: to read a
+    slice, all that lies before it must be decoded too.
+
+    Parameters
+    ----------
+    dataset
+        What to cut.
+    most_rows
+        Rows that a partition may have, where all rows are of one size.
+    most_bytes, columns
+        Bytes that these columns of it may have, where they are not.
+    """
+    parts, lens = list(dataset.partitions), list(dataset.partition_lens)
+    if dataset.condition is None and not dataset.fileset.skips.allowed:  # text is counted by now
+        parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
+    if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
+        return FineCut(parts, lens)
+    given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
+    if not columns:
+        if dataset.cut_by_default:
+            given = _rejoined(given, dataset, lambda piece: (piece.rows or 0) <= most_rows)
+        pieces = [s for p in given for s in slices_of(p, p.rows or 0, most_rows)]
+        return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces])
+    sizes = _Sizes(dataset, columns)
+    if dataset.cut_by_default:
+        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most_bytes)
+    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most_bytes, sizes.rows)]
+    nbytes = [sizes.of(piece) for piece in pieces]
+    return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
+
+
+class _Sizes:
+    """Bytes of pieces and of their rows; what is known of a unit is kept until the next."""
+
+    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
+        self._files, self._columns = dataset.fileset, list(columns)
+        self._unit: tuple[int, int] | None = None
+        self._weights: npt.NDArray[Any] | None = None
+
+    def of(self, piece: Piece) -> int:
+        """Bytes of a piece."""
+        nbytes = self._files.nbytes(piece, self._columns) or 0
+        rows = self._files.files[piece.file].unit_rows[piece.unit] or 0
+        if piece.whole or not rows:
+            return nbytes
+        weights = self.rows(piece)
+        if weights is not None:
+            return int(weights.sum())
+        return nbytes * (piece.rows or 0) // rows
+
+    def rows(self, piece: Piece) -> npt.NDArray[Any] | None:
+        """Bytes of each row of a piece; None if they are alike."""
+        unit = (piece.file, piece.unit)
+        if unit != self._unit:
+            rows = self._files.files[piece.file].unit_rows[piece.unit]
+            whole = Piece(piece.file, piece.unit, 0, rows)
+            self._unit, self._weights = unit, self._files.row_bytes(whole, self._columns)
+        if self._weights is None or piece.rows is None:
+            return None
+        return self._weights[piece.start : piece.start + piece.rows]
+
+
+def _rejoined(
+    pieces: Iterable[Piece], dataset: Dataset, fits: Callable[[Piece], bool]
+) -> Iterator[Piece]:
+    """Slices that are a row group that fits, as that; the rest as they are."""
+    for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
+        slices, file = list(run), dataset.fileset.files[index]
+        ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
+        follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
+        whole = file.row_groups and follow and ends[-1] == file.count(unit)
+        if whole and fits(joined := Piece(index, unit, 0, ends[-1])):
+            yield joined
+        else:
+            yield from slices
+
+
+# -- sizes of rows --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """What rows take.
+
+    Attributes
+    ----------
+    dataset, columns
+        What is read, and which columns of its files.
+    row
+        About what a row takes.
+    uneven
+        Whether rows differ in size.
+    """
+
+    dataset: Dataset
+    columns: list[str]
+    row: RowBytes
+    uneven: bool
+
+    @classmethod
+    def of(
+        cls, dataset: Dataset, columns: list[str], layout: Layout, *, transformed: bool
+    ) -> RowSizes:
+        """Those of a dataset's columns; of what a transform makes of them if it does."""
+        uneven = any(_varies(dataset, name) for name in columns)
+        if uneven:  # what a transform makes of rows is there beside them
+            decoded = _mean_bytes(dataset, columns) * (1 + transformed)
+        else:
+            known = [dataset.schema.get(name) for name in layout.columns]
+            decoded = sum(_width(c, layout) for c in known if c is not None) or layout.row_bytes
+        return cls(dataset, columns, RowBytes(decoded, layout.row_bytes), uneven)
+
+    def held(self, slices: Iterable[Piece]) -> int:
+        """What a thread holds while it reads a slice of a row group: some pages of each column."""
+        most = 0
+        for file, unit in {(piece.file, piece.unit) for piece in slices}:
+            most = max(most, self.dataset.fileset.files[file].held(unit, self.columns) or 0)
+        return (most or _COLUMN_BYTES * len(self.columns)) + _BATCH_BYTES
+
+    def largest_column(self, pieces: Iterable[Piece] | None = None) -> str:
+        """The column with the most bytes, in these pieces or in all row groups."""
+        if pieces is None:
+            parts = self.dataset.partitions
+            pieces = {(p.file, p.unit): p for part in parts for p in part.pieces}.values()
+        files, units = self.dataset.fileset, list(pieces)
+        return max(self.columns, key=lambda name: sum(files.nbytes(u, [name]) or 0 for u in units))
+
+    def refuse_large_rows(self, cut: FineCut, budget: int) -> None:
+        """Refuse rows that cannot be held: as decoded, and in a batch."""
+        for part, rows, nbytes in zip(cut.partitions, cut.rows, cut.nbytes or [], strict=True):
+            if rows == 1 and 2 * nbytes > budget:
+                piece = part.pieces[0]
+                raise LoaderError(
+                    f"row {piece.start:,} of row group {piece.unit} of "
+                    f"{self.dataset.files[piece.file]} takes {nbytes / 1e6:,.1f} MB, most of it in "
+                    f"column {self.largest_column([piece])!r}, and is there twice while it is "
+                    f"read: raise host_memory, which is {budget / 1e6:,.1f} MB, to at least "
+                    f"{3 * nbytes / 1e6:,.0f} MB"
+                )
+
+
+def _varies(dataset: Dataset, name: str) -> bool:
+    """Whether the values of a column differ in size once decoded."""
+    dtype = dataset.fileset.schema.field(name).type
+    return varies(dtype) and not pa.types.is_dictionary(dtype)
+
+
+def _mean_bytes(dataset: Dataset, columns: Sequence[str]) -> int:
+    """About what a row of these columns takes once decoded, by all row groups."""
+    units = {(p.file, p.unit) for part in dataset.partitions for p in part.pieces}
+    files = dataset.fileset.files
+    counts = [files[file].unit_rows[unit] for file, unit in units]
+    known = sum(count or 0 for count in counts)
+    rows = dataset.num_rows if None in counts else known
+    pieces = (Piece(file, unit, 0, None) for file, unit in units)
+    return sum(dataset.fileset.nbytes(piece, columns) or 0 for piece in pieces) // max(1, rows)
+
+
+def _width(column: ColumnSchema, layout: Layout) -> int:
+    """About what a value of a column takes once decoded, by its type."""
+    leaf = column.leaf_dtype
+    try:
+        width = max(1, leaf.bit_width // 8) if leaf is not None else 8
+    except ValueError:  # text and the like
+        width = 32
+    if not column.is_list:
+        return width
+    low, high = column.value_count or (0, None)
+    many = layout.length(column.name) if high is None else -(-(low + high) // 2)
+    return width * many + 8
+
+
+def with_lengths(layout: Layout, dataset: Dataset) -> Layout:
+    """The layout with what some row groups tell of its lists and extras.
+
+    How many values a row of each ragged column has, or bytes one of `extras`. Transforms are taken
+    to leave that as it is, for columns that are in the files as well.
+    """
+    return layout if dataset.mapped else replace(layout, lengths=tuple(_lengths(dataset, layout)))
+
+
+def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
+    parts = dataset.partitions if layout.lists or layout.extras else []
+    files = dataset.fileset.files
+    some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _SAMPLED)])
+    pieces = [p for p in some if p.whole or files[p.file].row_groups is not None]
+    rows = sum((p.rows or 0) if p.whole else files[p.file].count(p.unit) for p in pieces)
+    own = dataset.fileset.schema.names
+    for name in layout.extras:
+        if rows and name in own and _varies(dataset, name):
+            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+            yield name, max(1, nbytes // rows)
+    for name, _ in layout.lists:
+        width = _value_bytes(dataset.schema.get(name))
+        if rows and width is not None:
+            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+            yield name, max(1, round(nbytes / rows / width))
+
+
+def _value_bytes(column: ColumnSchema | None) -> int | None:
+    """Bytes of a value of a list column; None if it is none, or its values differ in size."""
+    if column is None or not column.is_list or column.leaf_dtype is None:
+        return None
+    try:
+        return max(1, int(column.leaf_dtype.bit_width) // 8)
+    except ValueError:  # text
+        return None
