@@ -141,59 +141,10 @@ GUESTS_AT_TOP["loader.keras.tf_data"] = {"tensorflow"}
 GUESTS_IN_FUNCTIONS = {"io": {"dask"}, "ops": {"tokenizers"}}
 
 
-# How many Python files a folder may hold, and the folders that hold more today. A number only goes
-# down; a folder that needs a larger one wants sub-packages.
-MOST_FILES = 15
-FULLER_FOLDERS = {"tabfeed/io": 16}
+MOST_FILES = 15  # in a folder; one that needs more wants sub-packages
 
 # Not private, for all their underscores: of NamedTuple, and of torch's sparse tensors.
 UNDERSCORED = {"_asdict", "_fields", "_make", "_replace", "_indices", "_values"}
-
-# Uses of another module's private names, today's. The list only gets shorter.
-PRIVATE_USES: dict[str, set[str]] = {
-    "tabfeed.doctor.facts": {"_files"},
-    "tabfeed.doctor.measure": {"_derive"},
-    "tabfeed.doctor.opening": {"_files", "_filter", "_maps"},
-    "tabfeed.doctor.reading": {"_files"},
-    "tabfeed.doctor.sample": {"_derive"},
-    "tabfeed.framework_utils.tensorflow.layers.linear": {"_rows"},
-    "tabfeed.io.dataset": {"_html_table"},
-    "tabfeed.io.inspect": {"_files"},
-    "tabfeed.io.shuffle.distributed": {"_files"},
-    "tabfeed.io.shuffle.join": {"_derive", "_maps", "_part_size", "_source_columns"},
-    "tabfeed.io.to_frames": {"_empty", "_filter", "_maps"},
-    "tabfeed.io.validate": {"_files", "_source_columns"},
-    "tabfeed.io.write.by_keys": {
-        "_derive",
-        "_executor",
-        "_in_smaller_partitions",
-        "_part_size",
-        "_source_columns",
-    },
-    "tabfeed.io.write.plan": {"_derive", "_first_rows_of", "_maps"},
-    "tabfeed.io.write.writer": {
-        "_derive",
-        "_files",
-        "_in_smaller_partitions",
-        "_maps",
-        "_on",
-        "_part_size",
-        "_source_columns",
-    },
-    "tabfeed.profile.collect.script": {"_open_pass"},
-    "tabfeed.profile.fastai": {"_open_pass"},
-    "tabfeed.profile.keras": {"_open_pass"},
-    "tabfeed.profile.lightning": {"_open_pass"},
-    "tabfeed.workflow.fit": {
-        "_in_smaller_partitions",
-        "_npartitions",
-        "_on",
-        "_part_size",
-        "_where",
-    },
-    "tabfeed.workflow.halo": {"_maps"},
-    "tabfeed.workflow.workflow": {"_html_table", "_on"},
-}
 
 
 @dataclass(frozen=True)
@@ -482,11 +433,8 @@ def files_by_folder() -> Counter[str]:
 
 
 def test_a_folder_is_read_at_a_glance() -> None:
-    found = files_by_folder()
-    fuller = {f: n for f, n in found.items() if n > FULLER_FOLDERS.get(f, MOST_FILES)}
+    fuller = {f: n for f, n in files_by_folder().items() if n > MOST_FILES}
     assert not fuller, "make sub-packages, named for what they do"
-    done = {f: n for f, n in FULLER_FOLDERS.items() if found[f] <= MOST_FILES}
-    assert not done, "take these out of FULLER_FOLDERS"
 
 
 def is_private(name: str) -> bool:
@@ -531,11 +479,7 @@ def all_private_uses() -> dict[str, set[str]]:
 
 
 def test_no_module_uses_the_private_names_of_another() -> None:
-    found = all_private_uses()
-    new = {name: uses - PRIVATE_USES.get(name, set()) for name, uses in found.items()}
-    assert not {name: uses for name, uses in new.items() if uses}, "make these public, or move them"
-    done = {name: uses - found.get(name, set()) for name, uses in PRIVATE_USES.items()}
-    assert not {name: uses for name, uses in done.items() if uses}, "take these out of PRIVATE_USES"
+    assert all_private_uses() == {}, "make these public, or move them"
 
 
 def test_a_private_use_is_seen() -> None:

@@ -596,7 +596,7 @@ class Dataset:
         return f"Dataset({', '.join(self._summary())})\n{self.schema!r}"
 
     def _repr_html_(self) -> str:
-        return box("Dataset", self._summary(), self.schema._html_table())
+        return box("Dataset", self._summary(), self.schema.html_table())
 
     def _summary(self) -> list[str]:
         files = f"{len(self.files):,} files" if len(self.files) != 1 else self.files[0]

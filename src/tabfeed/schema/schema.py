@@ -210,9 +210,10 @@ class Schema:
         return "\n".join([f"Schema of {counted(len(self), 'column')}", *lines])
 
     def _repr_html_(self) -> str:
-        return box("Schema", [counted(len(self), "column")], self._html_table())
+        return box("Schema", [counted(len(self), "column")], self.html_table())
 
-    def _html_table(self) -> str:
+    def html_table(self) -> str:
+        """The columns as an HTML table, for notebooks."""
         rows = [
             (c.name, "?" if c.dtype is None else format_type(c.dtype), " ".join(c.notes()))
             for c in self

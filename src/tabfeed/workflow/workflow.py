@@ -387,7 +387,7 @@ class Workflow:
         """For a notebook: what it is, its graph, and the columns that come out."""
         parts = [f'<div style="overflow:auto;margin-top:6px">{self.graph.to_svg()}</div>']
         if self._program is not None:
-            parts.append(self.output_schema._html_table())
+            parts.append(self.output_schema.html_table())
         return box("Workflow", self._summary(), *parts)
 
     def _summary(self) -> list[str]:
