@@ -41,7 +41,7 @@ import pyarrow.parquet as pq
 import torch
 
 from tabfeed import Dataset
-from tabfeed.io.storage.ranges import Range, largest_request, requests_for
+from tabfeed.io.storage.fetch import Range, largest_request, requests_for
 from tabfeed.loader.torch import TorchAsyncItr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -162,7 +162,7 @@ def test_its_columns_are_merged_apart_and_in_parts_on_a_cluster(
         os.environ["COUNT_NOTES"] = file
 
     dask_client.run(prepare, str(tmp_path), str(tmp_path / "notes"))
-    monkeypatch.setattr("tabfeed.execute.preflight.Preflight.task_memory", lambda _: 200_000)
+    monkeypatch.setattr("tabfeed.execute.dask_cluster.Preflight.task_memory", lambda _: 200_000)
     with get_task_stream(dask_client) as stream:
         workflow = Workflow(["a", "b"] >> module.CountEncode(), client=dask_client)
         workflow.fit(Dataset(files, part_size=1 << 30), memory_limit="500kB")

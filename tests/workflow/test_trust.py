@@ -219,7 +219,7 @@ def test_a_package_stands_for_its_modules(
         "pyarrow:_os",
         "polars.io.csv.functions:read_csv",
         "tabfeed.workflow.artefact:os.system",
-        "tabfeed.io.temporary:TemporaryFolder",
+        "tabfeed.io.storage.temporary:TemporaryFolder",
         "workflow.evil:f",
         "",
         "thrice",
@@ -362,7 +362,7 @@ def test_an_operator_saved_by_the_script_that_defines_it(tmp_path: Path) -> None
         "tabfeed.ops:Operator",
         "tabfeed.ops:StatOperator",
         "tabfeed.ops:Node",
-        "tabfeed.ops.keyed:KeyedOperator",
+        "tabfeed.ops.join:KeyedOperator",
         "tabfeed:Dataset",
     ],
 )
