@@ -220,7 +220,7 @@ class Commit(StagedFiles):
                 contents = read_contents(self.folder)
                 old = [n for n in contents.dataset_files() if n not in new]
                 self._refuse_obstacles(new, old, contents)
-                manifest = Manifest(tuple(map(self.entry, new)), self.schema)
+                manifest = Manifest(tuple(map(self.entry, new)), self.schema).to_json()
                 self._put(JOURNAL, Journal(tuple(new), tuple(old)).to_json())
         except BaseException:
             self._give_up()
@@ -234,7 +234,7 @@ class Commit(StagedFiles):
                 "to complete it"
             ) from e
 
-    def _replace(self, old: list[str], new: list[str], manifest: Manifest) -> None:
+    def _replace(self, old: list[str], new: list[str], manifest: str) -> None:
         """Delete the old files, name the new ones; the folder is refused until the journal goes."""
         for name in old:
             with suppress(FileNotFoundError):
@@ -245,7 +245,7 @@ class Commit(StagedFiles):
             if "/" in name:
                 target.filesystem.create_dir(posixpath.dirname(target.path), recursive=True)
             target.filesystem.move(self._staged_at(name).path, target.path)
-        self._put(MANIFEST, manifest.to_json())
+        self._put(MANIFEST, manifest)
         self.folder.filesystem.delete_file(self.folder.child(JOURNAL).path)
         self._clear_staging()
 
