@@ -186,6 +186,15 @@ def test_under_skip_the_count_is_what_reading_delivers(
     assert len(ds.sample(50)) == 50
 
 
+def test_rows_are_counted_again_once_more_is_left_out(damaged: Path) -> None:
+    ds = Dataset(damaged, on_bad_file="skip")
+    assert ds.select(["a"]).num_rows == 60
+    with pytest.warns(SkippedFileWarning):
+        ds.to_arrow()
+    few = ds.select(["a"])
+    assert few.num_rows == few.to_arrow().num_rows == len(few.sample(60)) == 50
+
+
 def test_damage_in_a_column_that_is_not_used_is_no_damage(damaged: Path) -> None:
     ds = Dataset(damaged, on_bad_file="skip", columns=["a"])
     with warnings.catch_warnings():

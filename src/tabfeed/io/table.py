@@ -90,7 +90,7 @@ class Partitioning:
     npartitions: int | None = None
     chosen: tuple[Partition, ...] | None = None
     numbers: Mapping[Partition, int] | None = None
-    _counts: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False)
+    _counts: dict[tuple[str, ...], tuple[int, list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
@@ -113,10 +113,10 @@ class Partitioning:
         return sure and all(p.rows is not None for p in self.partitions)
 
     def lens(self, columns: Sequence[str], executor: Executor) -> list[int]:
-        """Rows of each partition, counted at most once.
+        """Rows of each partition, counted again only after more row groups were left out.
 
         `columns` are those that will be read: where damaged row groups are left out, one that is
-        damaged in another column counts.
+        damaged in another column counts, until somebody reads that column.
         """
         if self.counted:
             return [p.rows or 0 for p in self.partitions]
@@ -124,10 +124,12 @@ class Partitioning:
             read = tuple(dict.fromkeys([*columns, *self.filter_columns]))
         else:
             read = self.filter_columns
-        if read not in self._counts:
+        left_out, lens = self._counts.get(read, (-1, []))
+        if left_out != len(self.files.skips.items):
             count = Titled("count", partial(self._count, columns=read))
-            self._counts[read] = list(executor.map(self.partitions, count))
-        return self._counts[read]
+            lens = list(executor.map(self.partitions, count))
+            self._counts[read] = len(self.files.skips.items), lens
+        return lens
 
     @property
     def filter_columns(self) -> tuple[str, ...]:
@@ -294,7 +296,7 @@ class PartitionedTable:
     def _count_mapped(self, partition: Partition) -> int:
         return int(self.read(partition).num_rows)
 
-    @property
+    @cached_property
     def _lens_in_files(self) -> list[int]:
         """Rows of each partition as they come out of the files, before any map."""
         return self.partitioning.lens(self.source_columns, self._executor())
