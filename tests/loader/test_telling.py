@@ -88,6 +88,16 @@ def test_the_rank_is_told_where_there_are_several() -> None:
         assert "rank 1 of 2" in repr(pipeline)
 
 
+def test_the_batches_are_those_of_a_state_from_other_ranks() -> None:
+    with loader("torch", batch_size=2, global_size=2, global_rank=0) as pipeline:
+        state = pipeline.state_dict()
+    with loader("torch", batch_size=2) as pipeline:
+        pipeline.load_state_dict(state)
+        assert len(pipeline) == len(list(pipeline)) == 3
+        assert "10 rows, 3 batches of 2" in repr(pipeline)
+        assert "3 batches of 2" in pipeline._repr_html_()
+
+
 def test_looking_starts_nothing() -> None:
     before = threading.active_count()
     pipeline = loader("torch", batch_size=4)

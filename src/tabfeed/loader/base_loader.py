@@ -32,7 +32,7 @@ def line(
 ) -> str:
     """For a terminal; with `roles`, the columns of each role."""
     columns = "".join(f"; {role}: {_names(n)}" for role, n in (roles or {}).items() if n)
-    return f"<{kind}: {', '.join([*_summary(state.pipeline), *_where(state)])}{columns}>"
+    return f"<{kind}: {', '.join([*_summary(state), *_where(state)])}{columns}>"
 
 
 def page(kind: str, state: LoaderState[Any]) -> str:
@@ -41,14 +41,14 @@ def page(kind: str, state: LoaderState[Any]) -> str:
     if state.reader_choice:
         rows.append(("read by", state.reader_choice))
     rows.append(("stands at", ", ".join(_where(state))))
-    return box(kind, _summary(state.pipeline), facts(rows))
+    return box(kind, _summary(state), facts(rows))
 
 
-def _summary(pipeline: Pipeline[Any]) -> list[str]:
-    plan, options = pipeline.plan, pipeline.options
+def _summary(state: LoaderState[Any]) -> list[str]:
+    plan, options = state.pipeline.plan, state.pipeline.options
     found = [
         f"{sum(plan.sizes):,} rows",
-        f"{plan.steps:,} batches of {options.batch_size:,}",
+        f"{len(state):,} batches of {options.batch_size:,}",  # a loaded state may have its own
         "shuffled" if plan.shuffle else "in order",
     ]
     shard = options.shard
