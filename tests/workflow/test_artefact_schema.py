@@ -584,6 +584,7 @@ def test_arguments_that_python_takes(
             '.groups[0]: there is no vocabulary of ["q"]',
         ),
         ("ids", "Categorify", "state.groups", None, ".groups: expected a list, got null"),
+        ("ids", "Categorify", "state.groups", [], ".groups: 'c' is missing"),
         ("ids", "Categorify", "state.vocabularies.c", ..., ".vocabularies: 'c' is missing"),
         (
             "ids",

@@ -440,7 +440,10 @@ class Categorify(StatOperator):
         for i, group in enumerate(state["groups"]):
             if self.name_sep.join(group) not in found:
                 raise ArtefactError(f"{at}.groups[{i}]: there is no vocabulary of {shown(group)}")
+        known = {self.name_sep.join(group) for group in state["groups"]}
         for name, values in wanted.items():
+            if name not in known:
+                raise ArtefactError(f"{at}.groups: {name!r} is missing")
             if len(found[name].schema) != values + 1:
                 raise wrong(f"{at}.vocabularies.{name}", f"values of {values} columns", found[name])
         for name, runs in state["extents"].items():
