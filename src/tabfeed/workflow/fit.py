@@ -112,6 +112,7 @@ class _Partial:
         self.starts = list(accumulate(dataset.partition_lens, initial=0)) if numbered else None
         self.bar: Bar | None = None
         self.task_memory: int | None = None
+        self._settles = True  # not on a worker: other threads send what would be spilled
         self._merge = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
@@ -170,7 +171,8 @@ class _Partial:
             assert isinstance(node.op, StatOperator)
             with _Named(node):
                 merged.append(node.op.merge(x, y))
-                self.memory.settle()
+                if self._settles:
+                    self.memory.settle()
         return [a[0] + b[0], merged]
 
     # -- on a cluster -------------------------------------------------------------
@@ -208,7 +210,7 @@ class _Partial:
     def __getstate__(self) -> dict[str, Any]:
         """In another process there is no progress bar, and another memory limit."""
         memory = self.memory if self.task_memory is None else MemoryManager(self.task_memory)
-        return {**vars(self), "bar": None, "memory": memory}
+        return {**vars(self), "bar": None, "memory": memory, "_settles": False}
 
 
 class _Named:
