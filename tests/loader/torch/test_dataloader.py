@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
 
@@ -19,6 +20,16 @@ from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 # torch's own remarks on memory that it cannot pin, and on processes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
 CUDA = torch.device("cuda:1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected():
+    """Collects what torch's iterators leave here, and not on whichever thread comes upon it later.
+
+    Their end waits for worker processes, and until then no other thread can collect anything.
+    """
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
