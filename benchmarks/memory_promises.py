@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
@@ -124,8 +126,20 @@ def write_avro(table: pa.Table, path: Path) -> None:
     polars.DataFrame(table).write_avro(path)
 
 
+def write_csv(table: pa.Table, path: Path) -> None:
+    """With a header line."""
+    pyarrow.csv.write_csv(table, path)
+
+
+def write_jsonl(table: pa.Table, path: Path) -> None:
+    """An object a line."""
+    import polars
+
+    polars.DataFrame(table).write_ndjson(path)
+
+
 # Formats other than Parquet, by the end of the name of the data.
-WRITERS = {".arrow": write_ipc, ".avro": write_avro}
+WRITERS = {".arrow": write_ipc, ".avro": write_avro, ".csv": write_csv, ".jsonl": write_jsonl}
 
 # A name, how to make so many rows of it, how many, and how to write them.
 DATA: dict[str, tuple[Callable[[int], pa.Table], int, dict[str, Any]]] = {
@@ -133,6 +147,9 @@ DATA: dict[str, tuple[Callable[[int], pa.Table], int, dict[str, Any]]] = {
     "long_text": (long_text, 200_000, {"use_dictionary": False}),
     "long_text.arrow": (long_text, 100_000, {}),
     "long_text.avro": (long_text, 100_000, {}),
+    "long_text.csv": (long_text, 200_000, {}),
+    "longer_text.csv": (partial(long_text, length=40_000), 20_000, {}),
+    "long_text.jsonl": (long_text, 200_000, {}),
     "few_strings": (few_strings, 50_000, {"store_schema": False}),
     "skewed_lists": (skewed_lists, 400_000, {}),
     "clustered_lists": (lambda rows: skewed_lists(rows, together=True), 400_000, {}),
@@ -145,12 +162,47 @@ DATA: dict[str, tuple[Callable[[int], pa.Table], int, dict[str, Any]]] = {
 # -- what is measured: each runs in the child, and returns how much it gave ----------------------
 
 
-def _load(path: str, shuffle: bool, **options: Any) -> int:
+def same(table: pa.Table) -> pa.Table:
+    """The rows as they are."""
+    return table
+
+
+def lengths(table: pa.Table) -> pa.Table:
+    """Text as its length: smaller rows."""
+    at = table.column_names.index("text")
+    return table.set_column(at, "text", pc.binary_length(table["text"]))
+
+
+def more_numbers(table: pa.Table) -> pa.Table:
+    """Thirty columns more."""
+    for i in range(30):
+        table = table.append_column(f"d{i}", pc.multiply(table["c1"], float(i)))
+    return table
+
+
+def with_text(table: pa.Table) -> pa.Table:
+    """A text of some 450 bytes more in each row."""
+    digits = pc.cast(pc.cast(pc.floor(pc.multiply(table["c0"], 1e9)), pa.int64()), pa.string())
+    return table.append_column("text", pc.binary_repeat(digits, 50))
+
+
+Function = Callable[[pa.Table], pa.Table]
+
+
+def _dataset(path: str, fn: Function | None = None) -> Any:
+    """The data, through a function if one is given."""
     from tabfeed import Dataset
+
+    dataset = Dataset(path)
+    return dataset if fn is None else dataset.map(fn)
+
+
+def _load(path: str, shuffle: bool, fn: Function | None = None, **options: Any) -> int:
     from tabfeed.loader.torch import Loader
 
+    dataset = _dataset(path, fn)
     loader = Loader(
-        Dataset(path), 256, shuffle, targets=["y"], device="cpu", host_memory=PROMISE, **options
+        dataset, 256, shuffle, targets=["y"], device="cpu", host_memory=PROMISE, **options
     )
     return sum(len(target) for _, target in loader)
 
@@ -160,22 +212,39 @@ def load_flat(path: str, shuffle: bool) -> int:
     return _load(path, shuffle)
 
 
-def load_extras(path: str, shuffle: bool) -> int:
+def load_extras(path: str, shuffle: bool, fn: Function | None = None) -> int:
     """The column that is not a number rides along."""
-    from tabfeed import Dataset
-
-    column = next(c for c in Dataset(path).column_names if c in ("text", "words"))
-    return _load(path, shuffle, extras=[column])
+    column = next(c for c in _dataset(path, fn).column_names if c in ("text", "words"))
+    return _load(path, shuffle, fn, extras=[column])
 
 
-def load_workflow(path: str, shuffle: bool) -> int:
+def load_mapped(fn: Function, path: str, shuffle: bool) -> int:
+    """What a function makes of the rows."""
+    return load_extras(path, shuffle, fn) if fn in (same, with_text) else _load(path, shuffle, fn)
+
+
+def load_mapped_lists(path: str, shuffle: bool) -> int:
+    """Ragged lists that come out of a function."""
+    return _load(path, shuffle, same)
+
+
+def load_transformed(fn: Function, path: str, shuffle: bool) -> int:
+    """The same function as a transform of the loader."""
+    return _load(path, shuffle, transforms=fn)
+
+
+def load_workflow(path: str, shuffle: bool, fn: Function | None = None) -> int:
     """A workflow turns the text into numbers as it is read."""
-    from tabfeed import Dataset, Workflow, ops
+    from tabfeed import Workflow, ops
 
     nodes = (["text"] >> ops.HashBucket(1000)) + ["x", "y"]
-    return _load(
-        path, shuffle, transforms=Workflow(nodes).fit(Dataset(path).select(["x", "y", "text"]))
-    )
+    few = _dataset(path, fn).select(["x", "y", "text"])
+    return _load(path, shuffle, fn, transforms=Workflow(nodes).fit(few))
+
+
+def load_mapped_workflow(path: str, shuffle: bool) -> int:
+    """The same over what a function gives."""
+    return load_workflow(path, shuffle, same)
 
 
 def load_lists(path: str, shuffle: bool) -> int:
@@ -183,11 +252,13 @@ def load_lists(path: str, shuffle: bool) -> int:
     return _load(path, shuffle)
 
 
-def _written(path: str, shuffle: str | None) -> int:
-    from tabfeed import Dataset
+def _written(path: str, shuffle: str | None, fn: Function | None = None) -> int:
+    return _write(_dataset(path, fn), path, shuffle)
 
+
+def _write(dataset: Any, path: str, shuffle: str | None) -> int:
     with tempfile.TemporaryDirectory(dir=Path(path).parent) as folder:
-        out = Dataset(path).to_parquet(
+        out = dataset.to_parquet(
             f"{folder}/out", shuffle=shuffle, memory_limit=PROMISE, output_files=4
         )
         return int(out.num_rows)
@@ -208,28 +279,56 @@ def write_plain(path: str, _: bool) -> int:
     return _written(path, None)
 
 
-def by_keys(path: str, _: bool) -> int:
+def write_mapped(fn: Function, shuffle: str | None, path: str, _: bool) -> int:
+    """What a function makes of the rows."""
+    return _written(path, shuffle, fn)
+
+
+def by_keys(path: str, _: bool, fn: Function | None = None) -> int:
     """Grouped by key."""
-    from tabfeed import Dataset
-
-    return int(Dataset(path).shuffle_by_keys("key", memory_limit=PROMISE).num_rows)
+    return int(_dataset(path, fn).shuffle_by_keys("key", memory_limit=PROMISE).num_rows)
 
 
-def join(path: str, _: bool) -> int:
+def mapped_by_keys(path: str, shuffle: bool) -> int:
+    """What a function gives, grouped by key."""
+    return by_keys(path, shuffle, same)
+
+
+def mapped_join(path: str, shuffle: bool) -> int:
+    """What a function gives, joined with a small table."""
+    return join(path, shuffle, same)
+
+
+def mapped_fit(path: str, shuffle: bool) -> int:
+    """A workflow that learns from what a function gives."""
+    return fit(path, shuffle, same)
+
+
+def transform(path: str, _: bool) -> int:
+    """A workflow that changes text, and its result as Parquet."""
+    from tabfeed import Workflow, ops
+
+    dataset = _dataset(path)
+    nodes = (["text"] >> ops.LambdaOp(lambda c: c.str.to_uppercase())) + ["key"]
+    workflow = Workflow(nodes).fit(dataset, memory_limit=PROMISE)
+    return _write(workflow.transform(dataset), path, None)
+
+
+def join(path: str, _: bool, fn: Function | None = None) -> int:
     """Joined with a small table."""
     from tabfeed import Dataset
 
-    left = Dataset(path)
+    left = _dataset(path, fn)
     right = Dataset({"key": np.arange(1000), "z": np.arange(1000) / 3})
     return int(Dataset.merge(left, right, on="key", how="left", memory_limit=PROMISE).num_rows)
 
 
-def fit(path: str, _: bool) -> int:
+def fit(path: str, _: bool, fn: Function | None = None) -> int:
     """A workflow that learns from text made into numbers, and from keys."""
-    from tabfeed import Dataset, Workflow, ops
+    from tabfeed import Workflow, ops
 
     length = ["text"] >> ops.LambdaOp(lambda c: c.str.len_bytes().cast(float)) >> ops.Normalize()
-    Workflow(length + (["key"] >> ops.Categorify())).fit(Dataset(path), memory_limit=PROMISE)
+    Workflow(length + (["key"] >> ops.Categorify())).fit(_dataset(path, fn), memory_limit=PROMISE)
     return 1
 
 
@@ -285,6 +384,40 @@ CASES: list[tuple[str, str, Callable[[str, bool], int], int]] = [
     ("join: long text", "long_text", join, PROMISE),
     ("fit: long text", "long_text", fit, PROMISE),
     ("fit: few long strings", "few_strings", fit, PROMISE),
+    ("loader: map that gives the same long text", "long_text", partial(load_mapped, same), PROMISE),
+    ("loader: map to lengths", "long_text", partial(load_mapped, lengths), PROMISE),
+    ("loader: map to more numbers", "flat", partial(load_mapped, more_numbers), PROMISE),
+    ("loader: map to text", "flat", partial(load_mapped, with_text), PROMISE),
+    ("loader: map to skewed lists", "skewed_lists", load_mapped_lists, PROMISE),
+    ("loader: more numbers", "flat", partial(load_transformed, more_numbers), PROMISE),
+    ("loader: workflow over map of long text", "long_text", load_mapped_workflow, PROMISE),
+    ("loader: long text in CSV", "long_text.csv", load_extras, PROMISE),
+    ("loader: longer text in CSV", "longer_text.csv", load_extras, PROMISE),
+    ("loader: workflow over long text in CSV", "long_text.csv", load_workflow, PROMISE),
+    ("loader: long text in JSON lines", "long_text.jsonl", load_extras, PROMISE),
+    ("full shuffle: map of long text", "long_text", partial(write_mapped, same, "FULL"), PROMISE),
+    ("full shuffle: map to text", "flat", partial(write_mapped, with_text, "FULL"), PROMISE),
+    ("to_parquet: map of long text", "long_text", partial(write_mapped, same, None), PROMISE),
+    ("to_parquet: map to text", "flat", partial(write_mapped, with_text, None), PROMISE),
+    ("to_parquet: workflow over long text", "long_text", transform, PROMISE),
+    ("shuffle_by_keys: map of long text", "long_text", mapped_by_keys, PROMISE),
+    ("join: map of long text", "long_text", mapped_join, PROMISE),
+    ("fit: map of long text", "long_text", mapped_fit, PROMISE),
+    *(
+        (f"{name}: long text in {kind}", f"long_text.{end}", run, PROMISE)
+        for kind, end in (("CSV", "csv"), ("JSON lines", "jsonl"))
+        for name, run in (
+            ("full shuffle", write_full),
+            ("per-worker shuffle", write_worker),
+            ("to_parquet", write_plain),
+            ("shuffle_by_keys", by_keys),
+            ("join", join),
+            ("fit", fit),
+        )
+    ),
+    ("full shuffle: longer text in CSV", "longer_text.csv", write_full, PROMISE),
+    ("fit: one compressed record batch", "long_text.arrow", fit, PROMISE),
+    ("fit: one block of Avro", "long_text.avro", fit, PROMISE),
     ("part_size: long text", "long_text", partitions, 64 * MB),
     ("part_size: few long strings", "few_strings", partitions, 64 * MB),
     ("part_size: skewed lists", "skewed_lists", partitions, 64 * MB),

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tabfeed import Dataset
 from tabfeed.profile import Profiler, compare
-from tabfeed.profile.report.page import document
+from tabfeed.profile.page import document
 
 LOOKED_AT = 4
 

@@ -33,8 +33,8 @@ from rich.syntax import Syntax
 from showing import arguments, fresh, table
 
 from tabfeed import datagen
+from tabfeed.display import progress
 from tabfeed.errors import MissingExtraError
-from tabfeed.progress import progress
 
 # %% [markdown]
 # The program, as it was.

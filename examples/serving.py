@@ -36,8 +36,8 @@ from showing import arguments, draw, table, with_bar
 from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 
 from tabfeed import Dataset
+from tabfeed.display import progress
 from tabfeed.loader.torch import TorchAsyncItr
-from tabfeed.progress import progress
 
 APP = Path(sys.modules["click_model"].__file__).with_name("serving_app.py")
 START_SECONDS = 120

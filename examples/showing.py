@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from tabfeed.progress import progress
+from tabfeed.display import progress
 
 T = TypeVar("T")
 

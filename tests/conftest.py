@@ -7,11 +7,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no C++ log lines in a test
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the same sums on every CPU
 os.environ.setdefault("TABFEED_PROGRESS", "0")
 
+import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.waiting import HANG
 
 # `ci`: the same examples every time, and no clock. A slow machine is not a failure; a hang is, and
 # the timeout on every test catches it. `explore` looks for new counterexamples, by hand:
@@ -43,11 +47,27 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TABFEED_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture
+def no_loader_threads() -> None:
+    """Wait for the threads of iterators that earlier tests dropped.
+
+    Dropping an iterator tells its threads to end, but they finish their chunks first, and closing
+    the loader then does not wait for them. Tests that count something of the whole process use
+    this.
+    """
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("tabfeed-loader"):
+            thread.join()
+
+
 @pytest.fixture(scope="session")
 def dask_client() -> Iterator[Any]:
     """A client of two worker processes, shared by all tests that do them no harm."""
     distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
     with (
+        dask.config.set({"distributed.comm.timeouts.connect": f"{HANG} s"}),
         distributed.LocalCluster(
             n_workers=2,
             threads_per_worker=1,

@@ -71,7 +71,7 @@ class FaultyServer:
 
     def _control(self, **order: Any) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.url}/_control", json.dumps(order).encode())
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request) as answer:
             return dict(json.load(answer))
 
     def fail(self, kind: str, *, match: str = ".*", times: int = 1, after: int = 0) -> None:

@@ -92,3 +92,9 @@ def test_builtins_catch_what_a_caller_would_guess() -> None:
         raise errors.SourceNotFoundError("no such path")
     with pytest.raises(ValueError, match="threads"):
         raise errors.ArgumentError("threads is 0")
+
+
+def test_names_that_cannot_be_encoded_are_shown_all_the_same() -> None:
+    """JSON may hold half a surrogate pair; a message with one can neither be printed nor sent."""
+    error = errors.ColumnNotFoundError("x", ["\ud800", "y"])
+    assert str(error).encode().decode().endswith(r"(2 columns: \ud800, y)")

@@ -22,8 +22,8 @@ SRC = Path(__file__).parents[1] / "src"
 
 # Imports go one way: a module may import from its own row and from the rows above it.
 LAYERS = [
-    "errors trace user_functions",
-    "arguments budget gpu_memory notebook progress",
+    "errors lazy trace",
+    "arguments budget display",
     "schema schema_formats",
     "hashing execute",
     "io",
@@ -36,24 +36,26 @@ LAYERS = [
 # The same inside these packages, by sub-package or module; those of one row may know each other.
 LAYERS_WITHIN = {
     "execute": [
-        "forks local payload",
-        "tasks",
+        "executor tasks",
         "dask_cluster",
         "dask_run",
         "dask",
         "choice",
     ],
     "profile": [
-        "format run",
+        "run",
         "collect",
-        "analyse",
+        "summary verdict",
+        "judge",
         "report",
+        "page",
+        "comparison",
         "profiler",
         "script fastai keras lightning",
     ],
     "doctor": [
-        "files measure",
-        "sample report",
+        "files report",
+        "sample",
         "rules",
         "examine",
         "rewriter",
@@ -62,29 +64,29 @@ LAYERS_WITHIN = {
         "dtypes textproto",
         "column",
         "schema",
-        "selector tf_metadata",
+        "tf_metadata",
         "merlin",
     ],
     "io": [
         "storage",
-        "filters unit_streams unreadable to_polars",
+        "filters",
         "align partition",
         "formats",
-        "fileset whole_units",
+        "fileset memory_needs",
         "commit",
         "table",
-        "open",
-        "to_frames validate",
+        "folder",
+        "find_files",
+        "open_table frames",
         "shuffle",
         "write",
-        "dataset",
-        "convert inspect",
+        "dataset inspect",
     ],
     "loader": [
         "plan",
         "options",
         "read",
-        "cache sorted_files host_memory",
+        "host_memory shuffle_quality",
         "row_sizes",
         "assemble",
         "prefetch position",
@@ -99,9 +101,9 @@ LAYERS_WITHIN = {
         "tensorflow",
     ],
     "workflow": [
-        "artefact_schema casts merge_groups trust",
-        "values compiled",
-        "artefact halo",
+        "compiled rows trust",
+        "values",
+        "artefact",
         "fit",
         "workflow",
     ],
@@ -305,15 +307,15 @@ def test_imports_go_one_way(module: str) -> None:
         ("tabfeed.io.formats.text.csv", "from ....ops import Op", "imports go one way"),
         ("tabfeed.io.formats.text.csv", "from tabfeed import Dataset", "name the part"),
         ("tabfeed.io.formats.text.csv", "import tabfeed.nowhere", "nowhere is in no row"),
-        ("tabfeed.io.storage.paths", "from tabfeed.io.dataset import Dataset", "LAYERS_WITHIN"),
+        ("tabfeed.io.storage.files", "from tabfeed.io.dataset import Dataset", "LAYERS_WITHIN"),
         ("tabfeed.io.write.plan", "from tabfeed.io.dataset import Dataset", "LAYERS_WITHIN"),
-        ("tabfeed.loader.plan.order", "from tabfeed.loader.read import blocks", "LAYERS_WITHIN"),
-        ("tabfeed.loader.plan.order", "import tabfeed.workflow.graph", "do not know each other"),
+        ("tabfeed.loader.plan", "from tabfeed.loader.read import blocks", "LAYERS_WITHIN"),
+        ("tabfeed.loader.plan", "import tabfeed.workflow.graph", "do not know each other"),
         ("tabfeed.workflow.fit", "from tabfeed.loader import torch", "do not know each other"),
         ("tabfeed.loader.jax", "import torch", "may not import torch"),
-        ("tabfeed.loader.plan.order", "def f():\n    import torch", "may not import torch"),
+        ("tabfeed.loader.plan", "def f():\n    import torch", "may not import torch"),
         ("tabfeed.ops.lists", "def f():\n    import dask", "may not import dask"),
-        ("tabfeed.execute.local", "import distributed", "may not import distributed"),
+        ("tabfeed.execute.executor", "import distributed", "may not import distributed"),
         ("tabfeed.io.formats.memory", "import dask.dataframe", "inside the function"),
         (
             "tabfeed.schema",
@@ -332,7 +334,7 @@ def test_a_breach_is_seen(module: str, source: str, expected: str) -> None:
     [
         (
             "tabfeed.io.formats.text.csv",
-            "import json, pyarrow.csv\nfrom tabfeed.io.storage.file_ref import Source",
+            "import json, pyarrow.csv\nfrom tabfeed.io.storage.files import Source",
         ),
         (
             "tabfeed.io.formats.text.csv",
@@ -344,7 +346,7 @@ def test_a_breach_is_seen(module: str, source: str, expected: str) -> None:
         ("tabfeed.execute.dask", "from distributed import Client\nimport dask"),
         ("tabfeed.loader.tensorflow", "import keras, tensorflow as tf"),
         ("tabfeed.framework_utils.torch.layers", "from torch import nn"),
-        ("tabfeed.profile.analyse.verdict", "from tabfeed.loader import torch"),
+        ("tabfeed.profile.verdict", "from tabfeed.loader import torch"),
     ],
 )
 def test_a_rightful_import_is_allowed(module: str, source: str) -> None:
@@ -353,7 +355,7 @@ def test_a_rightful_import_is_allowed(module: str, source: str) -> None:
 
 def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *options, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=150)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_importing_tabfeed_loads_no_framework() -> None:
@@ -381,7 +383,8 @@ print(hasattr(sys.modules["polars._dependencies"].numpy, "__lazy__"))
 def listing_modules() -> list[str]:
     """The modules without a leading underscore that list names in ``__all__``."""
     shown = (name for name in MODULES if not any(p.startswith("_") for p in name.split(".")))
-    return [name for name in shown if "__all__" in MODULES[name].read_text("utf-8")]
+    listing = re.compile("^__all__ = ", re.M)
+    return [name for name in shown if listing.search(MODULES[name].read_text("utf-8"))]
 
 
 def listing_order(name: str) -> tuple[int, str]:
@@ -409,7 +412,6 @@ def test_a_package_that_offers_names_says_which(module: str) -> None:
     assert not offers or module in listing_modules(), f"{module} has names but no __all__"
 
 
-@pytest.mark.timeout(180)  # six frameworks from a cold disk
 def test_the_frameworks_live_together() -> None:
     wanted = ["torch", "tensorflow", "keras", "jax", "lightning"]
     wanted += ["fastai.basics", "fastai.tabular.all"]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tabfeed import errors, io
 from tabfeed.execute import Distributed, set_client
-from tabfeed.io import Dataset, Shuffle
+from tabfeed.io import Dataset
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-from tabfeed.schema.selector import ColumnSelector
 
 if TYPE_CHECKING:
     from tabfeed import ops
+    from tabfeed.io import Shuffle
+    from tabfeed.schema.schema import ColumnSelector
     from tabfeed.workflow import Workflow
 
 __version__ = "0.1.0"
@@ -39,6 +40,13 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "ColumnSelector": "tabfeed.schema.schema",
+    "Shuffle": "tabfeed.io.write.writer",
+    "Workflow": "tabfeed.workflow",
+}
+
+
 def _let_polars_find_numpy() -> None:
     """Polars imports NumPy at first use, which may fail if two threads do it at once."""
     polars = sys.modules.get("polars")
@@ -50,9 +58,9 @@ _let_polars_find_numpy()
 
 
 def __getattr__(name: str) -> Any:
-    """Operators and workflows are imported when they are first used; they bring Polars along."""
+    """What a loader needs none of is imported when it is first used; `ops` brings Polars along."""
     if name == "ops":
         return importlib.import_module("tabfeed.ops")
-    if name == "Workflow":
-        return importlib.import_module("tabfeed.workflow").Workflow
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'tabfeed' has no attribute {name!r}")

@@ -133,6 +133,7 @@ class ColumnNotFoundError(SchemaError, KeyError):
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
         shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        shown = shown.encode(errors="backslashreplace").decode()  # half a surrogate pair of JSON
         super().__init__(
             f"there is no column {name!r} in {where}{hint} ({len(names)} columns: {shown})"
         )

@@ -24,8 +24,6 @@ import pyarrow.compute as pc
 
 from tabfeed.errors import ColumnNotFoundError, SchemaError
 
-__all__ = ["byte_words", "combine", "hash_array", "hash_columns", "large_buffers", "mix"]
-
 U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,18 +37,8 @@ class Recorder(Protocol):
         ...
 
 
-class _NoSpan:
-    """The span that records nothing; one shared instance serves every call."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-
 class _NullRecorder:
-    _no_span = _NoSpan()
+    _no_span = nullcontext()  # one instance serves every call
 
     def span(self, name: str, data: dict[str, Any]) -> AbstractContextManager[None]:
         return self._no_span

@@ -65,7 +65,7 @@ class Bad(Target):
 
 def test_each_failure_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fuzz.TARGETS, "bad", Bad())
-    monkeypatch.setattr(fuzz, "DEADLINE", 1.0)
+    monkeypatch.setattr(fuzz, "DEADLINE", 5.0)
     out = tmp_path / "out.json"
     found = fuzz.run(["bad"], 8, 0, workers=1, out=out)
     words = ["read", "refused", "foreign", "nameless", "signal", "hang", "changed", "other"]

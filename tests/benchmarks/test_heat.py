@@ -26,7 +26,7 @@ def a_case(folder: Path, **changes: Any) -> Case:
 
 
 def run(folder: Path, names: tuple[str, ...], **changes: Any) -> dict[str, Any]:
-    settings = Settings(rounds=2, seconds=changes.pop("seconds", 0.2), logs=folder / "logs")
+    settings = Settings(rounds=2, seconds=changes.pop("seconds", 60.0), logs=folder / "logs")
     points = (Point("here", a_case(folder, **changes)),)
     found = run_heat(Heat("loading", points, names, "good", PEOPLE), settings)
     return dict(found["contenders"])
@@ -75,14 +75,15 @@ def test_who_hangs_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_cut(tmp_path: Path) -> None:
-    run_seen = run(tmp_path, ("endless",), rows=1_000_000)["endless"]["points"]["here"]["runs"][0]
+    run_seen = run(tmp_path, ("endless",), rows=1_000_000, seconds=0.2)["endless"]
+    run_seen = run_seen["points"]["here"]["runs"][0]
     assert not run_seen["whole"]
     assert 0 < run_seen["rows"] < 1_000_000
     assert run_seen["rows"] == run_seen["batches"]
 
 
 def test_what_is_made_ready_before_the_first_batch_is_timed_but_never_cut(tmp_path: Path) -> None:
-    for seen in run(tmp_path, ("late",))["late"]["points"]["here"]["runs"]:
+    for seen in run(tmp_path, ("late",), seconds=0.2)["late"]["points"]["here"]["runs"]:
         assert (seen["rows"], seen["whole"]) == (25, True)  # in runs that are cut after 0.2 s
         assert seen["seconds"] > seen["first_s"] > 0.4
 

@@ -29,7 +29,6 @@ assert "tensorflow" not in sys.modules
 """
 
 
-@pytest.mark.timeout(120)
 def test_it_runs_with_few_packages_and_tells_the_share(tmp_path: Path) -> None:
     words = ["--rows", "3000", "--batch", "512", "--rounds", "1", "--most-ids", "20"]
     words += ["--ceiling-gb", "0.00025", "--threads", "1", "--json", str(tmp_path / "out.json")]

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tabfeed import Dataset
 from tabfeed.cli import app
 from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning
-from tabfeed.io.convert import convert_tfrecords_to_parquet
+from tabfeed.io.dataset import convert_tfrecords_to_parquet
 from tests.io.tfrecords import example, floats, frame, frames, ints, texts
 
 runner = CliRunner()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import tabfeed
 from tabfeed.cli import app
-from tabfeed.cli.parameters import ENGINES
+from tabfeed.cli.usage import ENGINES
 from tabfeed.errors import ArgumentError
 
 runner = CliRunner()
@@ -121,6 +121,30 @@ def test_a_damaged_file_is_told_of_with_the_option_that_leaves_it_out(tmp_path: 
     assert result.exit_code == 1
     assert "is not a Parquet file" in result.stderr
     assert result.stderr.splitlines()[-1].endswith("leave out such files with --skip-bad")
+
+
+@pytest.mark.parametrize(
+    ("command", "column", "kind"),
+    [
+        ("inspect", "tabfeed convert --column", "tabfeed convert --dtype"),
+        ("convert", "--column", "--dtype"),
+    ],
+)
+def test_an_error_speaks_of_options_not_of_arguments(
+    tmp_path: Path, command: str, column: str, kind: str
+) -> None:
+    (tmp_path / "1.csv").write_text("a\n1\n")
+    (tmp_path / "2.csv").write_text("a\nx\n")
+    out = [str(tmp_path / "out")] if command == "convert" else []
+    result = runner.invoke(app, [command, str(tmp_path / "*.csv"), *out])
+    assert result.exit_code == 1
+    assert f"say which one with {kind} a=TYPE, leave the column out with {column}," in result.stderr
+
+
+def test_an_argument_without_an_option_is_said_to_be_of_python(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n1,2,3\n")
+    result = runner.invoke(app, ["convert", str(tmp_path / "a.csv"), str(tmp_path / "out")])
+    assert "check --sep and names= (in Python, for Dataset)" in result.stderr
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])

@@ -97,7 +97,6 @@ print(json.dumps(seen))
 """
 
 
-@pytest.mark.timeout(120)
 def test_several_processes_give_one_array_of_all_their_rows(tmp_path):
     write_rows(tmp_path, (40, 7, 0, 23))  # 70 rows, 8 a step: 9 steps, 2 rows twice
     with socket.socket() as s:

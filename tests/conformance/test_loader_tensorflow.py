@@ -93,7 +93,6 @@ def test_promises_of_tf_data():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="started by the run on TensorFlow")
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_backends(backend):
     if find_spec(backend) is None:
@@ -106,7 +105,6 @@ def test_other_backends(backend):
         cwd=here.parents[2],
         capture_output=True,
         text=True,
-        timeout=170,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout

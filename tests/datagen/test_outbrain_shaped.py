@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tabfeed.datagen import outbrain, outbrain_tables
-from tabfeed.datagen import outbrain_rows as make
+from tabfeed.datagen import outbrain_shaped as make
 from tabfeed.errors import ArgumentError
 from tabfeed.schema import Tags
 
@@ -107,8 +107,10 @@ def test_the_hidden_model_is_right_as_often_as_stated() -> None:
     ads, keep = make.shown(sizes, 7, 0, 20_000)
     page, platform = make.pages(sizes, 7, 0, 20_000), make.platforms(7, 0, 20_000)
     guess = np.where(keep, make.score(sizes, ads, page, platform), -np.inf).argmax(axis=1)
+    tables = outbrain_tables(20_000, documents=20_000, ads=10_000, seed=7)["clicks"]
+    clicks = pa.concat_tables(tables)
     clicked = np.zeros(keep.shape, np.int32)
-    clicked[keep] = make.clicks(sizes, 7, 0, 20_000)["clicked"]
+    clicked[keep] = clicks["clicked"].to_numpy()
     assert (clicked.argmax(axis=1) == guess).mean() == pytest.approx(0.59, abs=0.015)
     assert (1 / keep.sum(axis=1)).mean() == pytest.approx(0.24, abs=0.01)
 

@@ -100,7 +100,7 @@ def test_a_failure_leaves_no_files_and_no_threads(tmp_path: Path) -> None:
     with pytest.raises(Broken):
         write(failing_at(55, 100), tmp_path, FileLayout(files=2, row_group_size=10))
     assert list(tmp_path.rglob("*.parquet")) == []
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_tables_given_up_early_leave_no_threads() -> None:
@@ -108,7 +108,7 @@ def test_tables_given_up_early_leave_no_threads() -> None:
     chunks = tables(counting(1_000), FileLayout(files=1, row_group_size=10))
     next(chunks)
     chunks.close()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_of_several_datasets_all_appear_or_none(tmp_path: Path) -> None:

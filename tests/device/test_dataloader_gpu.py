@@ -67,7 +67,6 @@ def test_what_is_on_the_gpu_is_not_pinned(dataset):
     assert all(t.is_pinned() for t in tensors(next(iter(on_cpu))))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("given_up", [False, True])
 def test_workers_leave_the_gpu_alone(dataset, context, given_up):

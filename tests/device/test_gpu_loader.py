@@ -336,7 +336,6 @@ def test_bad_devices_are_told(dataset):
         batches(dataset, "cuda", reader="duck")
 
 
-@pytest.mark.timeout(300)
 def test_every_promise_of_a_loader_holds_on_the_gpu():
     def make(dataset, **options):
         return TorchAsyncItr(dataset, ["key", "check"], ["x"], ["y"], device="cuda", **options)

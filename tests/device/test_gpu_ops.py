@@ -192,7 +192,6 @@ def test_without_pylibcudf_it_is_said_once(dataset, monkeypatch):
     assert "pylibcudf cannot be imported" in str(told[0].message)
 
 
-@pytest.mark.timeout(300)
 def test_every_promise_of_a_loader_holds_with_operators():
     vectors = np.arange(1000, dtype=np.float32)[:, None]
 

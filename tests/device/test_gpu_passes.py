@@ -44,7 +44,6 @@ def same(one, other):
 READERS = ["arrow", "cudf", "auto"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pass_that_lies_open_does_not_hold_up_the_next(dataset, reader):
     if reader == "cudf":
@@ -58,7 +57,6 @@ def test_a_pass_that_lies_open_does_not_hold_up_the_next(dataset, reader):
     assert same(wanted, first + list(old))
 
 
-@pytest.mark.timeout(120)
 def test_two_passes_in_turns_and_single_batches_in_between(dataset):
     wanted, loader = list(batches(dataset, "cpu")), batches(dataset, "cuda")
     one = iter(loader)
@@ -72,7 +70,6 @@ def test_two_passes_in_turns_and_single_batches_in_between(dataset):
     assert same(wanted, found[0]) and same(wanted, found[1])
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("saved", [{"global_size": 4, "batch_size": 1024}, {"streams": 9}])
 def test_a_state_of_other_ranks_or_streams(dataset, reader, saved):

@@ -116,7 +116,6 @@ def test_fit_takes_the_batches_as_they_are() -> None:
     assert all(shapes == {"C": (1,), "I": (1,)} for shapes in seen)
 
 
-@pytest.mark.timeout(300)
 def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
     def make(dataset: Any, **options: Any) -> KerasSequenceLoader:
         options.setdefault("shuffle", False)
@@ -140,10 +139,10 @@ def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch")
 def test_threads_share_a_carrier() -> None:
-    from tabfeed.loader.tensors.transfer import Carrier
+    from tabfeed.loader.tensors.device import TorchTransfer
 
-    carry = Carrier("cuda")
+    transfer = TorchTransfer("cuda")
     arrays = [np.full(1_000_000, i, np.int32) for i in range(64)]
     with ThreadPoolExecutor(8) as threads:
-        for i, moved in enumerate(threads.map(carry, arrays)):
+        for i, moved in enumerate(threads.map(transfer, arrays)):
             assert moved.is_cuda and int(moved.min()) == int(moved.max()) == i

@@ -198,7 +198,6 @@ def test_lists_padding_and_vectors(tmp_path):
         assert torch.equal((inputs["words"] != -1).sum(1), keys % 4)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["tuples", "dicts"])
 def test_every_promise_of_a_loader_holds(kind):
     def tuples(dataset, **options):

@@ -88,7 +88,6 @@ for batch in TorchAsyncItr(Dataset("train"), cats=["C1"], labels=["label"], batc
 """
 
 
-@pytest.mark.timeout(180)
 def test_commands_of_the_profiling_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

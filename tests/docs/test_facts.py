@@ -15,7 +15,6 @@ import pytest
 from tabfeed import errors, ops
 from tests.docs.pages import DOCS, ROOT, blocks, name_of, pages
 
-pytestmark = pytest.mark.timeout(180)  # some import every framework there is
 SOURCE = ROOT / "src" / "tabfeed"
 OF_A_USER = {"train.py"}  # files on pages that are no files of ours
 MESSAGES = [b.text.rstrip("\n") for b in blocks(DOCS / "troubleshooting.md", "text")]

@@ -70,7 +70,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         GradientState._reset_state()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.usefixtures("alone", "small")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 @pytest.mark.filterwarnings(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.doctor import Cost, Diagnosis, Finding, Forecast, diagnose
-from tabfeed.doctor.measure import RoundTimes
+from tabfeed.doctor.examine import RoundTimes
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 from tabfeed.io import Dataset
 from tests.doctor.folders import CASES, ROWS, numbers, plain
@@ -57,7 +57,7 @@ def test_row_groups_a_loader_must_slice(tmp_path: Path, monkeypatch: pytest.Monk
     from tabfeed.loader import options
 
     plain(numbers(), tmp_path / "a" / "a.parquet")
-    monkeypatch.setattr(options, "_HOST_MEMORY", 2**18)
+    monkeypatch.setattr(options, "_HOST_MEMORY", 2**19)
     found = diagnose(tmp_path / "a", seconds=QUICK)
     told = next(f for f in found.findings if f.name == "large_groups")
     assert told.title == "Row groups too large"

@@ -8,7 +8,7 @@ from tabfeed.doctor.examine import Subject
 from tabfeed.doctor.files import facts_of
 from tabfeed.doctor.rules import rank_load, skew, sortedness
 from tabfeed.io import Dataset
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tests.doctor.folders import numbers, plain, sorted_by_label
 
 

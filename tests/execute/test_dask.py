@@ -22,6 +22,7 @@ from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ArgumentError, ClusterError, WriteError
 from tabfeed.execute import LocalExecutor, as_executor, current_executor
 from tabfeed.execute.dask import ClusterReduction, DaskExecutor
+from tests.waiting import HANG
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ class OneIsSlow:
         except FileExistsError:
             os.mkdir(f"{self.folder}/{x}")
             return True
-        end = time.monotonic() + 60
+        end = time.monotonic() + HANG
         while len(os.listdir(self.folder)) <= 10 and time.monotonic() < end:
             time.sleep(0.01)
         return len(os.listdir(self.folder)) > 10

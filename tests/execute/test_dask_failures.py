@@ -33,15 +33,19 @@ from tabfeed.errors import ClusterError
 from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
 from tabfeed.execute.dask_run import ClusterRun, Lost
-
-pytestmark = pytest.mark.timeout(150)  # processes start slowly on a busy machine
+from tests.waiting import HANG
 
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Any]:
     """Two workers; Dask gives a task up as soon as one worker died under it."""
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        dask.config.set(
+            {
+                "distributed.scheduler.allowed-failures": 0,
+                "distributed.comm.timeouts.connect": f"{HANG} s",
+            }
+        ),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
             silence_logs=50,
@@ -49,6 +53,11 @@ def fragile() -> Iterator[Any]:
         distributed.Client(cluster, set_as_default=False) as client,
     ):  # fmt: skip
         yield client
+
+
+def patient(client: Any, **options: Any) -> DaskExecutor:
+    """Waits for workers as long as a busy machine takes to start them again."""
+    return DaskExecutor(client, patience=HANG, **options)
 
 
 class Deadly:
@@ -93,7 +102,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     calm = Workflow(graph(tmp_path / "none", 0), executor=LocalExecutor(1)).fit(data)
     calm.transform(data).to_parquet(tmp_path / "calm", shuffle=shuffle)
     expected = calm.transform(data).to_arrow()
-    workflow = Workflow(graph(tmp_path / "fit", 1), client=fragile).fit(data)
+    workflow = Workflow(graph(tmp_path / "fit", 1), executor=patient(fragile)).fit(data)
     assert len((tmp_path / "fit").read_text()) > 1  # once killed, and done after that
     assert workflow.transform(data.read(5)).equals(calm.transform(data.read(5)))
     assert expected.num_rows == 1000
@@ -108,7 +117,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
 def test_a_partition_that_kills_every_worker_is_named(
     fragile: Any, files: Path, tmp_path: Path
 ) -> None:
-    executor = DaskExecutor(fragile, tries=1)
+    executor = patient(fragile, tries=1)
     node = graph(tmp_path / "notes", 99)
     with pytest.raises(ClusterError, match=r"fit/part_5: every worker that tried it died"):
         Workflow(node, executor=executor).fit(Dataset(files))
@@ -134,9 +143,9 @@ def test_what_a_run_holds_is_sent_again_when_its_holders_died(
     fragile: Any, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
-    fragile.wait_for_workers(2, timeout=100)
+    fragile.wait_for_workers(2, timeout=HANG)
     monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 1))
-    executor = DaskExecutor(fragile, tries=1)  # it is not the tasks that failed
+    executor = patient(fragile, tries=1)  # it is not the tasks that failed
     if verb == "map":
         assert list(executor.map(range(12), abs)) == list(range(12))
     else:
@@ -148,11 +157,11 @@ def test_work_that_kills_whoever_receives_it(
     fragile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragile.cluster.scale(2)  # one that died while it started is given up otherwise
-    fragile.wait_for_workers(2, timeout=100)
+    fragile.wait_for_workers(2, timeout=HANG)
     monkeypatch.setattr(tasks, "receive", DeadlyToHold(tmp_path / "notes", 99))
     monkeypatch.setattr("tabfeed.execute.dask_run._MAX_RESENDS", 1)
     with pytest.raises(ClusterError, match=r"bytes, was sent 1 times, and every worker that got"):
-        list(DaskExecutor(fragile).map(range(2), abs))
+        list(patient(fragile).map(range(2), abs))
 
 
 # -- processes of their own -------------------------------------------------------------
@@ -192,7 +201,7 @@ def worker(port: int) -> str:
 
 
 def connect(port: int) -> Any:
-    return distributed.Client(f"tcp://127.0.0.1:{port}", set_as_default=False, timeout=60)
+    return distributed.Client(f"tcp://127.0.0.1:{port}", set_as_default=False, timeout=HANG)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +237,7 @@ def test_workers_without_tabfeed(apart: int, tmp_path: Path) -> None:
     blocker = "import sys\nsys.modules['tabfeed'] = None\n"  # importing it raises ImportError
     (tmp_path / "sitecustomize.py").write_text(blocker)
     with process(worker(apart), path=tmp_path), connect(apart) as client:
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=HANG)
         with pytest.raises(ClusterError, match=r"worker tcp:.* has no tabfeed .*; install tabfeed"):
             fit(client)
 
@@ -247,7 +256,7 @@ def test_a_scheduler_that_is_killed_comes_back_and_goes_for_good() -> None:
         with pytest.raises(ClusterError, match="has no workers, and none came within 1 s"):
             list(executor.map(range(3), slow))
         old = stack.enter_context(process(worker(port)))
-        executor.patience = 60.0
+        executor.patience = HANG
         results = executor.map(range(30), slow)
         found = [next(results)]
         for child in (first, old):
@@ -257,9 +266,9 @@ def test_a_scheduler_that_is_killed_comes_back_and_goes_for_good() -> None:
         stack.enter_context(process(worker(port)))
         found += list(results)
         assert found == [x * x for x in range(30)]
+        executor.patience = 1.0  # of the runs that begin from now on
         results = executor.map(range(30), slow)
         next(results)
-        executor.patience = 1.0
         second.kill()
         with pytest.raises(ClusterError, match=r"work/part_\d+: the cluster lost this run"):
             list(results)

@@ -52,7 +52,6 @@ def check(text: str, rows: int) -> None:
 SMALL = ("--rows", "4000", "--batch-size", "200")  # and 800 rows for validation
 
 
-@pytest.mark.timeout(300)
 def test_torch_fastai_and_lightning(tmp_path: Path) -> None:
     pytest.importorskip("fastai")
     pytest.importorskip("lightning")
@@ -67,7 +66,6 @@ def test_torch_fastai_and_lightning(tmp_path: Path) -> None:
     check(resumed, 2 * 4800 - 6 * 200)  # what was trained on before the stop counts there
 
 
-@pytest.mark.timeout(300)
 def test_one_table_and_full_batches(tmp_path: Path) -> None:
     told = run("criteo_gpu", "--rows", "4100", *SMALL[2:], "--folder", str(tmp_path / "out"))
     text = told["criteo_gpu"]
@@ -77,7 +75,6 @@ def test_one_table_and_full_batches(tmp_path: Path) -> None:
     assert "- rows: 8000 -" in text, text  # 100 are left over in each epoch
 
 
-@pytest.mark.timeout(300)
 def test_jax_with_data_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from tabfeed import datagen

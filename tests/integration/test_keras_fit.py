@@ -6,7 +6,6 @@ import importlib.util
 import re
 import sys
 import threading
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from tabfeed.loader.keras import (  # noqa: E402
 )
 from tabfeed.loader.keras.columns import Embedding, Identity, Numeric  # noqa: E402
 from tabfeed.loader.options import GpuOptions  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 ROWS = 1_000
@@ -79,10 +79,7 @@ def threads_of_ours() -> list[str]:
 
 
 def wait_until_gone() -> None:
-    end = time.monotonic() + 10
-    while threads_of_ours() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not threads_of_ours()
+    wait_until(lambda: not threads_of_ours(), threads_of_ours)
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -109,14 +106,13 @@ def whole_buffers(device: str | None, options: GpuOptions) -> backends.Tensors:
     """What is done where tensors lie on a GPU, tried here."""
     found = backends.find_tensors(device, options)
     if keras.backend.backend() == "jax":
-        from tabfeed.loader.jax.transfer import Carrier as JaxCarrier
-        from tabfeed.loader.jax.transfer import in_whole_chunks
+        from tabfeed.loader.jax.transfer import JaxTransfer, in_whole_chunks
 
-        columns = JaxCarrier(column=(1,)).columns
+        columns = JaxTransfer(column=(1,)).columns
         return replace(found, columns=columns, on_device=in_whole_chunks)
-    from tabfeed.loader.tensors.transfer import Carrier
+    from tabfeed.loader.tensors.device import TorchTransfer
 
-    return replace(found, columns=Carrier("cpu").columns)
+    return replace(found, columns=TorchTransfer("cpu").columns)
 
 
 class OnTorch:
@@ -147,11 +143,11 @@ def placed(device: str | None, options: GpuOptions) -> backends.Tensors:
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch, and walked for JAX")
 def test_what_is_said_of_a_gpu_is_heard_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from tabfeed.loader.gpu import build
-    from tabfeed.loader.tensors.transfer import Carrier
+    from tabfeed.loader.tensors.device import TorchTransfer
 
     heard = []
     monkeypatch.setattr(backends, "_lies_in", lambda device: "cuda:0")
-    monkeypatch.setattr(Carrier, "columns", Carrier("cpu").columns)
+    monkeypatch.setattr(TorchTransfer, "columns", TorchTransfer("cpu").columns)
 
     def made(stages: Any, plan: Any, options: Any, *, device: Any, gpu: GpuOptions) -> Any:
         heard.append((device, gpu))

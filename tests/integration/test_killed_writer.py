@@ -29,7 +29,6 @@ from tabfeed.io.commit.manifest import JOURNAL, STAGING
 
 KILLS = 10  # for each way of writing
 
-pytestmark = pytest.mark.timeout(600)  # many processes, which a busy machine starts slowly
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},

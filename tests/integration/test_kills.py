@@ -9,8 +9,6 @@ from types import ModuleType
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)  # many processes, which a busy machine starts slowly
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "kills.py"
 
 

@@ -51,7 +51,6 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.timeout(150)
 def test_two_processes_share_the_rows_and_train_one_model(tmp_path):
     (tmp_path / "data").mkdir()
     write_rows(tmp_path / "data")

@@ -27,7 +27,6 @@ def make_module(lightning):
     return Module()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_lightning_trains_saves_and_goes_on(tmp_path, wrapped):

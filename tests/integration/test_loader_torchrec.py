@@ -32,7 +32,6 @@ def data():
     )
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore")
 def test_lists_come_in_one_keyed_jagged_tensor(torchrec):
     users, items = [[1, 2, 3], [], [], [4], [5, 6]], [[9], [8, 7], [], [6], []]
@@ -48,7 +47,6 @@ def test_lists_come_in_one_keyed_jagged_tensor(torchrec):
         assert rows == 5
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore")
 def test_an_embedding_bag_collection_takes_it(torchrec):
     tables = [

@@ -15,7 +15,6 @@ from tabfeed.testing.loader import write_rows
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),  # its own
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -72,6 +73,8 @@ def resident(key):
 
 def run(path, how):
     data = Dataset(path)
+    if how == "map":
+        data, how = data.map(lambda table: table), "plain"
     if how == "join":
         right = Dataset({"key": list(range(100)), "z": list(range(100))})
         limit = int(sys.argv[4])
@@ -92,16 +95,20 @@ LIMIT = 128_000_000
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
-@pytest.mark.parametrize("how", ["plain", "PER_WORKER", "FULL", "join"])
-@pytest.mark.parametrize("kind", ["long text", "few long strings"])
+@pytest.mark.parametrize("how", ["plain", "PER_WORKER", "FULL", "join", "map"])
+@pytest.mark.parametrize("kind", ["long text", "few long strings", "CSV"])
 def test_writing_and_joining_rows_of_text(tmp_path: Path, how: str, kind: str) -> None:
     """Some 200 MB once decoded, in one row group, within 128 MB."""
     for name, rows in (("big", 50_000), ("small", 500)):
         numbers = [i % 40 if kind == "few long strings" else i for i in range(rows)]
         text = [f"{i:09d}" * 440 for i in numbers]
         table = pa.table({"key": numbers, "text": text})
-        pq.write_table(table, tmp_path / f"{name}.parquet", store_schema=False)
-    paths = [str(tmp_path / "big.parquet"), str(tmp_path / "small.parquet")]
+        if kind == "CSV":
+            pacsv.write_csv(table, tmp_path / f"{name}.csv")
+        else:
+            pq.write_table(table, tmp_path / f"{name}.parquet", store_schema=False)
+    end = "csv" if kind == "CSV" else "parquet"
+    paths = [str(tmp_path / f"big.{end}"), str(tmp_path / f"small.{end}")]
     command = [sys.executable, "-W", "ignore", "-c", WRITE, *paths, how, str(LIMIT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

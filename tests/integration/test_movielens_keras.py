@@ -19,7 +19,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "movielens_keras.py"
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.timeout(120)
 def test_the_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

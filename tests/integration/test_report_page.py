@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tabfeed.profile import compare
-from tabfeed.profile.report.page import page
+from tabfeed.profile.page import page
 from tests.profile.runs import full_run, make_run
 
 CHROMIUM = next(
@@ -40,7 +40,7 @@ def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         *(f"--user-data-dir={profile}", "--hide-scrollbars", "--enable-logging=stderr"),
         *("--disable-dev-shm-usage", *options),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def pixels(path: Path) -> tuple[int, int, list[bytes]]:

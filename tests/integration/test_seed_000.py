@@ -33,7 +33,6 @@ from tests.integration.keras_seeds import (  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-    pytest.mark.timeout(180),
 ]
 
 

@@ -27,7 +27,6 @@ from tests.integration.keras_seeds import read_seed, rows_in, write_features  # 
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-    pytest.mark.timeout(180),
 ]
 
 

@@ -36,7 +36,6 @@ def prepare(folder) -> None:
     workflow.save(folder / "workflow")
 
 
-@pytest.mark.timeout(120)
 # fastai itself uses parts of torch and numpy that warn of their end.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning:fastai", "ignore::UserWarning:torch")

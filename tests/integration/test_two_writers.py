@@ -19,10 +19,8 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError, WriteError
-from tabfeed.io.commit import commit, object_store, other_writers
-from tabfeed.io.storage.paths import RemotePath
-
-pytestmark = pytest.mark.timeout(600)
+from tabfeed.io.commit import commit, object_store, unlocked
+from tabfeed.io.storage.files import RemotePath
 
 URL = "memory://two_writers/data"
 CHANGES = ("move", "copy_file", "delete_file", "create_dir", "delete_dir", "open_output_stream")
@@ -179,7 +177,7 @@ def test_one_writer_stops_and_the_other_goes_on_or_is_killed(
             ) -> None:
                 """At this request of the first writer."""
                 if way == "asleep":
-                    other_writers._here.discard(wire.writer)  # as if its sign were old
+                    unlocked._here.discard(wire.writer)  # as if its sign were old
                     outcomes[3] = both.write(3, Wire(second))
                     assert look() in ((3,) if outcomes[3] == "published" else (before, 2, 3))
                     return

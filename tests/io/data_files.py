@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.io.formats.base import DataFile
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 
 
 def locate(path: str | Path) -> FileRef:

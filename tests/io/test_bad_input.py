@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -287,3 +289,31 @@ def test_skip_counts_and_reports(good: Path) -> None:
     assert ds.to_arrow().equals(TABLE)
     assert ds.num_rows == 3
     assert not ds.validate()
+
+
+# -- text that is not UTF-8 --------------------------------------------------------------
+
+
+def save_not_utf8(path: Path) -> None:
+    """Rows whose column ``s`` is not UTF-8, behind another of text."""
+    table = pa.table({"n": [1, 2], "t": ["a", "b"], "s": ["x", "QQQQ"]})
+    kind = path.suffix[1:]
+    if kind == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    elif kind == "avro":
+        pl.from_arrow(table).write_avro(path)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    else:
+        pq.write_table(table, path, use_dictionary=False, write_statistics=False)
+    path.write_bytes(path.read_bytes().replace(b"QQQQ", b"\xff\xfe\xff\xfe"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "avro", "arrow", "parquet"])
+def test_text_that_is_not_utf8_is_refused_with_its_column(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    save_not_utf8(path)
+    with pytest.raises(BadFileError, match=rf"a\.{kind}.*column 's'.*on_bad_file=") as caught:
+        Dataset(path).to_arrow()
+    assert caught.value.column == "s"

@@ -6,6 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
 from tabfeed.io.fileset import FileSet
 from tabfeed.io.inspect import inspect
+from tabfeed.io.table import Partitioning
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.merlin import write_merlin_json, write_pbtxt
 from tabfeed.trace import ListRecorder, recording
@@ -537,3 +540,38 @@ def test_a_dataset_in_a_folder_with_a_key_is_not_part_of_what_is_overwritten(
     Dataset({"a": [1, 2]}).to_parquet(tmp_path, overwrite=True)
     assert Dataset(tmp_path).to_arrow().to_pydict() == {"a": [1, 2]}
     assert Dataset(tmp_path / "split=train").num_rows == 1
+
+
+def test_a_numbered_map_of_a_frame_of_a_numbered_map(tmp_path: Path) -> None:
+    """Counting the rows of the outer dataset reads the inner one, which counts its own."""
+    pytest.importorskip("dask.dataframe")
+
+    def number(name: str) -> Callable[[pa.Table, int], pa.Table]:
+        def add(table: pa.Table, first: int) -> pa.Table:
+            rows = pa.array(range(first, first + table.num_rows), pa.int64())
+            return table.append_column(name, rows)
+
+        return add
+
+    inner = Dataset({"x": list(range(100))}, npartitions=4).map(number("inner"), numbered=True)
+    outer = Dataset(inner.to_ddf()).map(number("outer"), numbered=True)
+    written = outer.to_parquet(tmp_path / "out").to_arrow()
+    assert written["inner"].to_pylist() == written["outer"].to_pylist() == list(range(100))
+
+
+@pytest.mark.parametrize("keeps_rows", [True, False])
+def test_rows_are_counted_before_threads_number_them(
+    path: str, keeps_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters: list[threading.Thread] = []
+    lens = Partitioning.lens
+
+    def recorded(*args: Any) -> list[int]:
+        counters.append(threading.current_thread())
+        return lens(*args)
+
+    monkeypatch.setattr(Partitioning, "lens", recorded)
+    kept = Dataset(path, npartitions=7, filters=[("x", ">=", 40)])
+    numbered = kept.map(lambda t, _: t, numbered=True, keeps_rows=keeps_rows)
+    assert numbered.num_rows == sum(t.num_rows for t in numbered.iter_tables()) == 60
+    assert counters == [threading.current_thread()]

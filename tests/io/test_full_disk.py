@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tabfeed import Dataset
+from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import WriteError
 
 SIZE = 1 << 19
@@ -102,3 +103,15 @@ def test_the_disk_is_read_only(disk: Path, old: bool) -> None:
     assert out.exists() == old
     if old:
         assert Dataset(out).to_arrow().to_pydict() == {"x": [1, 2, 3]}
+
+
+def test_the_disk_of_temporary_files_fills_up(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars and DuckDB word the system's error as their own."""
+    data = rows()
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    match = rf"<Categorify of .*No space left on device\. Free some space.* {disk}; TMPDIR"
+    with pytest.raises(WriteError, match=match):
+        Workflow(["x"] >> ops.Categorify()).fit(data, memory_limit="50kB")
+    fill(disk, 3)
+    with pytest.raises(WriteError, match=rf"joined rows to {disk}.*No space left.*ree some space"):
+        Dataset.merge(data, data, on="x")

@@ -7,12 +7,27 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import ColumnSchema, Dataset, Schema
 from tabfeed.errors import LoaderError
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.build import output_schema, split_steps
+
+
+def test_batches_that_cannot_be_held_are_refused_with_their_size(tmp_path: Path) -> None:
+    """Columns of one width too, where the size of a batch is known exactly."""
+    pytest.importorskip("torch")
+    from tabfeed.loader.torch import Loader
+
+    table = pa.table({f"x{i}": np.zeros(4000, np.float32) for i in range(200)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = Dataset(str(tmp_path / "a.parquet"))
+    said = r"a batch of 1,000 rows takes up to \d+ kB.*host_memory, which is 10 kB, to [\d.]+ MB"
+    with pytest.raises(LoaderError, match=said):
+        Loader(dataset, 1000, host_memory="10KB")
+    assert sum(len(y) for _, y in Loader(dataset, 1000, targets=["x0"], host_memory="8MB")) == 4000
 
 
 def test_long_lists_of_one_length_count_as_long(tmp_path: Path) -> None:

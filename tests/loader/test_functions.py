@@ -6,9 +6,14 @@ import importlib
 import sys
 import threading
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tabfeed import Dataset
 from tabfeed.errors import FunctionError
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.prefetch import Prefetch
@@ -152,7 +157,54 @@ def test_the_batch_of_a_note_counts_from_the_start_of_the_epoch(dataset):
     assert "on batch 5 of the epoch" in notes(e.value)
 
 
+@pytest.mark.usefixtures("no_loader_threads")
 def test_no_thread_is_left_behind(dataset):
     with pytest.raises(FunctionError):
         list(Loader(dataset, 10, targets=["y"]).map(later(StopIteration())))
     assert not [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
+
+
+def sizes_of_calls(dataset, keeps_rows=True):
+    """Rows of each call of a mapped function in an epoch, without those that show its sizes."""
+    calls = []
+
+    def watch(table):
+        calls.append(table.num_rows)
+        return table
+
+    mapped = dataset.map(watch, schema=dataset.schema, keeps_rows=keeps_rows)
+    loader = Loader(mapped, 100, targets=["y"], host_memory="8MB", device="cpu")
+    del calls[:]
+    assert sum(len(y) for _, y in loader) == dataset.num_rows
+    return calls
+
+
+def test_a_mapped_partition_that_is_too_large_is_read_in_slices(tmp_path):
+    rows = 100_000
+    table = pa.table({"key": np.zeros(rows, np.int64), "x": np.arange(rows), "y": np.zeros(rows)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = Dataset(tmp_path / "a.parquet")
+    assert max(sizes_of_calls(dataset)) * 24 * 2 <= 8_000_000 // 10
+    assert sizes_of_calls(dataset, keeps_rows=False) == [rows]
+    assert sizes_of_calls(dataset.shuffle_by_keys("key")) == [rows]
+
+
+def test_what_a_function_adds_counts(tmp_path):
+    rows = 20_000
+    pq.write_table(pa.table({"x": np.arange(rows), "y": np.zeros(rows)}), tmp_path / "a.parquet")
+    calls = []
+
+    def widen(table):
+        calls.append(table.num_rows)
+        for i in range(50):
+            table = table.append_column(f"d{i}", pc.add(table["x"], i))
+        return table
+
+    for dataset, transforms in (
+        (Dataset(tmp_path / "a.parquet").map(widen), None),
+        (Dataset(tmp_path / "a.parquet"), widen),
+    ):
+        loader = Loader(dataset, 100, transforms=transforms, host_memory="16MB", device="cpu")
+        del calls[:]
+        assert sum(1 for _ in loader) == rows // 100
+        assert max(calls) * 8 * 52 <= 1_600_000

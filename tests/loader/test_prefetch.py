@@ -17,17 +17,11 @@ import pytest
 from tabfeed.errors import LoaderError
 from tabfeed.loader import prefetch
 from tabfeed.loader.prefetch import Prefetch
+from tests.waiting import HANG, wait_until
 
 
 def ours():
     return [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]
-
-
-def wait_until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, ours()
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -59,7 +53,7 @@ def test_no_more_than_depth_is_made_ahead():
     work = Prefetch(do, range(100), workers=3, depth=4, spare=spare)
     wait_until(lambda: len(begun) == 4)
     for _ in range(4):
-        assert looked.acquire(timeout=30)
+        assert looked.acquire(timeout=HANG)
     assert len(begun) == 4
     next(work)
     wait_until(lambda: len(begun) == 5)
@@ -106,12 +100,14 @@ def test_close_while_workers_are_busy_and_again():
 
 def test_close_from_another_thread_ends_a_waiting_consumer():
     begun, stop = threading.Event(), threading.Event()
-    work = Prefetch(lambda n: begun.set() or stop.wait(50), range(10), workers=1, on_stop=stop.set)
-    closer = threading.Thread(target=lambda: begun.wait(50) and work.close())
+    work = Prefetch(
+        lambda n: begun.set() or stop.wait(HANG), range(10), workers=1, on_stop=stop.set
+    )
+    closer = threading.Thread(target=lambda: begun.wait(HANG) and work.close())
     closer.start()
     with pytest.raises(StopIteration):
         next(work)
-    closer.join(50)
+    closer.join()
     assert not closer.is_alive() and stop.is_set()
 
 
@@ -184,12 +180,9 @@ print("leaving")
 
 
 def test_interpreter_exit_waits_for_the_threads_and_no_longer():
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=30, check=False
-    )
+    """The work would take an hour."""
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
-    assert time.monotonic() - start < 20
 
 
 _LEAVES_EARLY = """
@@ -214,7 +207,6 @@ def test_a_script_that_leaves_early_ends_well(tmp_path):
             [sys.executable, "-c", _LEAVES_EARLY, str(tmp_path), str(steps)],
             capture_output=True,
             text=True,
-            timeout=50,
         )
         assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
 
@@ -248,7 +240,7 @@ def test_go_on_wakes_one_worker_and_that_one_the_others(patient):
 
     def do(n):
         if n >= 3:
-            together.wait(50)
+            together.wait(HANG)
         return n
 
     work = Prefetch(do, range(6), workers=3, depth=3)
@@ -299,7 +291,7 @@ def test_a_worker_that_reads_ahead_may_wake_another(patient):
         if threading.current_thread() is waker:
             rest(holder, 1)
             wake()
-            return not rested.wait(50)  # until the other one has looked, and rests again
+            return not rested.wait(HANG)  # until the other one has looked, and rests again
         return False
 
     work = prefetch._Work(lambda n: n, range(9), 0, spare, lambda: None)
@@ -309,21 +301,21 @@ def test_a_worker_that_reads_ahead_may_wake_another(patient):
     )
     sleeper.start()
     rest(holder, 1)
-    assert asked.acquire(timeout=50)
+    assert asked.acquire(timeout=HANG)
     waker.start()
-    assert asked.acquire(timeout=50) and asked.acquire(timeout=50)
+    assert asked.acquire(timeout=HANG) and asked.acquire(timeout=HANG)
     rested.set()
     work.stop()
-    sleeper.join(50)
-    waker.join(50)
+    sleeper.join()
+    waker.join()
     assert not ours()
 
 
 def test_a_worker_that_hangs_is_not_waited_for_without_an_end(monkeypatch):
     monkeypatch.setattr(prefetch, "_JOIN", 0.05)
     begun, going = threading.Event(), threading.Event()
-    work = Prefetch(lambda n: begun.set() or going.wait(100), range(1))
-    assert begun.wait(50)
+    work = Prefetch(lambda n: begun.set() or going.wait(HANG), range(1))
+    assert begun.wait(HANG)
     work.close()
     assert ours() and all(thread.daemon for thread in ours())
     going.set()
@@ -333,7 +325,7 @@ def test_a_worker_that_hangs_is_not_waited_for_without_an_end(monkeypatch):
 def test_as_many_threads_as_can_be_of_use():
     going = threading.Event()
     for workers, numbers, threads in ((3, range(9), 3), (5, range(2), 2), (0, range(9), 1)):
-        work = Prefetch(lambda n: going.wait(50), numbers, workers=workers)
+        work = Prefetch(lambda n: going.wait(HANG), numbers, workers=workers)
         assert len(work._threads) == threads
         going.set()
         work.close()
@@ -344,7 +336,7 @@ def test_what_is_ready_is_told_without_waiting():
     going = threading.Event()
 
     def do(n):
-        assert n == 0 or going.wait(50)
+        assert n == 0 or going.wait(HANG)
         if n == 2:
             raise Planned
 
@@ -369,9 +361,9 @@ def test_what_is_ready_is_told_without_waiting():
 def test_at_exit_every_iterator_is_closed_and_none_waited_for_without_an_end(monkeypatch):
     monkeypatch.setattr(prefetch, "_JOIN", 0.05)
     begun, going = threading.Event(), threading.Event()
-    hangs = Prefetch(lambda n: begun.set() or going.wait(100), range(1))
+    hangs = Prefetch(lambda n: begun.set() or going.wait(HANG), range(1))
     rests = Prefetch(lambda n: n, range(9), depth=1)
-    assert begun.wait(50)
+    assert begun.wait(HANG)
     prefetch._stop_all()
     assert hangs._work.stopped and rests._work.stopped
     going.set()

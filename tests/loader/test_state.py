@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, StateError
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.position import Position, restore, save, split_plan
 from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         StateError, match="of a dataset of 132 rows cut otherwise than this one of 99"
     ):
         other.load_state_dict(state)
-    with pytest.raises(StateError, match="batches of 10 rows over 1 ranks, this loader with 11"):
+    with pytest.raises(StateError, match="batches of 10 rows on 1 ranks, this loader with 11"):
         Loader(ds, 11, True).load_state_dict(state)
     with pytest.raises(StateError, match="shuffle=True, this loader with False"):
         Loader(ds, 10).load_state_dict(state)
@@ -291,7 +291,7 @@ def test_a_key_that_is_missing_is_named(tmp_path, key):
     loader = Loader(write_rows(tmp_path), 10, True)
     state = loader.state_dict()
     del state[key]
-    with pytest.raises(StateError, match=f"{key} is missing"):
+    with pytest.raises(StateError, match=rf"{key} is missing; give what state_dict\(\)"):
         loader.load_state_dict(state)
 
 

@@ -10,8 +10,8 @@ import pytest
 from tabfeed.errors import ArgumentError
 from tabfeed.profile import compare
 from tabfeed.profile import run as r
-from tabfeed.profile.report.page import page
-from tabfeed.profile.report.terminal import report
+from tabfeed.profile.page import page
+from tabfeed.profile.report import report
 from tests.profile.runs import full_run, make_run
 
 

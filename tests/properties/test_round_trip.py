@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed import Dataset
-from tabfeed.io.formats.parquet.page_options import plain_inside
+from tabfeed.io.formats.parquet.pages import plain_inside
 from tabfeed.io.shuffle import local
 
 _DAY = 86_400

@@ -26,7 +26,7 @@ from tabfeed.errors import BadFileError, DatasetError, SkippedFileWarning
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.tfrecord import walk
 from tabfeed.io.formats.tfrecord.file import open_tfrecord
-from tabfeed.io.formats.tfrecord.records import KINDS, NotAnExampleError, parse_example
+from tabfeed.io.formats.tfrecord.values import KINDS, NotAnExampleError, parse_example
 from tests.io.data_files import write
 from tests.io.tfrecords import delimited, entry, feature, frames
 
@@ -129,7 +129,6 @@ def by_tensorflow(tf: Any, row: Row) -> Any:
     return tf.train.Example(features=tf.train.Features(feature=features))
 
 
-@pytest.mark.timeout(240)
 @settings(deadline=None, max_examples=40)
 @given(rows=tables(), compression=st.sampled_from(["", "GZIP", "ZLIB"]))
 def test_what_tensorflow_wrote(tf: Any, rows: list[Row], compression: str) -> None:
@@ -142,7 +141,6 @@ def test_what_tensorflow_wrote(tf: Any, rows: list[Row], compression: str) -> No
     check(data, rows)
 
 
-@pytest.mark.timeout(240)
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_one_record_means_what_tensorflow_says(tf: Any, data: st.DataObject) -> None:

@@ -93,8 +93,8 @@ class WorksInTheForeground(Good):
     def __iter__(self):
         feed = self.loader.pipeline
         epoch = feed.plan.epoch(0)
-        from tabfeed.loader.plan.shard import Shard
-        from tabfeed.loader.read.block_window import BlockWindow
+        from tabfeed.loader.options import Shard
+        from tabfeed.loader.pipeline import BlockWindow
 
         lots = BlockWindow(lambda n: feed.stages.reader.read(epoch, n), {})
         for number in range(feed.plan.chunks):

@@ -219,7 +219,7 @@ def test_a_package_stands_for_its_modules(
         "pyarrow:_os",
         "polars.io.csv.functions:read_csv",
         "tabfeed.workflow.artefact:os.system",
-        "tabfeed.io.storage.temporary:TemporaryFolder",
+        "tabfeed.io.storage.local:TemporaryFolder",
         "workflow.evil:f",
         "",
         "thrice",
@@ -329,9 +329,9 @@ def test_an_operator_that_is_passed(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.ops.graph import registry
+    from tabfeed.ops import base
 
-    monkeypatch.setattr(registry, "_REGISTERED", {})
+    monkeypatch.setattr(base, "_REGISTERED", {})
 
     @ops.register
     class Half(ops.Operator):
@@ -340,7 +340,7 @@ def test_an_operator_that_is_registered(tmp_path: Path, monkeypatch: pytest.Monk
 
     folder = save(["x"] >> Half(), tmp_path / "w")  # though nobody could import it
     assert nvt.Workflow.load(folder).transform({"x": 1.0}) == {"x": 0.5}
-    registry._REGISTERED.clear()
+    base._REGISTERED.clear()
     with pytest.raises(ArtefactError, match="not the name of an operator"):
         nvt.Workflow.load(folder)
     assert nvt.Workflow.load(folder, operators=[Half]).transform({"x": 1.0}) == {"x": 0.5}

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import tabfeed as nvt
-from tabfeed import ops
+from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import (
+    ArgumentError,
     ColumnNotFoundError,
     NotFittedError,
     OperatorError,
@@ -431,3 +432,29 @@ def test_an_operator_that_does_not_make_what_it_declares() -> None:
         OperatorError, match=r"'x' was declared but not made; there are \['literal'\]"
     ):
         nvt.Workflow(["x"] >> Forgetful()).transform({"x": [1]})
+
+
+def test_inputs_to_remove_must_be_names() -> None:
+    workflow = nvt.Workflow(["x"] >> ops.Normalize()).fit({"x": [1.0, 2.0]})
+    with pytest.raises(ArgumentError, match="takes names of columns, not 3"):
+        workflow.remove_inputs([3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("end", "unit"), [("arrow", "record batch"), ("avro", "block")])
+def test_a_unit_too_large_for_the_limit_is_refused_before_it_is_read(
+    tmp_path: Path, end: str, unit: str
+) -> None:
+    rows = 20_000
+    table = pa.table({"x": [i / 7 for i in range(rows)], "text": ["a" * 500] * rows})
+    path = tmp_path / f"a.{end}"
+    if end == "avro":
+        pl.DataFrame(table).write_avro(path)
+    else:
+        with pa.ipc.new_file(
+            path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as f:
+            f.write_table(table)
+    length = ["text"] >> ops.LambdaOp(lambda c: c.str.len_bytes().cast(float)) >> ops.Normalize()
+    with pytest.raises(ArgumentError, match=rf"a\.{end} has a {unit} .* MB.*memory_limit"):
+        Workflow(length).fit(Dataset(path), memory_limit="10MB")
+    assert Workflow(length).fit(Dataset(path), memory_limit="200MB").output_schema

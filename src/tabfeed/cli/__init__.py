@@ -1,7 +1,7 @@
 """The ``tabfeed`` command.
 
-Each module holds one command or group of commands: thin calls into the library. The library is
-imported inside the commands, so ``--help`` answers at once.
+Commands are thin calls into the library. They import it when they run, so ``--help`` answers at
+once.
 
 An error is printed to stderr as one sentence and a hint, with exit status 1; ``--debug`` prints the
 traceback instead. Wrong usage exits with 2, an interrupt with 130.
@@ -15,12 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tabfeed.cli import datagen
-from tabfeed.cli.convert import convert_command
-from tabfeed.cli.doctor import doctor_command, rewrite_command
-from tabfeed.cli.inspect import inspect_command
-from tabfeed.cli.messages import ErrorReportingGroup, ReadableCommand, prose
-from tabfeed.cli.profile import SETTINGS, profile_command
+from tabfeed.cli.data import convert_command, datagen_app, inspect_command
+from tabfeed.cli.speed import SETTINGS, doctor_command, profile_command, rewrite_command
+from tabfeed.cli.usage import ErrorReportingGroup, ReadableCommand, prose
 
 __all__ = ["app", "main"]
 
@@ -67,7 +64,7 @@ _add(
     "tabfeed convert 'logs/*.csv.gz' clicks --dtype 'tags=list<string>'",
     "tabfeed convert day_0 day_1 clicks --engine csv --sep '\\t' --shuffle full",
 )
-app.add_typer(datagen.app, name="datagen", rich_help_panel="Data")
+app.add_typer(datagen_app, name="datagen", rich_help_panel="Data")
 _add(
     "profile",
     profile_command,

@@ -26,20 +26,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.datagen import draw
-from tabfeed.datagen.arrays import hex_strings
 from tabfeed.datagen.recipe import (
     DICTIONARY_LIMIT,
     FileLayout,
     Recipe,
     check_count,
-    check_seed,
+    column,
     tables,
     write,
 )
 from tabfeed.io import Dataset
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-
-__all__ = ["CARDINALITIES", "criteo", "criteo_tables"]
 
 CARDINALITIES = {
     "C1": 10_000_000, "C2": 29_612, "C3": 15_050, "C4": 7_190, "C5": 19_547, "C6": 4,
@@ -140,7 +137,7 @@ def criteo_tables(
 def recipe(rows: int, *, raw: bool, seed: int) -> Recipe:
     """How to make these rows."""
     check_count("rows", rows)
-    check_seed(seed)
+    check_count("seed", seed, least=0)
     plain = {name for name, count in CARDINALITIES.items() if count > DICTIONARY_LIMIT}
     return Recipe(
         rows,
@@ -152,40 +149,22 @@ def recipe(rows: int, *, raw: bool, seed: int) -> Recipe:
 
 @cache
 def _schema(raw: bool) -> Schema:
-    return Schema(
-        [
-            ColumnSchema(
-                "label",
-                "int32" if raw else "float32",
-                tags=(Tags.TARGET, Tags.BINARY, Tags.CLASSIFICATION),
-                nullable=False,
-                domain=Domain(0, 1),
-            ),
-            *(_count_schema(name, raw) for name in COUNTS),
-            *(_category_schema(name, raw) for name in CARDINALITIES),
-        ]
+    number = "int32" if raw else "float32"
+    target = (Tags.TARGET, Tags.BINARY, Tags.CLASSIFICATION)
+    counts = (
+        column(name, number, Tags.CONTINUOUS, nullable=raw and _NULL_COUNT[name] > 0)
+        for name in COUNTS
     )
-
-
-def _count_schema(name: str, raw: bool) -> ColumnSchema:
-    dtype = "int32" if raw else "float32"
-    nullable = raw and _NULL_COUNT[name] > 0
-    return ColumnSchema(name, dtype, tags=(Tags.CONTINUOUS,), nullable=nullable)
+    categories = (_category_schema(name, raw) for name in CARDINALITIES)
+    return Schema([column("label", number, *target, domain=Domain(0, 1)), *counts, *categories])
 
 
 def _category_schema(name: str, raw: bool) -> ColumnSchema:
     if raw:
-        nullable = _NULL_CATEGORY[name] > 0
-        return ColumnSchema(name, "string", tags=(Tags.CATEGORICAL,), nullable=nullable)
+        return column(name, "string", Tags.CATEGORICAL, nullable=_NULL_CATEGORY[name] > 0)
     count = CARDINALITIES[name]
-    return ColumnSchema(
-        name,
-        "int32",
-        tags=(Tags.CATEGORICAL,),
-        nullable=False,
-        domain=Domain(0, count - 1),
-        embedding_size=(count, EMBEDDING_DIMENSION),
-    )
+    size = (count, EMBEDDING_DIMENSION)
+    return column(name, "int32", Tags.CATEGORICAL, domain=Domain(0, count - 1), embedding_size=size)
 
 
 # -- making rows ----------------------------------------------------------------------
@@ -208,7 +187,7 @@ def _raw_columns(seed: int, start: int, stop: int) -> dict[str, Any]:
         columns[name] = pa.array(_count_table(i).take(bells[name] >> 6), mask=nulls)
     for i, name in enumerate(CARDINALITIES):
         nulls = _nulls(seed, (_CATEGORY, i), range(start, stop), _NULL_CATEGORY[name])
-        columns[name] = hex_strings(draw.mix(ids[name], salt=100 + i), nulls)
+        columns[name] = draw.hex_strings(draw.mix(ids[name], salt=100 + i), nulls)
     return columns
 
 

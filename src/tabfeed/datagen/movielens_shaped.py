@@ -22,12 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.datagen import draw
-from tabfeed.datagen.arrays import joined, ragged
-from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, check_seed, tables, write_all
+from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, column, tables, write_all
 from tabfeed.io import Dataset
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-
-__all__ = ["MovieLens", "movielens", "movielens_tables"]
 
 GENRES = (
     "Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama",
@@ -120,7 +117,7 @@ def _recipes(rows: int, users: int, movies: int, seed: int) -> dict[str, Recipe]
     check_count("rows", rows)
     check_count("users", users, most=_MOST_IDS)
     check_count("movies", movies, most=_MOST_IDS)
-    check_seed(seed)
+    check_count("seed", seed, least=0)
     ratings = partial(_ratings, (rows, users, movies), seed)
     return {
         "users": Recipe(users, _user_schema(users), _users, frozenset({"userId"})),
@@ -132,41 +129,30 @@ def _recipes(rows: int, users: int, movies: int, seed: int) -> dict[str, Recipe]
 # -- schemas --------------------------------------------------------------------------
 
 
-def _id_schema(name: str, role: Tags, count: int) -> ColumnSchema:
-    return ColumnSchema(
-        name,
-        "int32",
-        tags=(role, Tags.ID, Tags.CATEGORICAL),
-        nullable=False,
-        domain=Domain(1, count, name),
-    )
+def _id(name: str, role: Tags, count: int) -> ColumnSchema:
+    return column(name, "int32", role, Tags.ID, Tags.CATEGORICAL, domain=Domain(1, count, name))
 
 
 def _user_schema(users: int) -> Schema:
     about = (Tags.USER, Tags.CATEGORICAL)
     return Schema(
         [
-            _id_schema("userId", Tags.USER, users),
-            ColumnSchema("gender", "string", tags=about, nullable=False),
-            ColumnSchema("age", "int32", tags=about, nullable=False, domain=Domain(1, 56)),
-            ColumnSchema("occupation", "int32", tags=about, nullable=False, domain=Domain(0, 20)),
-            ColumnSchema("zipcode", "string", tags=about, nullable=False),
+            _id("userId", Tags.USER, users),
+            column("gender", "string", *about),
+            column("age", "int32", *about, domain=Domain(1, 56)),
+            column("occupation", "int32", *about, domain=Domain(0, 20)),
+            column("zipcode", "string", *about),
         ]
     )
 
 
 def _movie_schema(movies: int) -> Schema:
+    genres = (Tags.ITEM, Tags.CATEGORICAL, Tags.LIST)
     return Schema(
         [
-            _id_schema("movieId", Tags.ITEM, movies),
-            ColumnSchema("title", "string", tags=(Tags.ITEM, Tags.TEXT), nullable=False),
-            ColumnSchema(
-                "genres",
-                "list<string>",
-                tags=(Tags.ITEM, Tags.CATEGORICAL, Tags.LIST),
-                nullable=False,
-                value_count=(1, _MOST_GENRES),
-            ),
+            _id("movieId", Tags.ITEM, movies),
+            column("title", "string", Tags.ITEM, Tags.TEXT),
+            column("genres", "list<string>", *genres, value_count=(1, _MOST_GENRES)),
         ]
     )
 
@@ -174,16 +160,10 @@ def _movie_schema(movies: int) -> Schema:
 def _rating_schema(users: int, movies: int) -> Schema:
     return Schema(
         [
-            _id_schema("userId", Tags.USER, users),
-            _id_schema("movieId", Tags.ITEM, movies),
-            ColumnSchema(
-                "rating",
-                "float32",
-                tags=(Tags.TARGET, Tags.REGRESSION),
-                nullable=False,
-                domain=Domain(0.5, 5.0),
-            ),
-            ColumnSchema("timestamp", "int64", tags=(Tags.TIME,), nullable=False),
+            _id("userId", Tags.USER, users),
+            _id("movieId", Tags.ITEM, movies),
+            column("rating", "float32", Tags.TARGET, Tags.REGRESSION, domain=Domain(0.5, 5.0)),
+            column("timestamp", "int64", Tags.TIME),
         ]
     )
 
@@ -210,8 +190,8 @@ def _movies(start: int, stop: int) -> dict[str, Any]:
     year = np.int32(2000) - draw.log_uniform(draw.hashed(ids, _S_YEAR), 80, flat=10)
     return {
         "movieId": ids + np.int32(1),
-        "title": joined("Movie ", pa.array(ids + np.int32(1)), " (", pa.array(year), ")"),
-        "genres": ragged(pa.array(GENRES).take(pa.array(genres[keep])), keep),
+        "title": draw.joined("Movie ", pa.array(ids + np.int32(1)), " (", pa.array(year), ")"),
+        "genres": draw.ragged(pa.array(GENRES).take(pa.array(genres[keep])), keep),
     }
 
 

@@ -19,23 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tabfeed.display import Bar, progress
 from tabfeed.errors import ArgumentError
 from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
 from tabfeed.io.commit.commit import Commit
-from tabfeed.progress import Bar, progress
-from tabfeed.schema import Schema
-
-__all__ = [
-    "Columns",
-    "FileLayout",
-    "Recipe",
-    "check_count",
-    "check_seed",
-    "tables",
-    "write",
-    "write_all",
-]
+from tabfeed.schema import ColumnSchema, Schema
 
 Columns = Callable[[int, int], Mapping[str, Any]]
 
@@ -175,6 +164,8 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
     raise ArgumentError(f"{name} is {value!r}; it must be {wanted}")
 
 
-def check_seed(seed: object) -> None:
-    """Raise unless `seed` can seed a generator."""
-    check_count("seed", seed, least=0)
+def column(
+    name: str, dtype: str, *tags: str, nullable: bool = False, **properties: Any
+) -> ColumnSchema:
+    """A column, without nulls by default."""
+    return ColumnSchema(name, dtype, tags=tags, nullable=nullable, **properties)

@@ -23,12 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.datagen import draw
-from tabfeed.datagen.arrays import ragged
-from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, check_seed, tables, write
+from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, column, tables, write
 from tabfeed.io import Dataset
-from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-
-__all__ = ["reviews", "reviews_tables", "vocabulary"]
+from tabfeed.schema import Domain, Schema, Tags
 
 FEWEST_WORDS, MOST_WORDS = 16, 64  # by default
 _SYLLABLES = [c + v for c in "bdfgklmnprstvwz" for v in "aeiou"]
@@ -146,14 +143,11 @@ def _recipe(rows: int, sizes: _ReviewSizes, seed: int) -> Recipe:
     check_count("words", sizes.words, least=2, most=400_000)
     most = _MOST_PLACES // max(sizes.users, sizes.items)
     check_count("longest", sizes.longest, least=FEWEST_WORDS, most=most)
-    check_seed(seed)
+    check_count("seed", seed, least=0)
     return Recipe(rows, _schema(sizes), partial(_columns, sizes, seed))
 
 
 def _schema(sizes: _ReviewSizes) -> Schema:
-    def column(name: str, dtype: str, *tags: str, domain: Domain | None = None) -> ColumnSchema:
-        return ColumnSchema(name, dtype, tags=tags, nullable=False, domain=domain)
-
     known = (Tags.ID, Tags.CATEGORICAL)
     return Schema(
         [
@@ -201,7 +195,7 @@ def _texts(ids: draw.Ids, sizes: _ReviewSizes, *, side: int) -> tuple[pa.Array, 
     )
     keep = np.arange(sizes.longest) < length[:, None]
     word, kind = _chosen(once, sizes, side)
-    text = pc.binary_join(ragged(_words(sizes.words).take(pa.array(word[keep])), keep), " ")
+    text = pc.binary_join(draw.ragged(_words(sizes.words).take(pa.array(word[keep])), keep), " ")
     share = (kind & keep).sum(axis=1).astype(np.float32) / length.astype(np.float32)
     return text.take(pa.array(back)), share[back]
 

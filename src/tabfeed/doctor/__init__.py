@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 from tabfeed.doctor.examine import diagnose
-from tabfeed.doctor.measure import Cost
-from tabfeed.doctor.report import Diagnosis, Finding, Forecast
+from tabfeed.doctor.report import Cost, Diagnosis, Finding, Forecast
 from tabfeed.doctor.rewriter import RewriteOptions, Rewritten, rewrite
 
 __all__ = [

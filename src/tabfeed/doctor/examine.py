@@ -1,29 +1,34 @@
 """`diagnose`: what slows the reading of Parquet files, measured on a sample.
 
 The sample is written to a temporary folder as it is (the baseline), once for each `Question` of
-`tabfeed.doctor.rules`, and once in each layout that `rewrite` can write. All of
-these are then read in turn.
+`tabfeed.doctor.rules`, and once in each layout that `rewrite` can write. All of these are then read
+in turn, several rounds. A cost is the ratio of the medians; the quartiles of the ratios of single
+rounds show how certain it is.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tabfeed.display import Bar, progress
 from tabfeed.doctor.files import (
     DatasetFacts,
     Source,
     facts_of,
     is_local,
+    loader_of,
     name_of,
     open_parquet_files,
 )
-from tabfeed.doctor.measure import RoundTimes, loader_of, measure
-from tabfeed.doctor.report import Diagnosis, Finding, Forecast
+from tabfeed.doctor.report import Cost, Diagnosis, Finding, Forecast
 from tabfeed.doctor.rules import Question, good_group_rows, questions, skew, sortedness
 from tabfeed.doctor.sample import (
     NumberedTable,
@@ -36,9 +41,10 @@ from tabfeed.doctor.sample import (
 from tabfeed.errors import ArgumentError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition
-from tabfeed.progress import Bar, progress
-
-__all__ = ["LAYOUTS", "Subject", "Trial", "diagnose", "read_in_turn", "try_out"]
+from tabfeed.loader.assemble.chunk import ChunkMaker
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader.read.buffers import BufferPool
 
 LAYOUTS = ("fast", "compact")
 _BASELINE, _IN_PLACE = "baseline", "in place"
@@ -183,6 +189,38 @@ def try_out(
     )
 
 
+# -- reading in turn -------------------------------------------------------------------------------
+
+_MIN_SECONDS = 0.3  # an epoch, or its start would dominate
+_ROUNDS = 5
+_MAX_REPEATS = 1000
+_POOL_BYTES = 2**28
+_MIN_ROUNDS, _MAX_ROUNDS = 3, 15
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """Seconds per row in each round, by variant."""
+
+    seconds: Mapping[str, tuple[float, ...]]
+
+    def cost(self, slow: str, fast: str) -> Cost:
+        """How many times as long `slow` took as `fast`.
+
+        Examples
+        --------
+        >>> RoundTimes({"a": (2.0, 2.0, 8.0), "b": (1.0, 1.0, 1.0)}).cost("a", "b")
+        Cost(ratio=2.0, low=2.0, high=5.0)
+        """
+        a, b = np.array(self.seconds[slow]), np.array(self.seconds[fast])
+        low, high = np.percentile(a / b, [25, 75])
+        return Cost(float(np.median(a) / np.median(b)), float(low), float(high))
+
+    def rate(self, name: str) -> float:
+        """Rows per second, in the median round."""
+        return 1 / max(1e-12, float(np.median(self.seconds[name])))
+
+
 def read_in_turn(
     variants: Mapping[str, Dataset],
     facts: DatasetFacts,
@@ -190,15 +228,65 @@ def read_in_turn(
     *,
     short: Sequence[str] = (),
 ) -> RoundTimes:
-    """Read datasets with the same columns in turn, with a loader; see `measure`."""
-    kinds = {c.name: c.kind for c in facts.columns}
-    return measure(variants, lambda d: loader_of(d, _kinds_in(d, kinds)), seconds, short=short)
+    """Read datasets of the same rows in turn for about `seconds` in total, at least three rounds.
+
+    The order is reversed every second round, so that a busy spell of the machine hits all of them.
+    The first epoch of each warms up and is not counted. A variant with few row groups is read as if
+    it had many copies of them, so that all threads have work and the start of an epoch does not
+    matter. The variants in `short` are read as they are.
+    """
+    # The start of an epoch costs the same for all, which would blur their differences.
+    shortest = min(_MIN_SECONDS, seconds / len(variants) / _ROUNDS)
+    pool = BufferPool(keep=_POOL_BYTES)
+    pipelines = {}
+    for name, data in variants.items():
+        loader = _loader(data, facts)
+        if name not in short:
+            loader = _loader(_long_enough(data, loader, shortest), facts)
+        pipelines[name] = _with_pool(loader, pool)
+    times: dict[str, list[float]] = {name: [] for name in pipelines}
+    end = time.monotonic() + seconds
+    for number in range(_MAX_ROUNDS):
+        for name in list(pipelines) if number % 2 else reversed(pipelines):
+            times[name].append(_time(pipelines[name]) / pipelines[name].plan.rows)
+        if number + 1 >= _MIN_ROUNDS and time.monotonic() > end:
+            break
+    return RoundTimes({name: tuple(seconds) for name, seconds in times.items()})
 
 
-def _kinds_in(dataset: Dataset, kinds: Mapping[str, str]) -> dict[str, str]:
-    """The kinds of the columns; those of text may have been written as codes."""
-    coded = {c.name for c in dataset.schema if kinds[c.name] == "text" and str(c.dtype) == "int32"}
-    return {n: "number" if n in coded else kinds[n] for n in dataset.column_names}
+def _loader(dataset: Dataset, facts: DatasetFacts) -> Pipeline[Any]:
+    """A loader of some of the columns; those of text may have been written as codes."""
+    kinds = {c.name: c.kind for c in facts.columns if c.name in dataset.schema}
+    coded = [n for n in kinds if kinds[n] == "text" and str(dataset.schema[n].dtype) == "int32"]
+    return loader_of(dataset, {**kinds, **dict.fromkeys(coded, "number")})
+
+
+def _with_pool(pipeline: Pipeline[Any], pool: BufferPool) -> Pipeline[Any]:
+    """The pipeline with a shared buffer pool: one runs at a time, so one pool is enough."""
+    reader, maker = pipeline.stages.reader, pipeline.stages.maker
+    if isinstance(reader, BlockReader) and isinstance(maker, ChunkMaker):
+        reader, maker = replace(reader, pool=pool), replace(maker, pool=pool)
+        return replace(pipeline, stages=replace(pipeline.stages, reader=reader, maker=maker))
+    return pipeline
+
+
+def _long_enough(data: Dataset, pipeline: Pipeline[Any], shortest: float) -> Dataset:
+    """The data, repeated until an epoch takes `shortest` seconds and has work for all threads."""
+    _time(pipeline)
+    by_time = round(shortest / max(_time(pipeline), 1e-6))
+    by_threads = -(-2 * pipeline.options.workers // len(pipeline.plan.sizes))
+    return data.with_partitions(data.partitions * min(max(by_time, by_threads), _MAX_REPEATS))
+
+
+def _time(pipeline: Pipeline[Any]) -> float:
+    """Seconds of an epoch."""
+    start = time.perf_counter()
+    for _ in pipeline:
+        pass
+    return time.perf_counter() - start
+
+
+# -- the variants ----------------------------------------------------------------------------------
 
 
 def _write_variants(

@@ -1,7 +1,11 @@
-"""Parquet files as the doctor sees them: opened, with what their footers say about reading speed.
+"""Parquet files as the doctor sees them: what their footers say, and the loader that times them.
 
 Nothing here judges; `tabfeed.doctor.rules` does. Footers are read when the dataset is opened, so
 this costs nothing, except for page sizes, which take a look at the headers of a few column chunks.
+
+The data is read by the loader's own pipeline, without a framework. Text and whole numbers with
+nulls fit no tensor; in training a workflow turns them into numbers. Here the cheapest function that
+needs them decoded does: the length of a text, 0 for a null.
 """
 
 from __future__ import annotations
@@ -12,31 +16,26 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, BadFileError, LoaderError, UnreadableFileError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.base import RowGroups
-from tabfeed.io.formats.parquet.page_headers import Page, pages_of
+from tabfeed.io.fileset import unannounced
+from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.formats.parquet.pages import Page, pages_of
 from tabfeed.io.inspect import ColumnFacts, inspect
-from tabfeed.io.unreadable import unannounced
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.arrow_columns import numpy_dtype
-from tabfeed.loader.sorted_files import sorted_columns
-from tabfeed.schema import ColumnSchema, Tags
+from tabfeed.loader.shuffle_quality import sorted_columns
+from tabfeed.profile.collect.probe import array_pipeline
+from tabfeed.schema import ColumnSchema, Schema, Tags
+from tabfeed.schema.dtypes import is_list_type
 
-__all__ = [
-    "DatasetFacts",
-    "PageFacts",
-    "Source",
-    "StoredColumn",
-    "facts_of",
-    "is_local",
-    "name_of",
-    "open_parquet_files",
-]
-
-
+Batch = dict[str, np.ndarray[Any, Any]]
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dataset
 
 
@@ -201,7 +200,7 @@ def _kind(column: ColumnSchema) -> str:
     return "list" if column.is_list else "number"
 
 
-def _pages(files: list[RowGroups], columns: list[str]) -> PageFacts | None:
+def _pages(files: list[ParquetFile], columns: list[str]) -> PageFacts | None:
     """The pages of a few columns in the middle row group of the middle file."""
     whole = [f for f in files if f.metadata.num_row_groups]
     if not whole:
@@ -225,3 +224,69 @@ def _pages(files: list[RowGroups], columns: list[str]) -> PageFacts | None:
         checksums=any(p.checksum for p in pages) and file.verifies_pages,
         version=max(p.version for p in pages),
     )
+
+
+# -- the loader that is timed ---------------------------------------------------------------------
+
+_BATCH_SIZE = 65_536
+
+
+@dataclass(frozen=True)
+class _AsNumbers:
+    """Replaces texts by their lengths, and fills nulls where a tensor can have none."""
+
+    text: tuple[str, ...]
+    fill: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """The table with numbers in these columns."""
+        for name in (*self.text, *self.fill):
+            column = table.column(name)
+            made = _lengths(column) if name in self.text else column
+            made = pc.fill_null(made, 0) if made.null_count else made
+            table = table.set_column(table.column_names.index(name), name, made)
+        return table
+
+
+def _lengths(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if is_list_type(column.type):
+        return pc.list_value_length(column).cast(pa.int32())
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return pc.binary_length(column).cast(pa.int32())
+
+
+def readable(dataset: Dataset, kinds: dict[str, str]) -> list[str]:
+    """The columns that can be timed: all but those of kind "other" (see `StoredColumn`)."""
+    kept = [n for n in dataset.column_names if kinds[n] != "other"]
+    if not kept:
+        raise ArgumentError(
+            f"no column can be fed to a model: {', '.join(dataset.column_names[:8])}; "
+            "convert them to numbers with a Workflow first"
+        )
+    return kept
+
+
+def loader_of(dataset: Dataset, kinds: dict[str, str], *, ranks: int = 1) -> Pipeline[Batch]:
+    """A loader of the dataset with default options."""
+    size = max(1, min(_BATCH_SIZE, dataset.num_rows // ranks))
+    options = LoaderOptions(
+        batch_size=size, shuffle=True, global_size=ranks, global_rank=0, last="short"
+    )
+    columns = readable(dataset, kinds)
+    text = tuple(n for n in columns if kinds[n].startswith("text"))
+    fill = tuple(n for n in columns if kinds[n] == "number" and _may_hold_nulls(dataset, n))
+    known = dataset.select(columns).schema
+    schema = Schema(ColumnSchema(c.name, pa.int32()) if c.name in text else c for c in known)
+    steps = (_AsNumbers(text, fill),) if text or fill else ()
+    return array_pipeline(dataset.select(columns), options, columns, steps, schema=schema)
+
+
+def _may_hold_nulls(dataset: Dataset, name: str) -> bool:
+    """Whether a column of whole numbers may hold nulls, which its tensor can't."""
+    dtype = dataset.schema[name].leaf_dtype
+    if dtype is None or numpy_dtype(dtype, name).kind == "f":
+        return False
+    stored = [file.stored(name) for file in dataset.fileset.files]
+    counted = all(s is not None and s.nulls == 0 for s in stored)
+    return dataset.fileset.schema.field(name).nullable and not counted

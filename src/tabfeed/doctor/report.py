@@ -12,10 +12,32 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tabfeed.doctor.measure import Cost
-from tabfeed.profile.format import count, megabytes, rate
+from tabfeed.display import count, megabytes, rate
 
-__all__ = ["Diagnosis", "Finding", "Forecast", "report", "show"]
+
+@dataclass(frozen=True)
+class Cost:
+    """How many times as long one variant takes to read as another.
+
+    Attributes
+    ----------
+    ratio
+        The ratio of the medians.
+    low, high
+        The quartiles of the ratios of single rounds.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is above 5 % and above the noise between rounds."""
+        return self.ratio >= 1.05 and self.low > 1.0
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f}"
 
 
 @dataclass(frozen=True)

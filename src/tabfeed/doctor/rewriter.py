@@ -20,18 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tabfeed.display import count, megabytes, rate
 from tabfeed.doctor.examine import Subject, read_in_turn, try_out
 from tabfeed.doctor.files import Source, is_local, open_parquet_files
-from tabfeed.doctor.measure import Cost
-from tabfeed.doctor.report import Forecast
+from tabfeed.doctor.report import Cost, Forecast
 from tabfeed.doctor.rules import good_group_rows
 from tabfeed.errors import ArgumentError, BadFileError, WriteError
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.storage.paths import RemotePath, path_of
-from tabfeed.profile.format import count, megabytes, rate
-
-__all__ = ["RewriteOptions", "Rewritten", "rewrite", "show_rewritten"]
+from tabfeed.io.storage.files import RemotePath, path_of
 
 _GROUPS_PER_FILE = 8
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tabfeed.doctor.files import DatasetFacts, StoredColumn
-from tabfeed.doctor.measure import Cost, loader_of
-from tabfeed.doctor.report import Finding
+from tabfeed.display import count, megabytes, percent
+from tabfeed.doctor.files import DatasetFacts, StoredColumn, loader_of
+from tabfeed.doctor.report import Cost, Finding
 from tabfeed.doctor.sample import (
     PAGE_BYTES,
     PAGE_ROWS,
@@ -26,12 +26,8 @@ from tabfeed.doctor.sample import (
     without,
 )
 from tabfeed.io.dataset import Dataset
-from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.plan.shuffle_quality import shuffle_quality
-from tabfeed.profile.format import count, megabytes, percent
-
-__all__ = ["Question", "good_group_rows", "questions", "rank_load", "skew", "sortedness"]
-
+from tabfeed.loader.plan import Plan
+from tabfeed.loader.shuffle_quality import shuffle_quality
 
 _GROUP_BYTES = 64 * 2**20
 _MAX_GROUP_ROWS, _MIN_GROUP_ROWS = 1_000_000, 1_000

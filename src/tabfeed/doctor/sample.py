@@ -24,27 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tabfeed.doctor.files import DatasetFacts
-from tabfeed.doctor.measure import loader_of, partitions_read, readable
+from tabfeed.doctor.files import DatasetFacts, loader_of, readable
 from tabfeed.errors import WriteError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.page_options import FAST, plain_inside
+from tabfeed.io.formats.parquet.pages import FAST, plain_inside
 from tabfeed.io.partition import Partition, first_rows
-from tabfeed.loader.plan.order import Plan
-
-__all__ = [
-    "NumberedTable",
-    "Sample",
-    "WriteSettings",
-    "as_codes",
-    "choose",
-    "filled",
-    "settings_of",
-    "take_sample",
-    "without",
-    "write_sample",
-]
-
+from tabfeed.loader.plan import Plan
 
 SAMPLE_BYTES = 32 * 2**20
 _STRETCHES = 8
@@ -93,7 +78,8 @@ def take_sample(dataset: Dataset, facts: DatasetFacts, *, nbytes: int = SAMPLE_B
     """Choose the stretches."""
     kinds = {c.name: c.kind for c in facts.columns}
     loader = loader_of(dataset, kinds)
-    parts, lens = partitions_read(loader)
+    reader: Any = loader.stages.reader.parts  # a PartReader, since there is no cache
+    parts, lens = reader.partitions, reader.lens
     width = max(1, facts.memory // max(1, facts.rows))
     rows = max(1, nbytes // width)
     few = len(parts) < loader.options.workers

@@ -1,6 +1,6 @@
 """Executors: objects with two methods, ``map`` and ``reduce``, that do the work.
 
-`tabfeed.execute.local` runs them on threads of this process. The work itself (decoding,
+`tabfeed.execute.executor` runs them on threads of this process. The work itself (decoding,
 expressions, writing) releases the GIL, so threads are enough on one machine. `tabfeed.execute.dask`
 runs them on a cluster. `tabfeed.execute.choice` holds the default.
 """
@@ -8,7 +8,7 @@ runs them on a cluster. `tabfeed.execute.choice` holds the default.
 from __future__ import annotations
 
 from tabfeed.execute.choice import Distributed, as_executor, current_executor, set_client
-from tabfeed.execute.local import Executor, LocalExecutor
+from tabfeed.execute.executor import Executor, LocalExecutor
 
 __all__ = [
     "Distributed",

@@ -1,27 +1,23 @@
 """The default executor: threads of this machine, or a cluster chosen for the whole process.
 
-In order of precedence: an ``executor=`` given to the call; the client or executor a `Workflow` was
-made with; the innermost open ``with Distributed(...)`` block; what `set_client` set; the threads of
-this machine. A ``distributed.Client`` that merely exists in the process is not used: it may belong
-to other code, and its workers may not see the files.
-
-The choice applies to all threads of the process.
+In order of precedence: an ``executor=`` given to the call; the client or
+executor a `Workflow` was made with; the innermost open ``with Distributed(...)`` block; what
+`set_client` set; the threads of this machine. A ``distributed.Client`` that merely exists in the
+process is not used: it may belong to other code, and its workers may not see the files. The choice
+applies to all threads of the process.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError, MissingExtraError
-from tabfeed.execute.local import Executor, LocalExecutor
+from tabfeed.execute.executor import Executor, LocalExecutor
 
 if TYPE_CHECKING:
     from tabfeed.execute.dask import DaskExecutor
-
-__all__ = ["Distributed", "as_executor", "current_executor", "set_client"]
 
 _process_wide: list[Executor] = []
 _blocks: list[Executor] = []
@@ -135,12 +131,7 @@ class Distributed:
         _blocks.append(self.executor)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self.executor is not None:
             _blocks.remove(self.executor)
         self.executor = None

@@ -6,9 +6,10 @@ one run, submitted, awaited and restarted; `tabfeed.execute.dask_cluster` makes 
 workers. No other module imports Dask.
 
 A reduction has one task for ``partial`` of each item. Each run of eight summaries is merged and
-split into merge groups; each group then has a tree of merges (`tabfeed.execute.local.MergeTree`),
-whose root alone reaches the client. A group too large for one worker is first cut into hash
-partitions, each with a tree of its own. Tasks carry readable names for the dashboard.
+split into merge groups; each group then has a tree of merges
+(`tabfeed.execute.executor.MergeTree`), whose root alone reaches the client. A group too large for
+one worker is first cut into hash partitions, each with a tree of its own. Tasks carry readable
+names for the dashboard.
 
 A task that fails is tried three times in all; then the run ends with an error that names it. Tasks
 of a worker that dies are repeated elsewhere, by Dask while few workers died under a task, and by
@@ -22,6 +23,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import getitem
 from typing import Any, TypeVar
 
 from distributed import Client, Future
@@ -29,12 +31,8 @@ from distributed import Client, Future
 from tabfeed.execute import tasks
 from tabfeed.execute.dask_cluster import Preflight, connected
 from tabfeed.execute.dask_run import ClusterRun, Lost, WorkersDied, fatal_task
-from tabfeed.execute.local import MERGE_WIDTH, LocalExecutor, runs_of
-from tabfeed.execute.payload import pack, unpack
-from tabfeed.execute.tasks import Reduction, task_name
-
-__all__ = ["ClusterReduction", "DaskExecutor", "executor_of"]
-
+from tabfeed.execute.executor import MERGE_WIDTH, LocalExecutor, runs_of
+from tabfeed.execute.tasks import Reduction, pack, task_name, unpack
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -230,19 +228,23 @@ class ClusterReduction:
         run, name = self._run, self._work.groups[group]
         if partitions == 1 and len(runs) <= MERGE_WIDTH:  # few enough to send all to each worker
             return [run.submit(tasks.merge_picked, name, group, *runs, **where)]
-        parts = [run.submit_plain(tasks.pick, name, f, group) for f in runs]
+        parts = self._picked(name, runs, group)
         if partitions == 1:
             return [self._merge_tree(group, name, parts)]
         cut = [run.submit(tasks.cut_group, name, group, partitions, part) for part in parts]
         return [
-            self._merge_tree(group, name, [run.submit_plain(tasks.pick, name, f, n) for f in cut])
-            for n in range(partitions)
+            self._merge_tree(group, name, self._picked(name, cut, n)) for n in range(partitions)
         ]
+
+    def _picked(self, name: str, runs: list[Future[Any]], number: int) -> list[Future[Any]]:
+        """One of the parts of each run."""
+        submit = self._run.submit
+        return [submit(getitem, name, f, number, with_payload=False) for f in runs]
 
     def _sizes(self, runs: list[Future[Any]]) -> list[int]:
         """Bytes of each group over all runs."""
         run = self._run
-        asked = [run.submit_plain(tasks.sizes, "merge/sizes", f) for f in runs]
+        asked = [run.submit(tasks.sizes, "merge/sizes", f, with_payload=False) for f in runs]
         return [sum(s) for s in zip(*(run.result(f) for f in asked), strict=True)]
 
     def _partitions(self, sizes: list[int]) -> list[int]:

@@ -32,9 +32,6 @@ from distributed import Client
 from tabfeed.errors import ArgumentError, ClusterError
 from tabfeed.execute import tasks
 
-__all__ = ["KEEP_MEMORY", "Preflight", "connect", "connected", "disconnect", "start_local"]
-
-
 _BEFORE_SPAWN = "distributed.nanny.pre-spawn-environ"
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": 2**28,

@@ -1,6 +1,6 @@
 """One map or reduce on a Dask cluster: submitted, awaited, restarted.
 
-The function of a run is sent once, as a `tabfeed.execute.payload.Payload` that every task takes as
+The function of a run is sent once, as a `tabfeed.execute.tasks.Payload` that every task takes as
 an argument: Dask moves it to each worker once and keeps it there until the run ends. Up to half a
 GB it is itself the result of a task, so the scheduler can have it made again when every worker
 that held it has died. A larger one is scattered to all workers, and sent again if all of them die.
@@ -28,13 +28,11 @@ from distributed import Future
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
+from tabfeed.arguments import add_note
 from tabfeed.errors import ClusterError, TabfeedError
 from tabfeed.execute import tasks
 from tabfeed.execute.dask_cluster import Preflight
-from tabfeed.execute.payload import Payload
-from tabfeed.user_functions import add_note
-
-__all__ = ["ClusterRun", "Lost", "WorkersDied", "fatal_task"]
+from tabfeed.execute.tasks import Payload
 
 R = TypeVar("R")
 _IN_GRAPH = 2**29  # bytes of a payload that may be kept on the scheduler
@@ -142,29 +140,17 @@ class ClusterRun:
         fn: Callable[..., Any],
         name: str,
         *args: Any,
+        with_payload: bool = True,
         worker: str | None = None,
         priority: float = 0.0,
     ) -> Future[Any]:
         """Submit a task that takes the payload and its own name; `worker` is a preference."""
-        return self._submit(name, fn, self.sent, name, *args, worker=worker, priority=priority)
-
-    def submit_plain(self, fn: Callable[..., Any], name: str, *args: Any) -> Future[Any]:
-        """Submit a task that doesn't need the payload."""
-        return self._submit(name, fn, name, *args)
-
-    def _submit(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        *args: Any,
-        worker: str | None = None,
-        priority: float = 0.0,
-    ) -> Future[Any]:
+        given = (self.sent, name, *args) if with_payload else args
         key = f"{name}-{self.token}-{next(self._numbers)}"
         tries = self.tries - 1
         with self._submitting():
             return self.client.submit(
-                fn, *args, key=key, retries=tries, pure=False, priority=priority, **_prefer(worker)
+                fn, *given, key=key, retries=tries, pure=False, priority=priority, **_prefer(worker)
             )
 
     @contextmanager

@@ -32,7 +32,7 @@ from tabfeed.errors import (
     SourceNotFoundError,
     UnreadableFileError,
 )
-from tabfeed.io.storage.paths import path_of
+from tabfeed.io.storage.files import path_of
 from tabfeed.ops.categorify import Categorify
 from tabfeed.ops.graph.node import list_nodes
 from tabfeed.workflow import Workflow

@@ -30,6 +30,7 @@ __all__ = [
     "cast_table",
     "combine",
     "common_type",
+    "invalid_column",
     "key_column",
     "normalize_schema",
     "normalize_type",
@@ -339,6 +340,23 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array(chunks, dtype)
     table = pa.Table.from_arrays([column], names=[""])
     return cast_columns(table, pa.schema([pa.field("", dtype)])).column(0)
+
+
+def invalid_column(table: pa.Table) -> tuple[str, str] | None:
+    r"""The first column that breaks Arrow's rules, and how; text that is not UTF-8 does.
+
+    Examples
+    --------
+    >>> text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    >>> invalid_column(pa.table([[1], text], ["n", "x"]))
+    ('x', 'In chunk 0: Invalid: Invalid UTF8 sequence at string index 0')
+    """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as e:
+            return name, str(e)
+    return None
 
 
 def combine(table: pa.Table) -> pa.Table:

@@ -5,8 +5,8 @@ another, and data is read only when a method needs it. Its unit of work is the p
 takes at most ``part_size`` in memory, whatever the files look like.
 
 The class is what users see. It holds one value, a `tabfeed.io.table.PartitionedTable`, and leaves
-the work to the modules below: `tabfeed.io.open` opens, `tabfeed.io.table` reads, `tabfeed.io.write`
-and `tabfeed.io.shuffle` write and shuffle.
+the work to the modules below: `tabfeed.io.open_table` opens, `tabfeed.io.table` reads,
+`tabfeed.io.write` and `tabfeed.io.shuffle` write and shuffle.
 """
 
 from __future__ import annotations
@@ -19,32 +19,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tabfeed.arguments import known_arguments
+from tabfeed.arguments import call, known_arguments
+from tabfeed.display import box
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
-from tabfeed.io import to_frames
+from tabfeed.io.fileset import FileSet, Skipped
 from tabfeed.io.formats.base import DEFAULT_NULLS, ReadOptions, block_size
-from tabfeed.io.open.open_table import open_table, with_metadata
 from tabfeed.io.partition import DEFAULT_PART_SIZE, Partition, choose_part_size
 from tabfeed.io.table import PartitionedTable, TableMap
-from tabfeed.io.unreadable import Skipped
-from tabfeed.notebook import box
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
 from tabfeed.schema.dtypes import as_arrow_type, format_type
-from tabfeed.user_functions import call
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from tabfeed.io.fileset import FileSet
     from tabfeed.io.filters import Filter
+    from tabfeed.io.inspect import Report
     from tabfeed.io.storage.fetch import Fetch
-    from tabfeed.io.validate import Report
     from tabfeed.io.write.writer import Shuffle
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "convert_tfrecords_to_parquet"]
+
+_COMPRESSIONS = (None, "", "GZIP", "ZLIB")
 
 
 class Dataset:
@@ -117,6 +115,8 @@ class Dataset:
         null_values: Sequence[str] = DEFAULT_NULLS,
         newlines_in_values: bool = False,
     ) -> None:
+        from tabfeed.io.open_table import open_table  # all formats; derived datasets need none
+
         size = choose_part_size(part_size, part_mem_fraction, npartitions)
         options = ReadOptions(
             sep=sep,
@@ -330,30 +330,40 @@ class Dataset:
 
     def to_polars(self) -> pl.DataFrame:
         """All of it in memory, as a Polars frame."""
-        return to_frames.polars_frame(self._table, [self.to_arrow()])
+        from tabfeed.io import frames
+
+        return frames.polars_frame(self._table, [self.to_arrow()])
 
     compute = to_polars
 
     def to_pandas(self) -> pd.DataFrame:
         """All of it in memory, as a pandas frame."""
-        to_frames.need("pandas", "pandas", "pandas frames")
+        from tabfeed.io import frames
+
+        frames.need("pandas", "pandas", "pandas frames")
         return self.to_arrow().to_pandas()
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """As a Dask DataFrame with the same partitions."""
-        return to_frames.dask_frame(self._table if columns is None else self._table.select(columns))
+        from tabfeed.io import frames
+
+        return frames.dask_frame(self._table if columns is None else self._table.select(columns))
 
     def head(self, n: int = 5) -> pl.DataFrame:
         """The first rows, to look at."""
-        return to_frames.head(self._table, n)
+        from tabfeed.io import frames
+
+        return frames.head(self._table, n)
 
     def sample(self, n: int = 5, *, seed: int = 0) -> pl.DataFrame:
         """`n` rows drawn without repetition, in the order they have in the data."""
-        return to_frames.sample(self._table, n, seed)
+        from tabfeed.io import frames
+
+        return frames.sample(self._table, n, seed)
 
     def validate(self) -> Report:
         """Read every byte and say what is damaged or slow to read."""
-        from tabfeed.io.validate import validate
+        from tabfeed.io.inspect import validate
 
         return validate(self._table)
 
@@ -375,6 +385,8 @@ class Dataset:
                     f"{format_type(given)} in the new schema; a type is given when the dataset is "
                     "opened, or made by map"
                 )
+        from tabfeed.io.open_table import with_metadata
+
         return self.of(replace(self._table, schema=with_metadata(self.schema, schema, None)))
 
     def map(
@@ -389,16 +401,22 @@ class Dataset:
     ) -> Dataset:
         """Apply a function to each partition as it is read.
 
+        A limit of memory (a loader's `host_memory`, or `memory_limit`) may cut partitions further.
+        A function that must see them whole, such as one that compares rows of a group, says
+        ``keeps_rows=False``. After `shuffle_by_keys` none is cut.
+
         Parameters
         ----------
         fn
-            From table to table.
+            From table to table. How much memory its results take is estimated by running it on up
+            to 256 rows of each of four row groups, wherever there is a limit.
         schema
             What comes out; found by trying `fn` on no rows when not given.
         columns
             The columns `fn` needs; all by default.
         keeps_rows
-            False if `fn` may change the number of rows, so that it must run to count them.
+            False if `fn` may change the number of rows, so that it must run to count them, or if it
+            must see partitions whole.
         dictionary
             Text columns to hand to `fn` dictionary-encoded where the file has them so.
         numbered
@@ -467,7 +485,7 @@ class Dataset:
         memory_limit
             What may be held in memory meanwhile; a quarter of what is free by default.
         executor
-            Who does the work; see `tabfeed.execute.choice` for who does it by default.
+            Who does the work; by default `tabfeed.execute.current_executor`.
         """
         from tabfeed.io.shuffle.by_keys import shuffle_by_keys
 
@@ -493,7 +511,7 @@ class Dataset:
         memory_limit: int | float | str | None = None,
     ) -> Dataset:
         """Join two datasets, out of core. The result is in a temporary folder."""
-        from tabfeed.io.shuffle.join import JoinKeys, merge
+        from tabfeed.io.shuffle.by_keys import JoinKeys, merge
 
         keys = JoinKeys.of(on, left_on, right_on)
         joined = merge(
@@ -558,15 +576,16 @@ class Dataset:
             together; a quarter of what is free by default. What does not fit waits on disk, beside
             the output. Arrow itself takes some 50 MB, however small it is. A small limit makes
             small row groups, unless `row_group_size` says how large. Partitions stay as they are
-            (see `part_size`) for ``PER_PARTITION`` and where a function is mapped over them.
+            (see `part_size`) for ``PER_PARTITION``, and where a function mapped over them needs
+            them whole or numbered (see `map`).
         storage_options
             For URLs, passed to the filesystem.
         executor
             Who reads the partitions and writes the files: by default the cluster of the workflow
-            that made this dataset, else as `tabfeed.execute.choice` says: threads, unless a cluster
-            was set.
+            that made this dataset, else `tabfeed.execute.current_executor`: threads, unless a
+            cluster was set.
         """
-        from tabfeed.io.formats.parquet.page_options import PageOptions
+        from tabfeed.io.formats.parquet.pages import PageOptions
         from tabfeed.io.write.writer import WriteOptions, write_parquet
 
         if output_files is not None and out_files_per_proc is not None:
@@ -608,3 +627,55 @@ class Dataset:
             counted(self.npartitions, "partition"),
             files,
         ]
+
+
+def convert_tfrecords_to_parquet(
+    filenames: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output_dir: str | os.PathLike[str],
+    compression_type: Literal["", "GZIP", "ZLIB"] | None = None,
+    *,
+    chunks: int | None = None,
+    columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    on_bad_file: Literal["raise", "skip"] = "raise",
+    overwrite: bool = False,
+) -> Dataset:
+    """Write TFRecord files of Examples as Parquet, and return what was written.
+
+    Streams the data; the folder appears only once it is complete. TensorFlow is not needed. For
+    other formats, and to choose files and a shuffle, use `Dataset.to_parquet`.
+
+    Parameters
+    ----------
+    filenames
+        A path, a list of paths, a glob, a folder or a URL.
+    output_dir
+        The folder to write.
+    compression_type
+        Accepted for old code and not needed: the files themselves say.
+    chunks
+        Rows in a row group; by default what makes about 64 MiB.
+    columns
+        Only these features, in this order.
+    dtypes
+        Types by feature; the rest are inferred from the first records of each file.
+    on_bad_file
+        ``"raise"``, or ``"skip"`` to go on without what cannot be read.
+    overwrite
+        Replace the dataset that is there.
+
+    Examples
+    --------
+    >>> convert_tfrecords_to_parquet("train*.tfrecord", "train", "BZIP2")
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ArgumentError: compression_type is 'BZIP2'; it must be "", "GZIP" or "ZLIB"
+    """
+    if compression_type not in _COMPRESSIONS:
+        raise ArgumentError(
+            f'compression_type is {compression_type!r}; it must be "", "GZIP" or "ZLIB"'
+        )
+    records = Dataset(
+        filenames, engine="tfrecord", columns=columns, dtypes=dtypes, on_bad_file=on_bad_file
+    )
+    return records.to_parquet(output_dir, row_group_size=chunks, overwrite=overwrite)

@@ -1,8 +1,8 @@
 """The files of a dataset, seen as one table.
 
-Files are opened in parallel. Their schemas are joined into one; columns that a file lacks are
-filled with nulls, and narrower ones widened as they are read. Folder keys become columns. A file
-that cannot be read raises, or, with ``on_bad_file="skip"``, is left out, counted and reported.
+Their schemas are joined into one; columns that a file lacks are filled with nulls, and narrower
+ones widened as they are read. Folder keys become columns. A file that cannot be read raises, or,
+with ``on_bad_file="skip"``, is left out, counted and reported (`SkipList`).
 
 A unit found damaged in one column gives no rows from then on, whatever columns are read, and one
 that is read in slices is decoded once to its end before its first slice. So the rows of one reading
@@ -12,10 +12,12 @@ fit those of the next.
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import chain, groupby
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy.typing as npt
@@ -27,8 +29,7 @@ from tabfeed.errors import (
     BadFileError,
     ColumnNotFoundError,
     SchemaError,
-    SourceNotFoundError,
-    UnfinishedDatasetError,
+    SkippedFileWarning,
     UnreadableFileError,
 )
 from tabfeed.execute import LocalExecutor
@@ -40,78 +41,92 @@ from tabfeed.io.align import (
     schema_with_keys,
 )
 from tabfeed.io.filters import Filter, facts_of_keys, may_match
-from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile, OpenFormat, ReadOptions
-from tabfeed.io.partition import Partition, Piece
+from tabfeed.io.formats.base import HELD_BYTES, STREAM_BYTES, DataFile
+from tabfeed.io.partition import OpenStreams, Partition, Piece, UnitStream
 from tabfeed.io.storage.fetch import Fetch
-from tabfeed.io.storage.file_ref import FileRef, reading
-from tabfeed.io.unit_streams import OpenStreams, UnitStream
-from tabfeed.io.unreadable import CannotRead, SkipList, Skipped
+from tabfeed.lazy import cached_property
 from tabfeed.trace import span
 
-__all__ = ["FileSet", "open_files"]
+__all__ = ["CannotRead", "FileSet", "SkipList", "Skipped", "unannounced"]
 
-_OPEN_THREADS = 16
-_OPEN_TASKS = 64
 _STREAM_ROWS = 65_536
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
-def open_files(
-    refs: Sequence[FileRef], open_format: OpenFormat, options: ReadOptions, skips: SkipList
-) -> FileSet:
-    """Open every file, in parallel."""
+# -- what was left out -------------------------------------------------------------------------
 
-    def try_open(ref: FileRef) -> DataFile | CannotRead:
-        try:
-            with reading(ref):
-                pinned = _as_written(ref.pinned())
-            file = open_format(pinned, options)
-            if skips.allowed:
-                file.check()
-            return file
-        except (BadFileError, UnreadableFileError) as e:
-            if not skips.allowed:
-                raise
-            return e
-
-    if len(refs) == 1:
-        opened = iter([try_open(refs[0])])
-    else:  # several files a task: handing one to a thread takes longer than opening it
-        some = max(1, len(refs) // _OPEN_TASKS)
-        groups = [refs[i : i + some] for i in range(0, len(refs), some)]
-        executor = LocalExecutor(threads=min(_OPEN_THREADS, len(groups)))
-        opened = chain.from_iterable(executor.map(groups, lambda g: [try_open(r) for r in g]))
-    good: list[tuple[FileRef, DataFile]] = []
-    bad: list[tuple[Skipped, CannotRead]] = []
-    for ref, result in zip(refs, opened, strict=True):
-        if isinstance(result, BadFileError | UnreadableFileError):
-            bad.append((Skipped(ref.name, None, None, str(result)), result))
-        else:
-            good.append((ref, result))
-    if not good:
-        raise SourceNotFoundError(
-            f"none of the {len(refs)} files can be read; the first: {bad[0][1]}"
-        )
-    if bad:
-        skips.add(bad)
-    return FileSet(
-        [f for _, f in good],
-        [loc.name for loc, _ in good],
-        [dict(loc.keys) for loc, _ in good],
-        skips,
-    )
+CannotRead = BadFileError | UnreadableFileError
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 
-def _as_written(ref: FileRef) -> FileRef:
-    """Refuse an object that is another than the one the manifest names."""
-    found = re.search(r'ETag="?([^" ]+)', ref.tag, re.IGNORECASE)
-    if ref.etag and found and found[1] != ref.etag:
-        raise UnfinishedDatasetError(
-            f"{ref.name} is another object than the one that was written: its ETag is "
-            f"{found[1]}, and {ref.etag} in the manifest; write the dataset again, or delete "
-            "_tabfeed.json to read it as it is"
-        )
-    return ref
+@contextmanager
+def unannounced() -> Iterator[None]:
+    """Suppress the warnings for files left out, in this thread: the caller reports them."""
+    before = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(before)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file, or a row group of one, that could not be read and was left out."""
+
+    file: str
+    row_group: int | None
+    rows: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = self.file if self.row_group is None else f"{self.file}, row group {self.row_group}"
+        rows = "" if self.rows is None else f" ({self.rows:,} rows)"
+        return f"{where}{rows}: {self.reason}"
+
+
+class SkipList:
+    """What was left out so far; threads add to it.
+
+    Parameters
+    ----------
+    allowed
+        Whether anything may be left out. If not, the first attempt raises the error.
+    """
+
+    def __init__(self, allowed: bool) -> None:
+        self.allowed = allowed
+        self._items: dict[tuple[str, int | None], Skipped] = {}
+
+    @property
+    def items(self) -> list[Skipped]:
+        """All of them, in the order they were found."""
+        return list(self._items.values())
+
+    def __contains__(self, place: tuple[str, int | None]) -> bool:
+        return place in self._items
+
+    def add(self, found: list[tuple[Skipped, CannotRead]]) -> None:
+        """Note unreadable files in one warning; or raise if skipping is not allowed."""
+        if found and not self.allowed:
+            raise found[0][1]
+        new = [
+            item
+            for item, _ in found
+            if self._items.setdefault((item.file, item.row_group), item) is item
+        ]
+        if _quiet.get():
+            return
+        if len(new) == 1:
+            warnings.warn(f"left out {new[0]}", SkippedFileWarning, stacklevel=3)
+        elif new:
+            warnings.warn(
+                f"left out {len(new)} files, such as {new[0]}. The dataset's `skipped` lists all",
+                SkippedFileWarning,
+                stacklevel=3,
+            )
+
+
+# -- the files -----------------------------------------------------------------------------
 
 
 class FileSet:
@@ -175,7 +190,7 @@ class FileSet:
             cast_table(part.empty_table(), target, where=name)
         return new
 
-    @cached_property
+    @property
     def index_columns(self) -> tuple[str, ...]:
         """The columns that are a pandas index in every file that has them."""
         index = [frozenset(f.index_columns) for f in self.files]
@@ -190,6 +205,28 @@ class FileSet:
         return OpenStreams()
 
     # -- units ----------------------------------------------------------------------
+
+    def in_smaller_units(self, nbytes: int) -> tuple[FileSet, Callable[[Piece], list[Piece]]]:
+        """The same files in units of at most `nbytes`, where rows are not counted: text.
+
+        Also gives what a whole unit becomes. Where damaged units are left out, all keep their
+        numbers.
+        """
+        found = [(f, 1) if self.skips.allowed else f.in_smaller_units(nbytes) for f in self.files]
+        times = [by for _, by in found]
+        new = self
+        if max(times, default=1) > 1:
+            new = copy.copy(self)
+            new.files = [file for file, _ in found]
+            new._streams, new._checked = OpenStreams(), {}
+
+        def divided(piece: Piece) -> list[Piece]:
+            first, by = piece.unit * times[piece.file], times[piece.file]
+            if by == 1 and piece.rows is None:  # it may have been counted since
+                return [replace(piece, rows=self.files[piece.file].unit_rows[piece.unit])]
+            return [piece] if by == 1 else [replace(piece, unit=first + i) for i in range(by)]
+
+        return new, divided
 
     def units(self) -> list[Piece]:
         """Every unit, whole, in file order. Compressed text is scanned for them, in parallel."""
@@ -220,6 +257,12 @@ class FileSet:
         """Estimate of what these columns of a unit take in memory; None if unknown."""
         own = self._own_columns(piece.file, columns)
         return self.files[piece.file].nbytes(piece.unit, own)
+
+    def sized(
+        self, pieces: Sequence[Piece], columns: Sequence[str]
+    ) -> list[tuple[Piece, int | None]]:
+        """Each piece with what these columns of its unit take in memory."""
+        return [(piece, self.nbytes(piece, columns)) for piece in pieces]
 
     def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
         """What each row of a piece takes in memory; None if rows are about alike, or if unknown."""
@@ -396,8 +439,7 @@ class FileSet:
             slices = list(self._slices(piece, group, piece.rows)) or [self._empty(group)]
             part = combine(pa.concat_tables(slices))
             found.update(zip(part.column_names, part.columns, strict=True))
-        arrays = [found[c] for c in columns]
-        return pa.Table.from_arrays(arrays, schema=self._empty(columns).schema)
+        return pa.Table.from_arrays([found[c] for c in columns], schema=self._schema_of(columns))
 
     def column_groups(self, piece: Piece, columns: Sequence[str]) -> list[list[str]]:
         """The columns in groups that can be streamed together within bounds."""
@@ -480,8 +522,11 @@ class FileSet:
             fields.append(wanted)
         return pa.schema(fields)
 
+    def _schema_of(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(c) for c in columns])
+
     def _empty(self, columns: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
+        return self._schema_of(columns).empty_table()  # imports pandas where it is installed
 
     def refuse_unknown(self, columns: Sequence[str]) -> None:
         """Complain of a column that no file has."""

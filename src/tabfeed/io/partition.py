@@ -1,37 +1,45 @@
-"""Row slices and partitions: how the rows of files are cut, as arithmetic.
+"""Row slices and partitions: how the rows of files are cut.
 
 A *unit* is the smallest part of a file that a format can address: a Parquet row group, an IPC
 record batch, a byte range of a text file, a slice of a frame. A `Piece` is a row slice: some or all
 rows of one unit. A `Partition` is what one task reads at once: usually whole units of one file that
 together stay within ``part_size``, or a slice of a unit that alone is larger.
 
-Nothing here reads data. Cutting needs only the rows of each unit and the size of a row in memory.
+Cutting reads nothing: it needs only the rows of each unit and the size of a row in memory.
+
+Slices of one unit are mostly read in order. A stream that is left open where one slice ended gives
+the next without decoding again what is before it, as long as the open streams take little memory
+(`OpenStreams`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from tabfeed.budget import free_memory, parse_bytes
+from tabfeed.budget import device_memory, free_memory, parse_bytes
 from tabfeed.errors import ArgumentError
-from tabfeed.gpu_memory import device_memory
 
 __all__ = [
     "DEFAULT_PART_SIZE",
+    "OpenStreams",
     "Partition",
     "Piece",
+    "UnitStream",
     "bounds_within",
     "choose_part_size",
     "continues",
     "cut_by_count",
     "cut_by_size",
     "first_rows",
+    "rows_between",
     "runs",
     "slices_of",
 ]
@@ -251,6 +259,26 @@ def first_rows(partition: Partition, rows: int) -> Partition:
     return Partition(tuple(kept))
 
 
+def rows_between(partition: Partition, low: int, high: int) -> Partition:
+    """The rows ``[low, high)`` of a partition whose slices have been counted.
+
+    Examples
+    --------
+    >>> middle = rows_between(Partition((Piece(0, 0, 0, 2), Piece(0, 1, 0, 9))), 1, 5)
+    >>> [(p.unit, p.start, p.rows, p.whole) for p in middle.pieces]
+    [(0, 1, 1, False), (1, 0, 3, False)]
+    """
+    kept: list[Piece] = []
+    at = 0
+    for piece in partition.pieces:
+        end = at + (piece.rows or 0)
+        first, last = max(low, at), min(high, end)
+        if first < last:
+            kept.append(_rows_of(piece, first - at, last - at))
+        at = end
+    return Partition(tuple(kept))
+
+
 def runs(partitions: Iterable[Partition]) -> list[list[Partition]]:
     """The partitions in runs; successive slices of one unit are one run."""
     found: list[list[Partition]] = []
@@ -269,3 +297,72 @@ def continues(before: Partition, after: Partition) -> bool:
     a, b = before.pieces[0], after.pieces[0]
     same = (a.file, a.unit) == (b.file, b.unit)
     return same and not a.whole and a.start + (a.rows or 0) == b.start
+
+
+# -- slices of a unit, read in order ----------------------------------------------------------
+
+_MOST_HELD = 16 * 2**20
+Key = tuple[int, int, tuple[str, ...]]  # file, unit, columns
+
+
+class UnitStream:
+    """A unit that is being streamed, and its next row."""
+
+    def __init__(self, key: Key, batches: Iterator[pa.RecordBatch]) -> None:
+        self.key, self.at, self.held = key, 0, 0
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def take(self, start: int, rows: int | None) -> Iterator[pa.RecordBatch]:
+        """Rows from `start` on, which is not before `at`; all the rest by default."""
+        end = None if rows is None else start + rows
+        while end is None or self.at < end:
+            batch, self._rest = self._rest or next(self._batches, None), None
+            if batch is None:
+                return
+            first, self.at = self.at, self.at + batch.num_rows
+            if self.at <= start:
+                continue
+            low = max(0, start - first)
+            if end is not None and self.at > end:
+                self._rest, self.at = batch.slice(end - first), end
+                batch = batch.slice(0, end - first)
+            yield batch.slice(low)
+
+
+class OpenStreams:
+    """The streams of a `FileSet` that are open; threads share it, and none is pickled.
+
+    Parameters
+    ----------
+    keeps
+        Whether to keep any; not where slices are read in random order.
+    """
+
+    def __init__(self, keeps: bool = True) -> None:
+        self._keeps = keeps
+        self._streams: list[UnitStream] = []
+
+    def resume(self, key: Key, start: int) -> UnitStream | None:
+        """Take the open stream of a unit that is closest before a row; None if there is none."""
+        fit = [s for s in list(self._streams) if s.key == key and s.at <= start]
+        if not fit:
+            return None
+        closest = max(fit, key=lambda s: s.at)
+        try:
+            self._streams.remove(closest)
+        except ValueError:  # another thread was faster
+            return None
+        return closest
+
+    def keep(self, stream: UnitStream, held: int) -> None:
+        """Keep a stream that holds so many bytes; the oldest are closed if all hold too much."""
+        stream.held = held
+        if self._keeps:
+            self._streams.append(stream)
+        while sum(s.held for s in list(self._streams)) > _MOST_HELD:
+            with suppress(IndexError):
+                self._streams.pop(0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenStreams, (self._keeps,)

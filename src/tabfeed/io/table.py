@@ -15,12 +15,13 @@ import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tabfeed.arguments import add_note, call
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.execute.tasks import Titled
@@ -33,18 +34,22 @@ from tabfeed.io.partition import (
     choose_part_size,
     cut_by_count,
     cut_by_size,
+    rows_between,
     runs,
 )
+from tabfeed.lazy import cached_property
 from tabfeed.schema import Schema
 from tabfeed.trace import span
-from tabfeed.user_functions import add_note, call
 
 if TYPE_CHECKING:
     from tabfeed.io.filters import Filter
     from tabfeed.io.formats.memory import TemporaryFolder
+    from tabfeed.io.memory_needs import MapSizes
     from tabfeed.io.storage.fetch import Fetch
 
-__all__ = ["PartitionedTable", "Partitioning", "TableMap", "select_columns"]
+__all__ = ["NO_LIMIT", "PartitionedTable", "Partitioning", "TableMap", "select_columns"]
+
+NO_LIMIT = 1 << 62  # of partitions that hold whole groups of equal keys
 
 
 def select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
@@ -73,7 +78,7 @@ class Partitioning:
     columns
         The columns whose size decides where partitions are cut.
     part_size
-        Most bytes of a partition.
+        Most bytes of a partition; `NO_LIMIT` where rows that belong together are in one.
     npartitions
         Cut into this many partitions of equal rows instead.
     chosen
@@ -92,6 +97,11 @@ class Partitioning:
     numbers: Mapping[Partition, int] | None = None
     _counts: dict[tuple[str, ...], tuple[int, list[int]]] = field(default_factory=dict, repr=False)
 
+    @property
+    def grouped(self) -> bool:
+        """Whether partitions hold whole groups of rows, and are never cut."""
+        return self.part_size >= NO_LIMIT
+
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions, in order."""
@@ -102,7 +112,7 @@ class Partitioning:
             pieces = self.files.prune(pieces, self.condition)
         if self.npartitions is not None:
             return tuple(cut_by_count(self.files.counted(pieces), self.npartitions))
-        sized = [(p, self.files.nbytes(p, self.columns)) for p in pieces]
+        sized = self.files.sized(pieces, self.columns)
         row_bytes = partial(self.files.row_bytes, columns=self.columns)
         return tuple(cut_by_size(sized, self.part_size, row_bytes))
 
@@ -240,11 +250,28 @@ class PartitionedTable:
         return replace(self, partitioning=new)
 
     def in_smaller_partitions(self, nbytes: int) -> PartitionedTable:
-        """The same rows in partitions of at most `nbytes`, unless a map may change their number.
+        """The same rows in partitions of at most `nbytes`, as read and as maps make them.
 
-        Such a map may need its partitions whole: a group cut in two would become two groups.
+        Unless a map needs its partitions as they are (`cut_freely`).
         """
-        return self.repartition(partition_size=nbytes) if self.keeps_rows else self
+        if not self.cut_freely:
+            return self
+        most = self.bytes_to_read(nbytes)
+        cut = self.partitioning
+        files, _ = cut.files.in_smaller_units(most)
+        finer = replace(self, files=files, partitioning=replace(cut, files=files, _counts={}))
+        return finer.repartition(partition_size=most)
+
+    def in_smaller_units(
+        self, nbytes: int
+    ) -> tuple[PartitionedTable, Callable[[Piece], list[Piece]]]:
+        """The same table, its files in units of at most `nbytes`, and what a whole unit becomes.
+
+        Its partitions are to be replaced by others, made of the new units.
+        """
+        files, divided = self.files.in_smaller_units(nbytes)
+        cut = replace(self.partitioning, files=files, _counts={})
+        return replace(self, files=files, partitioning=cut), divided
 
     def with_partitions(
         self, partitions: Sequence[Partition], numbers: Mapping[Partition, int] | None = None
@@ -262,6 +289,53 @@ class PartitionedTable:
         new = copy.copy(self)  # with what is known of its rows, which stay the same
         object.__setattr__(new, "files", self.files.at_random())
         return new
+
+    # -- what maps make of rows ---------------------------------------------------------
+
+    @property
+    def cut_freely(self) -> bool:
+        """Whether partitions may be cut as memory asks.
+
+        A map that changes the number of rows may need its partitions whole: a group cut in two
+        would become two groups. So may any map where groups were brought together.
+        """
+        return self.keeps_rows and not (self.maps and self.partitioning.grouped)
+
+    @cached_property
+    def map_sizes(self) -> MapSizes | None:
+        """What the maps make of rows, by a few of them; None without maps, or if none can tell."""
+        return self.sampled(self.schema.column_names) if self.maps else None
+
+    def sampled(
+        self, columns: Sequence[str], transforms: Sequence[Callable[[pa.Table], pa.Table]] = ()
+    ) -> MapSizes | None:
+        """What the maps, and more functions of these columns behind them, make of some rows.
+
+        Examples
+        --------
+        >>> from tabfeed import Dataset
+        >>> doubled = Dataset({"a": range(10)}).map(lambda t: t.append_column("b", t["a"]))
+        >>> doubled.table.sampled(["a", "b"]).growth
+        2.0
+        """
+        from tabfeed.io.memory_needs import sample_maps
+
+        table = self.at_random()
+
+        def run(piece: Piece, inside: Partition) -> tuple[pa.Table, pa.Table]:
+            before = table.files.read(Partition((piece,)), table._needed(columns))
+            after = table._finish(before, columns, inside)
+            for transform in transforms:
+                result = transform(after)
+                after = result if isinstance(result, pa.Table) else result.to_arrow()
+            return before, after
+
+        return sample_maps(table.partitions, table.piece_bytes, run)
+
+    def bytes_to_read(self, nbytes: int) -> int:
+        """Most bytes to read at once so that what the maps make of them takes at most `nbytes`."""
+        sizes = self.map_sizes
+        return nbytes if sizes is None else max(1, int(nbytes / max(1.0, sizes.growth)))
 
     # -- partitions and rows ----------------------------------------------------------
 
@@ -290,8 +364,14 @@ class PartitionedTable:
         """Rows of each partition, exactly."""
         if self.keeps_rows:
             return self._lens_in_files
+        self._number()
         count = Titled("count", self._count_mapped)
         return list(self._executor().map(self.partitions, count))
+
+    def _number(self) -> None:
+        """Count rows once, before threads that need their numbers would each do so."""
+        if any(m.numbered for m in self.maps):
+            _ = self.first_rows
 
     def _count_mapped(self, partition: Partition) -> int:
         return int(self.read(partition).num_rows)
@@ -334,7 +414,7 @@ class PartitionedTable:
     # -- sizes --------------------------------------------------------------------------
 
     def estimated_bytes(self, partitions: Sequence[Partition] | None = None) -> int:
-        """About how many bytes these partitions, or all, take in memory, before any map.
+        """About how many bytes these partitions, or all, take in memory, after the maps.
 
         Where the files don't say, as a Dask frame doesn't, three row slices are read and measured.
         """
@@ -347,7 +427,8 @@ class PartitionedTable:
             columns = self.source_columns
             read = (self.files.read(Partition((piece,)), columns).nbytes for piece in some)
             sizes.append(sum(read) * len(unknown) // len(some))
-        return 1 + sum(size for size in sizes if size is not None)
+        total = 1 + sum(size for size in sizes if size is not None)
+        return total if self.map_sizes is None else int(total * self.map_sizes.growth)
 
     def piece_bytes(self, piece: Piece) -> int | None:
         """About how many bytes a row slice takes in memory; None if the file does not say."""
@@ -380,6 +461,15 @@ class PartitionedTable:
         encoded = self.maps[0].dictionary if self.maps else dictionary
         table = self.files.read(part, self._needed(columns), encoded)
         return self._finish(table, columns, part)
+
+    def read_rows(self, number: int, low: int, high: int, columns: Sequence[str]) -> pa.Table:
+        """Some rows of a partition by their numbers in it; no more is read if that is possible."""
+        part = self.partitions[number]
+        plain = self.condition is None and not self.files.skips.allowed
+        if not plain or not self.cut_freely or any(step.numbered for step in self.maps):
+            return self.read(part, columns).slice(low, high - low)
+        counted = Partition(tuple(self.files.counted(part.pieces)))
+        return self.read(rows_between(counted, low, high), columns)
 
     def read_by_column(
         self, partition: int | Partition, columns: Sequence[str] | None, at_once: int
@@ -446,6 +536,7 @@ class PartitionedTable:
         if len(self.partitions) == 1 and executor is None and self.executor is None:
             yield self._read(self.partitions[0], wanted)  # a thread would only cost
             return
+        self._number()
         work = self._executor(executor)
         for sliced, group in groupby(runs(self.partitions), key=lambda run: len(run) > 1):
             group_runs = list(group)

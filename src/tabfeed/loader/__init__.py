@@ -1,7 +1,9 @@
 """Shuffled batches, ahead of the training loop.
 
-`tabfeed.loader.torch` and `tabfeed.loader.jax` hold the loaders for these frameworks; no
-framework is imported before its own module is.
+The loaders are in the module of their framework: `Loader`, `TorchAsyncItr` and `DLDataLoader` in
+`tabfeed.loader.torch`, `Loader` in `tabfeed.loader.jax`, `KerasSequenceLoader` in
+`tabfeed.loader.keras` and `tabfeed.loader.tensorflow`. No framework is imported before its own
+module is.
 """
 
 from __future__ import annotations

@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from tabfeed.display import box, facts
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.plan.order import Plan
-from tabfeed.loader.plan.shuffle_quality import ShuffleQuality, shuffle_quality
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
+from tabfeed.loader.shuffle_quality import ShuffleQuality, shuffle_quality
 from tabfeed.loader.state import LoaderState
-from tabfeed.notebook import box, facts
 from tabfeed.schema.column import counted
-
-__all__ = ["BaseLoader", "line", "page"]
 
 _SHOWN = 4
 

@@ -9,45 +9,28 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from tabfeed.arguments import explain
 from tabfeed.errors import ArgumentError, LoaderError, NotFittedError
 from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition
-from tabfeed.io.whole_units import refuse_large_units
 from tabfeed.loader.assemble.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
-from tabfeed.loader.cache.partitions import with_cache
 from tabfeed.loader.host_memory import RowWeights, plan_host_memory, slice_limit
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.pipeline import Ahead, Pipeline, Stages
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout, numpy_dtype
-from tabfeed.loader.read.block_window import Ahead
 from tabfeed.loader.read.blocks import BlockReader, block_dtypes
 from tabfeed.loader.read.buffers import BufferPool
 from tabfeed.loader.read.partition_reader import (
     PartReader,
+    ReadsParts,
     TableFunction,
     columns_read,
     describe_partition,
 )
-from tabfeed.loader.row_sizes import FineCut, RowSizes, cut_fine, with_lengths
+from tabfeed.loader.row_sizes import FineCut, RowSizes, cut_fine, cut_mapped, with_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
-from tabfeed.user_functions import explain
-
-__all__ = [
-    "Assemble",
-    "DictColumns",
-    "Steps",
-    "build_pipeline",
-    "dict_layout",
-    "input_names",
-    "matrix_layout",
-    "output_schema",
-    "split_steps",
-    "split_targets",
-    "table_steps",
-    "target_names",
-]
 
 B = TypeVar("B")
 Assemble = Callable[[Stages[B], Plan, LoaderOptions], Pipeline[B]]
@@ -176,15 +159,19 @@ def matrix_layout(
     schema: Schema, groups: Sequence[tuple[str, Sequence[str], np.dtype[Any]]]
 ) -> Layout:
     """A buffer for each group; list columns apart, with the dtype of their group."""
-    flat, lists = [], []
+    flat: list[Group] = []
+    lists: list[tuple[str, np.dtype[Any]]] = []
     for name, columns, dtype in groups:
-        scalars = [c for c in columns if not schema[c].is_list]
-        lists += [(c, dtype) for c in columns if schema[c].is_list]
-        for column in columns:
-            _refuse_text(schema[column])
-        flat.append(Group(name, tuple(scalars), np.dtype(dtype)))
-    kept = tuple(g for g in flat if g.columns)
-    return Layout(groups=kept, lists=tuple(lists), matrices=True)
+        scalars = []
+        for column in (schema[c] for c in columns):
+            _refuse_text(column)
+            if column.is_list:
+                lists.append((column.name, dtype))
+            else:
+                scalars.append(column.name)
+        if scalars:
+            flat.append(Group(name, tuple(scalars), np.dtype(dtype)))
+    return Layout(groups=tuple(flat), lists=tuple(lists), matrices=True)
 
 
 def dict_layout(schema: Schema, columns: Iterable[str], extras: Sequence[str] = ()) -> Layout:
@@ -209,10 +196,7 @@ def _refuse_text(column: ColumnSchema) -> np.dtype[Any]:
     leaf = column.leaf_dtype
     if leaf is None:
         raise LoaderError(f"the type of column {column.name!r} is not known; give it in the schema")
-    try:
-        return numpy_dtype(leaf, column.name)
-    except LoaderError as e:
-        raise LoaderError(str(e)) from None
+    return numpy_dtype(leaf, column.name)
 
 
 def build_pipeline(
@@ -229,44 +213,61 @@ def build_pipeline(
     """
     if not layout.columns:
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
-    read, given = _columns_read(dataset, layout, steps), options
+    from tabfeed.io.memory_needs import refuse_large_units
+
+    read, given = _columns_read(dataset, layout, steps), options.budget
     at_once = refuse_large_units(
         dataset.fileset,
         read,
-        options.budget,
-        most=options.budget * 2 // 3,
+        given,
+        most=given * 2 // 3,
         option="host_memory",
         error=LoaderError,
     )
-    layout = with_lengths(layout, dataset)
+    seen, transformed = None, bool(dataset.mapped or steps.tables)
+    if transformed:
+        wanted = columns_read(layout, steps.tables)
+        columns = dataset.column_names if wanted is None else wanted
+        seen = dataset.table.sampled(columns, steps.tables)
+    layout = with_lengths(layout, dataset, read, seen)
     if options.shuffle:
         dataset = dataset.at_random()
-    sizes = RowSizes.of(dataset, read, layout, transformed=bool(steps.tables))
-    cut = _cut(sizes, options)
-    if cut.slices or at_once > options.budget // 10:
-        options = options.streaming(max(at_once, sizes.held(cut.slices)))
-        cut = _cut(sizes, options)
+    sizes = RowSizes.of(dataset, read, layout, transformed=transformed, seen=seen)
+    dataset, cut = _cut(sizes, options)
+    if cut.slices or at_once > given // 10:
+        given_to_functions = given // 10 if transformed else 0  # and what they make
+        options = options.streaming(max(at_once, sizes.held(cut.slices) + given_to_functions))
+        dataset, cut = _cut(sizes, options)
     weights = None
     if cut.nbytes is not None and not steps.tables:
         weights = RowWeights(tuple(cut.rows), tuple(cut.nbytes))
-        sizes.refuse_large_rows(cut, given.budget)
+        sizes.refuse_large_rows(cut, given)
+    elif seen is not None and sizes.uneven:  # on average: how made rows differ is not known
+        batches = tuple(rows * sizes.row.batch for rows in cut.rows)
+        weights = RowWeights(tuple(cut.rows), batches)
     memory = plan_host_memory(
         cut.rows,
         sizes.row,
         layout,
         options,
         weights=weights,
-        largest_column=sizes.largest_column if sizes.uneven else None,
-        given=given.budget,
+        largest_column=sizes.largest_column,
+        given=given,
     )
     reader = PartReader(dataset, cut.partitions, cut.rows, layout, steps.tables)
     if not steps.tables:
         reader.nulls.warn_from_footers(dataset, layout, stacklevel=4)
-    cached = with_cache(reader, options.cache, options.budget)
+    budget = options.budget  # less than was given, where row groups are read in slices
+    parts: ReadsParts = reader
+    if options.cache is not None:
+        from tabfeed.loader.read.cache import with_cache
+
+        parts = with_cache(reader, options.cache, budget)
     dtypes = block_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
-    pool = BufferPool(keep=options.budget * 2 // 3)
+    pool = BufferPool(keep=budget * 2 // 3)
+    gives_back = bool((sizes.uneven or sizes.transformed) and cut.slices)
     stages = Stages(
-        BlockReader(cached, layout, dtypes, pool, gives_back=bool(sizes.uneven and cut.slices)),
+        BlockReader(parts, layout, dtypes, pool, gives_back=gives_back),
         ChunkMaker(layout, pool),
         finish,
         steps.chunks,
@@ -278,16 +279,19 @@ def build_pipeline(
 
 def _columns_read(dataset: Dataset, layout: Layout, steps: Steps) -> list[str]:
     """The columns that are read from files."""
-    wanted = columns_read(layout, steps.tables)
-    known = None if wanted is None else [c for c in wanted if c in dataset.schema]
+    wanted, schema = columns_read(layout, steps.tables), dataset.schema
+    known = None if wanted is None else [c for c in wanted if c in schema]
     own = dataset.fileset.schema.names
     return [c for c in dataset.columns_read(known) if c in own]
 
 
-def _cut(sizes: RowSizes, options: LoaderOptions) -> FineCut:
-    """The partitions, none larger than memory allows."""
-    limit = slice_limit(sizes.row, options, uneven=sizes.uneven)
-    return cut_fine(sizes.dataset, *limit, sizes.columns if sizes.uneven else ())
+def _cut(sizes: RowSizes, options: LoaderOptions) -> tuple[Dataset, FineCut]:
+    """The dataset and its partitions, none larger than memory allows."""
+    rows, nbytes = slice_limit(sizes.row, options, uneven=sizes.uneven or sizes.transformed)
+    most = max(1, int(nbytes / (1 + sizes.growth)))  # to read: what is made of it is beside it
+    by = sizes.columns if sizes.weighed else ()
+    dataset = cut_mapped(sizes.dataset, rows, most, by)
+    return dataset, cut_fine(dataset, rows, most, by)
 
 
 def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:

@@ -21,28 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tabfeed.budget import parse_bytes
+from tabfeed.display import megabytes
 from tabfeed.errors import LoaderError
+from tabfeed.lazy import cached_property
 from tabfeed.loader.options import MOST_THREADS, LoaderOptions, check_plan
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Layout
-
-__all__ = [
-    "HostPlan",
-    "RowBytes",
-    "RowWeights",
-    "SliceLimit",
-    "can_lay",
-    "make_plan",
-    "plan_host_memory",
-    "slice_limit",
-]
 
 _STREAMS = 4
 _CHUNK_ROWS = 2**17
@@ -139,7 +129,10 @@ class SliceLimit(NamedTuple):
 
 
 def slice_limit(row: RowBytes, options: LoaderOptions, *, uneven: bool) -> SliceLimit:
-    """The limit for partitions; less where rows differ in size, since all of it is copied."""
+    """The limit for partitions; less where rows differ in size or functions are applied.
+
+    All columns of a partition are there at once then.
+    """
     nbytes = options.budget // (10 if uneven else 6)
     return SliceLimit(max(1, nbytes // row.decoded), nbytes)
 
@@ -176,7 +169,7 @@ def plan_host_memory(
     options: LoaderOptions,
     *,
     weights: RowWeights | None = None,
-    largest_column: Callable[[], str] | None = None,
+    largest_column: Callable[[], str],
     given: int | None = None,
 ) -> HostPlan:
     """Divide host memory; refused if not even two batches and a partition have room.
@@ -194,14 +187,13 @@ def plan_host_memory(
     weights
         The bytes of each partition in a batch, where rows differ in size and that is known.
     largest_column
-        Where rows differ in size: which column has most bytes, for errors.
+        Which column has most bytes, for errors.
     given
         The budget the user gave, if `LoaderOptions.streaming` left less.
     """
     plan = make_plan(sizes, row, options, weights)
-    if largest_column is not None:
-        budget = options.budget if given is None else given
-        options = _fewer_chunks(plan, row, weights, options, budget, largest_column)
+    budget = options.budget if given is None else given
+    options = _fewer_chunks(plan, row, weights, options, budget, largest_column)
     in_order = can_lay(plan, layout, row, options)
     ahead = _blocks_ahead(plan, row.wide if in_order else row, options)
     return HostPlan(plan, options, ahead, in_order)
@@ -222,17 +214,24 @@ def make_plan(
     >>> plan.streams, plan.chunk
     (4, 2)
     """
-    shard, rows = options.shard, sum(sizes)
+    shard, budget = options.shard, options.budget
+    buffer = budget // 3  # bytes of blocks, and of chunks
+    if options.buffer_size is not None:
+        buffer = min(buffer, parse_bytes(options.buffer_size, name="buffer_size"))
     batch = options.batch_size * shard.world
-    mean = max(1, rows // max(1, sum(1 for s in sizes if s)))
-    streams = _streams(options, mean * row.decoded, batch)
+    mean = max(1, sum(sizes) // max(1, sum(1 for s in sizes if s)))
+    streams = _streams(options, shard.world, budget // 3 // (mean * row.decoded))
     open_rows = _rows_to_mix(mean) if options.shuffle else _ORDERED_ROWS
+    # Of each stream two blocks may be open, and one is read ahead. In order they lie in chunks.
+    large = 2 * max(1, streams // shard.world) + 1
+    blocks = large * mean * (row.decoded if options.shuffle else row.batch)
+    most = min(buffer, _chunk_room(budget, blocks)) // row.batch
     plan = Plan(
         sizes=tuple(sizes),
         batch=batch,
         streams=streams,
-        block=max(1, min(open_rows, _third_of_rows(options, row.decoded)) // streams),
-        chunk=_chunk_steps(options, mean, row, batch, streams // shard.world),
+        block=max(1, min(open_rows, buffer // row.decoded) // streams),
+        chunk=max(1, min(_chunk_rows(options, mean), most * shard.world) // batch),
         shuffle=options.shuffle,
         seed=options.seed,
         ranks=shard.world,
@@ -245,7 +244,7 @@ def make_plan(
 
 
 def can_lay(plan: Plan, layout: Layout, row: RowBytes, options: LoaderOptions) -> bool:
-    """Whether blocks may be read straight into chunks (`tabfeed.loader.assemble.in_order`).
+    """Whether blocks may be read straight into chunks (`tabfeed.loader.assemble.chunk`).
 
     Blocks take what their rows take in a batch then, which may be more than in the file. There are
     those read ahead, those at both ends of the chunks that are made or wait, and these chunks.
@@ -261,16 +260,14 @@ def can_lay(plan: Plan, layout: Layout, row: RowBytes, options: LoaderOptions) -
 # -- streams and blocks ---------------------------------------------------------------------------
 
 
-def _streams(options: LoaderOptions, part_bytes: int, batch: int) -> int:
-    """As many as mix well, as long as the open partitions fit a third of the budget."""
-    world = options.shard.world
+def _streams(options: LoaderOptions, world: int, fits: int) -> int:
+    """As many as mix well, as long as there is room for the open partitions: for so many."""
     if options.streams is not None:
-        return min(options.streams, batch)
+        return min(options.streams, options.batch_size * world)
     if not options.shuffle:
         return world
-    fits = max(1, options.budget // 3 // max(1, part_bytes))
     wanted = max(-(-_STREAMS // world), options.parts_per_chunk)
-    return world * min(wanted, fits, options.batch_size)
+    return world * min(wanted, max(1, fits), options.batch_size)
 
 
 def _rows_to_mix(mean_rows: int) -> int:
@@ -285,43 +282,30 @@ def _blocks_ahead(plan: Plan, row: RowBytes, options: LoaderOptions) -> int:
     return max(1, min(fits - len(plan.rank_streams(*options.shard)), options.workers))
 
 
-def _third_of_rows(options: LoaderOptions, row_bytes: int) -> int:
-    """Rows that a third of the budget holds, and ``buffer_size``."""
-    size = options.budget // 3
-    if options.buffer_size is not None:
-        size = min(size, parse_bytes(options.buffer_size, name="buffer_size"))
-    return size // row_bytes
-
-
 # -- chunks ---------------------------------------------------------------------------------------
 
 
-def _chunk_steps(
-    options: LoaderOptions, mean_rows: int, row: RowBytes, batch: int, streams: int
-) -> int:
-    """Steps in a chunk: enough rows to gather well, few enough for the budget."""
-    wanted = options.parts_per_chunk * mean_rows if options.parts_per_chunk > 1 else 0
-    rows = max(_rows_to_mix(mean_rows), wanted if options.shuffle else 0)
-    # Beside large blocks, however many cores there are: of each stream two may be open, and one is
-    # read ahead. In order they lie in chunks.
-    width = row.decoded if options.shuffle else row.batch
-    left = max(0, options.budget - (2 * max(1, streams) + 1) * mean_rows * width)
-    most = min(
-        options.budget // 3 // _IN_FLIGHT // row.batch,
-        _third_of_rows(options, row.batch),
-        left // (MOST_THREADS + 2) // row.batch,
-    )
-    return max(1, min(rows, most * options.shard.world) // batch)
+def _chunk_rows(options: LoaderOptions, mean_rows: int) -> int:
+    """Rows of a chunk, over all ranks: enough to gather well."""
+    rows = _rows_to_mix(mean_rows)
+    if options.shuffle and options.parts_per_chunk > 1:
+        return max(rows, options.parts_per_chunk * mean_rows)
+    return rows
+
+
+def _chunk_room(budget: int, blocks: int) -> int:
+    """Bytes that a chunk may have beside so many of blocks, however many cores there are."""
+    return min(budget // 3 // _IN_FLIGHT, max(0, budget - blocks) // (MOST_THREADS + 2))
 
 
 def _weighed(plan: Plan, weights: RowWeights, options: LoaderOptions) -> Plan:
     """The plan with blocks and chunks small enough for the largest rows."""
-    block = plan.block
+    block, budget = plan.block, options.budget
     densest = weights.densest(block)
     if densest:
-        block = max(1, min(block, int(options.budget / _SMALL_BLOCK / densest)))
+        block = max(1, min(block, int(budget / _SMALL_BLOCK / densest)))
     plan = replace(plan, block=block)
-    fits = options.budget // 3 // _IN_FLIGHT
+    fits = budget // 3 // _IN_FLIGHT
     chunk = plan.chunk
     while chunk > 1 and _most_bytes(plan, weights, chunk) > fits:
         chunk = max(1, chunk // 2)
@@ -348,10 +332,10 @@ def _fewer_chunks(
     largest = 0 if weights is None else weights.largest
     if 2 * size + largest > given:
         raise LoaderError(
-            f"a batch of {plan.batch // plan.ranks:,} rows takes up to {size / 1e6:,.1f} MB, "
+            f"a batch of {plan.batch // plan.ranks:,} rows takes up to {megabytes(size)}, "
             f"most of it for column {largest_column()!r}, and two of them must be held: raise "
-            f"host_memory, which is {given / 1e6:,.1f} MB, to at least "
-            f"{(3 * size + largest) / 1e6:,.0f} MB, or take a smaller batch_size"
+            f"host_memory, which is {megabytes(given)}, to {megabytes(3 * size + largest)}, "
+            "or take a smaller batch_size"
         )
     fits = options.budget // 3
     if size <= fits // 6:

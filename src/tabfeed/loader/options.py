@@ -6,15 +6,16 @@ What follows from them, the order and how memory is divided, is in `tabfeed.load
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.plan.order import LAST, Plan
-from tabfeed.loader.plan.shard import Shard, find_shard
+from tabfeed.loader.plan import LAST, Plan
 
 __all__ = [
     "CACHES",
@@ -22,7 +23,9 @@ __all__ = [
     "READERS",
     "GpuOptions",
     "LoaderOptions",
+    "Shard",
     "check_plan",
+    "find_shard",
 ]
 
 READERS = ("auto", "arrow", "cudf")
@@ -111,7 +114,7 @@ class LoaderOptions:
         Leave out the rows that do not fill a batch; the same as ``last="drop"``.
     last
         What becomes of those rows: None or "short" (a short last batch), "drop", "pad" or "wrap";
-        see `tabfeed.loader.plan.order`. None also refuses a batch without rows on some rank.
+        see `tabfeed.loader.plan`. None also refuses a batch without rows on some rank.
     streams
         How many partitions all ranks together read side by side; chosen when not given.
     host_memory
@@ -119,7 +122,9 @@ class LoaderOptions:
         free memory, which makes the order depend on the machine; 1 GiB by default, for files on
         servers a quarter more. Neither batches that a user keeps count, nor what Arrow and PyTorch
         take for themselves, some 50 MB. Text and lists count with the sizes that files tell; a row
-        or a batch too large for it is refused. With ``cache="memory"`` as much again for what is
+        or a batch too large for it is refused. What functions make of rows is estimated from a few
+        of them; partitions that a map needs whole (see `Dataset.map`) stay as they are, whatever
+        they take. With ``cache="memory"`` as much again for what is
         kept.
     buffer_size
         Most memory for one chunk: bytes, "200MB" or a share of what is free. Where chunks are made
@@ -276,3 +281,77 @@ def check_plan(plan: Plan, options: LoaderOptions) -> None:
             'a rank with an empty batch; use drop_last=True, last="pad" or last="wrap", or allow '
             'empty batches with last="short"'
         )
+
+
+# torchrun and Accelerate set the first pair; srun the second, for job steps only
+# (SLURM_NTASKS is also set in a batch script that runs one process).
+_ENVIRONMENTS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
+
+
+class Shard(NamedTuple):
+    """Rank and world size."""
+
+    rank: int
+    world: int
+
+
+def find_shard(
+    rank: int | None, world: int | None, environment: Mapping[str, str] = os.environ
+) -> Shard:
+    """Rank and world size: as given, else from the environment, else one process alone.
+
+    A loader asks when it is made. Under Lightning, make it in ``train_dataloader``: only then do
+    the ranks know which they are.
+
+    Examples
+    --------
+    >>> find_shard(None, None, {"RANK": "1", "WORLD_SIZE": "4"})
+    Shard(rank=1, world=4)
+    >>> find_shard(4, 4)
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ArgumentError: global_rank is 4 of global_size 4; ranks go from 0 to 3
+    """
+    if rank is None and world is None:
+        return _from_environment(environment)
+    if rank is None or world is None:
+        given, missing = (
+            ("global_size", "global_rank")
+            if rank is None
+            else (
+                "global_rank",
+                "global_size",
+            )
+        )
+        raise ArgumentError(f"{given} was given without {missing}; give both or neither")
+    if not (isinstance(rank, Integral) and isinstance(world, Integral)):
+        raise ArgumentError(
+            f"global_rank is {rank!r} and global_size {world!r}; both must be integers"
+        )
+    return _checked(int(rank), int(world))
+
+
+def _from_environment(environment: Mapping[str, str]) -> Shard:
+    for rank_name, world_name in _ENVIRONMENTS:
+        rank, world = environment.get(rank_name, ""), environment.get(world_name, "")
+        if rank.isdigit() and world.isdigit():
+            return _checked(int(rank), int(world))
+    return _from_torch() or Shard(0, 1)
+
+
+def _from_torch() -> Shard | None:
+    """What a process group says, if the program has one: Lightning starts ranks without RANK."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is None or not (torch.is_available() and torch.is_initialized()):
+        return None
+    return _checked(torch.get_rank(), torch.get_world_size())
+
+
+def _checked(rank: int, world: int) -> Shard:
+    if world < 1:
+        raise ArgumentError(f"global_size is {world}; it must be 1 or more")
+    if not 0 <= rank < world:
+        raise ArgumentError(
+            f"global_rank is {rank} of global_size {world}; ranks go from 0 to {world - 1}"
+        )
+    return Shard(rank, world)

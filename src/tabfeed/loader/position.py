@@ -21,9 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tabfeed.errors import StateError
-from tabfeed.loader.plan.order import LAST, Plan
-
-__all__ = ["Position", "fingerprint", "restore", "save", "split_plan"]
+from tabfeed.loader.plan import LAST, Plan
 
 VERSION = 3
 _VERSION = "tabfeed_loader"
@@ -133,7 +131,12 @@ def restore(state: Mapping[str, Any], plan: Plan) -> Position:
     _check_same_run(fields, plan)
     fields["chunk"] = plan.chunk  # changes nothing of the order, and is what memory was shared by
     position = Position(replace(plan, **fields), saved["epoch"], saved["step"], saved["workers"])
-    return _checked(position)
+    if position.step > position.steps:
+        raise StateError(
+            f"the state stands at step {position.step} of epoch {position.epoch}; an epoch has "
+            f"{position.steps} steps"
+        )
+    return position
 
 
 # -- the schema of a state ----------------------------------------------------------------------
@@ -141,10 +144,10 @@ def restore(state: Mapping[str, Any], plan: Plan) -> Position:
 
 def _read(state: Any, plan: Plan) -> dict[str, Any]:
     """The values of a state, each of its type and within bounds; the plan's as a dict."""
-    version = _Keys(state, "").number(_VERSION, 0)
+    top = _Keys(state, "")
+    version = top.number(_VERSION, 0)
     if version != VERSION:
         raise StateError(f"the state is of format {version}; this tabfeed reads {VERSION}")
-    top = _Keys(state, "")
     saved = {
         "data": top.text("data"),
         "rows": top.number("rows", 0),
@@ -153,7 +156,7 @@ def _read(state: Any, plan: Plan) -> dict[str, Any]:
         "workers": top.number("workers", 1, _MOST_PROCESSES, default=1),
         "plan": _read_plan(_Keys(top.take("plan"), "plan."), plan),
     }
-    top.check_known(_VERSION)
+    top.check_known()
     return saved
 
 
@@ -201,7 +204,8 @@ class _Keys:
         self._taken.append(key)
         if key not in self._values and default is None:
             raise StateError(
-                f"this is not the state of a tabfeed loader: {self._within}{key} is missing"
+                f"this is not the state of a tabfeed loader: {self._within}{key} is missing; give "
+                "what state_dict() of a loader returned"
             )
         return self._values.get(key, default)
 
@@ -237,10 +241,10 @@ class _Keys:
             f"{self._within}{key} of the state is {reprlib.repr(value)}; it must be {wanted}"
         )
 
-    def check_known(self, *others: str) -> None:
+    def check_known(self) -> None:
         """Refuse keys that were not taken."""
         for key in self._values:
-            if key not in self._taken and key not in others:
+            if key not in self._taken:
                 raise StateError(
                     f"the state has {self._within}{str(key)[:80]}, which a loader's "
                     "state has not: a later tabfeed or another library wrote it"
@@ -261,15 +265,7 @@ def _check_same_run(saved: dict[str, Any], plan: Plan) -> None:
     same_per_rank = saved["batch"] * plan.ranks == plan.batch * saved["ranks"]
     if not (same_global or same_per_rank):
         raise StateError(
-            f"the state was made with batches of {saved['batch']} rows over {saved['ranks']} "
-            f"ranks, this loader with {plan.batch} over {plan.ranks}; a state cannot change that"
+            f"the state was made with batches of {saved['batch'] // saved['ranks']} rows on "
+            f"{saved['ranks']} ranks, this loader with {plan.batch // plan.ranks} on "
+            f"{plan.ranks}: keep batch_size, or batch_size times the number of ranks"
         )
-
-
-def _checked(position: Position) -> Position:
-    if position.step > position.steps:
-        raise StateError(
-            f"the state stands at step {position.step} of epoch {position.epoch}; an epoch has "
-            f"{position.steps} steps"
-        )
-    return position

@@ -24,14 +24,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from tabfeed.arguments import not_the_end
 from tabfeed.errors import LoaderError
 from tabfeed.trace import span
-from tabfeed.user_functions import not_the_end
-
-__all__ = ["Prefetch", "queue_depths"]
 
 T = TypeVar("T")
 _TICK = 0.5
@@ -220,7 +218,9 @@ class Prefetch(Generic[T]):
             work.ready.wait(_TICK)
             if not (work.stopped or work.given in work.results or self._any_alive()):
                 work.stopped = True
-                raise LoaderError("all worker threads exited unexpectedly; begin a new epoch")
+                raise LoaderError(
+                    "all worker threads exited unexpectedly; what they raised is on stderr"
+                )
 
     @property
     def ready(self) -> bool:
@@ -244,10 +244,20 @@ class Prefetch(Generic[T]):
             return
         self._finaliser.detach()
         self._work.stop()
-        end = time.monotonic() + _JOIN
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, end - time.monotonic()))
+        join_threads(self._threads)
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The workers, which may outlive a `Prefetch` that was dropped by the piece they are at."""
+        return self._threads
+
+
+def join_threads(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads that were stopped to end, but not for ever."""
+    end = time.monotonic() + _JOIN
+    for thread in threads:
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def queue_depths() -> list[tuple[int, int]]:
@@ -269,10 +279,7 @@ def _stop_all() -> None:
     """End every thread before the interpreter goes: one inside Arrow would take it down."""
     for prefetch in list(_running):
         prefetch.close()
-    end = time.monotonic() + _JOIN
-    for thread in list(_threads):
-        if thread.ident is not None and thread.is_alive():
-            thread.join(max(0.0, end - time.monotonic()))
+    join_threads(list(_threads))
 
 
 atexit.register(_stop_all)

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.display import megabytes
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.parquet.row_sizes import varies
 from tabfeed.io.partition import Partition, Piece, slices_of
 from tabfeed.loader.host_memory import RowBytes
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.schema import ColumnSchema
 
-__all__ = ["FineCut", "RowSizes", "cut_fine", "with_lengths"]
+if TYPE_CHECKING:
+    from tabfeed.io.memory_needs import MapSizes
 
 _COLUMN_BYTES = 4 * 2**20  # of a column that is read in slices, where the file does not tell
 _SAMPLED = 16  # row groups, for how long lists are
@@ -65,22 +66,44 @@ def cut_fine(
         parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
     if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
         return FineCut(parts, lens)
+    sizes, most = _Sizes(dataset, columns), most_bytes if columns else most_rows
     given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
-    if not columns:
-        if dataset.cut_by_default:
-            given = _rejoined(given, dataset, lambda piece: (piece.rows or 0) <= most_rows)
-        pieces = [s for p in given for s in slices_of(p, p.rows or 0, most_rows)]
-        return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces])
-    sizes = _Sizes(dataset, columns)
     if dataset.cut_by_default:
-        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most_bytes)
-    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most_bytes, sizes.rows)]
-    nbytes = [sizes.of(piece) for piece in pieces]
+        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most)
+    pieces = [s for p in given for s in slices_of(p, sizes.of(p), most, sizes.rows)]
+    nbytes = [sizes.of(piece) for piece in pieces] if columns else None
     return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
 
 
+def cut_mapped(
+    dataset: Dataset, most_rows: int, most_bytes: int = 0, columns: Sequence[str] = ()
+) -> Dataset:
+    """The dataset with those partitions cut that are too large, where it is filtered or mapped.
+
+    Parameters as for `cut_fine`. The others stay whole: a filter or a function is called for each.
+    """
+    table = dataset.table
+    if not table.cut_freely or (not table.maps and table.condition is None):
+        return dataset
+    sizes, most = _Sizes(dataset, columns), most_bytes if columns else most_rows
+    parts: list[Partition] = []
+    for part in dataset.partitions:
+        pieces = dataset.fileset.counted(part.pieces)
+        if sum(sizes.of(piece) / most for piece in pieces) <= 1:
+            parts.append(part)
+        else:
+            cut = (slices_of(p, sizes.of(p), most, sizes.rows) for p in pieces)
+            parts += [Partition((piece,)) for slices in cut for piece in slices]
+    if len(parts) == dataset.npartitions:
+        return dataset
+    return dataset.with_partitions(parts)
+
+
 class _Sizes:
-    """Bytes of pieces and of their rows; what is known of a unit is kept until the next."""
+    """Bytes of pieces and of their rows; without columns, rows of pieces.
+
+    What is known of a unit is kept until the next.
+    """
 
     def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
         self._files, self._columns = dataset.fileset, list(columns)
@@ -89,6 +112,8 @@ class _Sizes:
 
     def of(self, piece: Piece) -> int:
         """Bytes of a piece."""
+        if not self._columns:
+            return piece.rows or 0
         nbytes = self._files.nbytes(piece, self._columns) or 0
         rows = self._files.files[piece.file].unit_rows[piece.unit] or 0
         if piece.whole or not rows:
@@ -100,6 +125,8 @@ class _Sizes:
 
     def rows(self, piece: Piece) -> npt.NDArray[Any] | None:
         """Bytes of each row of a piece; None if they are alike."""
+        if not self._columns:
+            return None
         unit = (piece.file, piece.unit)
         if unit != self._unit:
             rows = self._files.files[piece.file].unit_rows[piece.unit]
@@ -138,27 +165,61 @@ class RowSizes:
         What is read, and which columns of its files.
     row
         About what a row takes.
+    weighed
+        Whether rows differ in size as they are read, and are cut by their bytes.
     uneven
-        Whether rows differ in size.
+        Whether they do so then, or once functions were applied.
+    transformed
+        Whether functions are applied to them.
+    growth
+        What functions add to a row, in rows as they are read.
     """
 
     dataset: Dataset
     columns: list[str]
     row: RowBytes
+    weighed: bool
     uneven: bool
+    transformed: bool
+    growth: float
 
     @classmethod
     def of(
-        cls, dataset: Dataset, columns: list[str], layout: Layout, *, transformed: bool
+        cls,
+        dataset: Dataset,
+        columns: list[str],
+        layout: Layout,
+        *,
+        transformed: bool,
+        seen: MapSizes | None = None,
     ) -> RowSizes:
-        """Those of a dataset's columns; of what a transform makes of them if it does."""
-        uneven = any(_varies(dataset, name) for name in columns)
-        if uneven:  # what a transform makes of rows is there beside them
-            decoded = _mean_bytes(dataset, columns) * (1 + transformed)
+        """Those of a dataset's columns, and of what functions make of them, which is beside them.
+
+        Parameters
+        ----------
+        dataset, columns
+            What is read.
+        layout
+            What a batch is made of.
+        transformed
+            Whether functions are applied to what is read.
+        seen
+            What they made of some rows, if that is known.
+        """
+        weighed = bool(_varying(dataset, columns))
+        growth = float(transformed) if seen is None else seen.added / max(1.0, seen.source)
+        uneven = weighed
+        if weighed:
+            decoded = int(_mean_bytes(dataset, columns) * (1 + growth))
+        elif seen is not None:
+            decoded = int(seen.source + seen.added)
+            uneven = any(name in seen.varying for name in layout.columns)
         else:
-            known = [dataset.schema.get(name) for name in layout.columns]
+            schema = dataset.schema
+            known = [schema.get(name) for name in layout.columns]
             decoded = sum(_width(c, layout) for c in known if c is not None) or layout.row_bytes
-        return cls(dataset, columns, RowBytes(decoded, layout.row_bytes), uneven)
+        row = RowBytes(decoded, layout.row_bytes)
+        return cls(dataset, columns, row, weighed, uneven, transformed, growth)
 
     def held(self, slices: Iterable[Piece]) -> int:
         """What a thread holds while it reads a slice of a row group: some pages of each column."""
@@ -182,17 +243,20 @@ class RowSizes:
                 piece = part.pieces[0]
                 raise LoaderError(
                     f"row {piece.start:,} of row group {piece.unit} of "
-                    f"{self.dataset.files[piece.file]} takes {nbytes / 1e6:,.1f} MB, most of it in "
+                    f"{self.dataset.files[piece.file]} takes {megabytes(nbytes)}, most of it in "
                     f"column {self.largest_column([piece])!r}, and is there twice while it is "
-                    f"read: raise host_memory, which is {budget / 1e6:,.1f} MB, to at least "
-                    f"{3 * nbytes / 1e6:,.0f} MB"
+                    f"read: raise host_memory, which is {megabytes(budget)}, to "
+                    f"{megabytes(3 * nbytes)}"
                 )
 
 
-def _varies(dataset: Dataset, name: str) -> bool:
-    """Whether the values of a column differ in size once decoded."""
-    dtype = dataset.fileset.schema.field(name).type
-    return varies(dtype) and not pa.types.is_dictionary(dtype)
+def _varying(dataset: Dataset, columns: Iterable[str]) -> list[str]:
+    """Those columns of the files whose values differ in size once decoded."""
+    from tabfeed.io.formats.parquet.row_sizes import varies
+
+    types = {field.name: field.type for field in dataset.fileset.schema}
+    found = (name for name in columns if name in types and varies(types[name]))
+    return [name for name in found if not pa.types.is_dictionary(types[name])]
 
 
 def _mean_bytes(dataset: Dataset, columns: Sequence[str]) -> int:
@@ -220,13 +284,33 @@ def _width(column: ColumnSchema, layout: Layout) -> int:
     return width * many + 8
 
 
-def with_lengths(layout: Layout, dataset: Dataset) -> Layout:
-    """The layout with what some row groups tell of its lists and extras.
+def with_lengths(
+    layout: Layout, dataset: Dataset, columns: Sequence[str] = (), seen: MapSizes | None = None
+) -> Layout:
+    """The layout with what is known of its lists and extras.
 
-    How many values a row of each ragged column has, or bytes one of `extras`. Transforms are taken
-    to leave that as it is, for columns that are in the files as well.
+    How many values a row of each ragged column has, or bytes one of `extras`: as some row groups
+    tell, or as functions made some rows, in which case `columns` are those read for them.
     """
+    if seen is not None:
+        return replace(layout, lengths=tuple(_made_lengths(dataset, layout, columns, seen)))
     return layout if dataset.mapped else replace(layout, lengths=tuple(_lengths(dataset, layout)))
+
+
+def _made_lengths(
+    dataset: Dataset, layout: Layout, columns: Sequence[str], seen: MapSizes
+) -> Iterator[tuple[str, int]]:
+    """By what functions made of some rows, scaled to the rows that the files tell of."""
+    scale = 1.0
+    if _varying(dataset, columns):
+        scale = _mean_bytes(dataset, columns) / max(1.0, seen.source)
+    for name in layout.extras:
+        if name in seen.varying:
+            yield name, max(1, int(seen.columns[name] * scale))
+    for name, dtype in layout.lists:
+        if name in seen.columns:
+            values = seen.columns[name] * scale / seen.widths.get(name, dtype.itemsize)
+            yield name, max(1, round(values))
 
 
 def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
@@ -235,14 +319,14 @@ def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
     some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _SAMPLED)])
     pieces = [p for p in some if p.whole or files[p.file].row_groups is not None]
     rows = sum((p.rows or 0) if p.whole else files[p.file].count(p.unit) for p in pieces)
-    own = dataset.fileset.schema.names
-    for name in layout.extras:
-        if rows and name in own and _varies(dataset, name):
-            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
-            yield name, max(1, nbytes // rows)
+    if not rows:
+        return
+    for name in _varying(dataset, layout.extras):
+        nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+        yield name, max(1, nbytes // rows)
     for name, _ in layout.lists:
         width = _value_bytes(dataset.schema.get(name))
-        if rows and width is not None:
+        if width is not None:
             nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
             yield name, max(1, round(nbytes / rows / width))
 

@@ -17,19 +17,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tabfeed.arguments import Guarded
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.options import LoaderOptions, check_plan
-from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.shard import Shard
+from tabfeed.loader.options import LoaderOptions, Shard, check_plan
+from tabfeed.loader.pipeline import BlockWindow, Pipeline, Stages
 from tabfeed.loader.position import Position, restore, save, split_plan
-from tabfeed.loader.prefetch import Prefetch
-from tabfeed.loader.read.block_window import BlockWindow, reading_ahead
-from tabfeed.user_functions import Guarded
-
-__all__ = ["EpochIterator", "LoaderState", "Mark"]
+from tabfeed.loader.prefetch import Prefetch, join_threads
+from tabfeed.loader.read.partition_reader import reading_ahead
 
 B = TypeVar("B")
 _NONE: Any = object()
@@ -63,6 +61,7 @@ class EpochIterator(Generic[B]):
         self._stages, self._options, self._on_batch = stages, options, on_batch
         self._rank = shard
         self.begun = False
+        self.threads: weakref.WeakSet[Thread] = weakref.WeakSet()  # those begun so far
         self._stand_at(position)
         self._start()
 
@@ -107,13 +106,12 @@ class EpochIterator(Generic[B]):
             spare=blocks.read_ahead,
             on_stop=blocks.close,
         )
+        self.threads.update(self._prefetch.threads)
 
     def __iter__(self) -> Iterator[B]:
         return self
 
     def __next__(self) -> B:
-        if self._prefetch.alone:
-            self._start()
         batch = next(self._ready, _NONE)
         if batch is _NONE:
             batch = self._refill()
@@ -131,6 +129,8 @@ class EpochIterator(Generic[B]):
         return Position(begin.plan, begin.epoch, step, begin.workers, begin.worker)
 
     def _refill(self) -> B:
+        if self._prefetch.alone:
+            self._start()
         batches = self._take()
         self._ready = iter(batches[self._skip :])
         self._skip = 0
@@ -194,6 +194,7 @@ class LoaderState(Generic[B]):
         self._next = Position(pipeline.plan, 0, 0)  # where the next `iter` begins
         self._now = self._next  # where the latest iterator stands
         self._iterators: weakref.WeakSet[EpochIterator[B]] = weakref.WeakSet()
+        self._threads: list[weakref.WeakSet[Thread]] = []  # of dropped iterators as well
 
     def __len__(self) -> int:
         """Batches in an epoch, on every rank."""
@@ -229,7 +230,7 @@ class LoaderState(Generic[B]):
         if workers > 1:
             options = replace(options, threads=max(1, options.workers // workers))
         iterator = self._iterator(stages or self.pipeline.stages, begin, options)
-        self._iterators.add(iterator)
+        self._keep_track_of(iterator)
         if begin.step + worker >= begin.steps:  # the other workers have the batches that are left
             self._next = Position(begin.plan, begin.epoch + 1, 0)
         return iterator
@@ -257,8 +258,14 @@ class LoaderState(Generic[B]):
     def seek(self, step: int) -> EpochIterator[B]:
         """Batches of the epoch that comes next from `step` on, without moving on to it."""
         iterator = self._aside(self._next._replace(step=step))
-        self._iterators.add(iterator)
+        self._keep_track_of(iterator)
         return iterator
+
+    def _keep_track_of(self, iterator: EpochIterator[Any]) -> None:
+        """Let `close` end this iterator, or wait for its threads if it is dropped before."""
+        self._iterators.add(iterator)
+        self._threads = [threads for threads in self._threads if len(threads)]
+        self._threads.append(iterator.threads)
 
     def peek(self) -> B:
         """The first batch of the next epoch, without moving on."""
@@ -367,6 +374,8 @@ class LoaderState(Generic[B]):
         """End the threads of all iterators, and processes that read for them."""
         for iterator in list(self._iterators):
             iterator.close()
+        for threads in self._threads:
+            join_threads(list(threads))
         self.pipeline.stages.reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

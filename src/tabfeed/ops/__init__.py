@@ -7,33 +7,34 @@ operators of your own; `LargeState` is what one of them learns that is larger th
 
 from __future__ import annotations
 
-from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
+from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator, register
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.columns import get_embedding_sizes
-from tabfeed.ops.external import ColumnSimilarity, JoinExternal
-from tabfeed.ops.graph.metadata import (
+from tabfeed.ops.columns import (
     AddMetadata,
     AddProperties,
     AddTags,
-    Subgraph,
+    DropLowCardinality,
+    LambdaOp,
+    Rename,
     TagAsItemFeatures,
     TagAsItemID,
     TagAsUserFeatures,
     TagAsUserID,
 )
+from tabfeed.ops.external import ColumnSimilarity, JoinExternal
+from tabfeed.ops.frames import get_embedding_sizes
 from tabfeed.ops.graph.node import Node
-from tabfeed.ops.graph.registry import register
-from tabfeed.ops.groupby import Groupby
-from tabfeed.ops.hashing import Bucketize, DropLowCardinality, HashBucket, HashedCross
+from tabfeed.ops.graph.subgraph import Subgraph
+from tabfeed.ops.hashing import Bucketize, HashBucket, HashedCross
 from tabfeed.ops.join import JoinGroupby
 from tabfeed.ops.lists import ListSlice, ValueCount
 from tabfeed.ops.missing import FillMedian, FillMissing
 from tabfeed.ops.numeric import Clip, LogOp, ReduceDtypeSize
-from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, LambdaOp, Rename
+from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, Groupby
 from tabfeed.ops.statistics import DataStats, Normalize, NormalizeMinMax
 from tabfeed.ops.target import TargetEncoding
 from tabfeed.ops.text import Tokenize
-from tabfeed.schema.selector import ColumnSelector
+from tabfeed.schema.schema import ColumnSelector
 
 UDF = LambdaOp
 

@@ -19,6 +19,11 @@ A summary that may not fit into memory is a dict of `LargeState` parts instead, 
 or group of columns, and `StatOperator.large_parts` names them. A fit then spills parts to disk when
 its memory limit is reached; a cluster joins different parts, and hash partitions of one part, on
 different workers. Categorify, FillMedian, JoinGroupby and TargetEncoding learn in this way.
+
+A saved workflow names its operators, and loading one must run no code that the folder chooses. So
+names are looked up, and never imported: tabfeed's own operators have fixed names, and a class of a
+user's is found once it is registered (`register`). A module that is not needs
+``Workflow.load(..., trusted=...)`` (`tabfeed.workflow.trust`).
 """
 
 from __future__ import annotations
@@ -30,14 +35,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from tabfeed.arguments import refuse_unknown
-from tabfeed.errors import NotFittedError
+from tabfeed.errors import ArgumentError, NotFittedError
 from tabfeed.ops.state.memory import MemoryManager, Spills
 from tabfeed.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
     from tabfeed.ops.graph.node import Node
-
-__all__ = ["Inputs", "LargeState", "Operator", "StatOperator"]
 
 Self = TypeVar("Self")
 
@@ -189,11 +192,12 @@ class Operator(metaclass=_Arrow):
     def __rrshift__(self, other: Any) -> Node:
         from tabfeed.ops.graph.node import Node
 
-        return Node.of(other) >> self
+        node: Node = self.attach(Node.of(other))
+        return node
 
     def __call__(self, frame: Any) -> Any:
         """Apply to a frame directly, outside a workflow."""
-        from tabfeed.ops.graph.run import apply
+        from tabfeed.ops.frames import apply
 
         return apply(self, frame)
 
@@ -311,9 +315,9 @@ class StatOperator(Operator):
         """The keys of a summary whose values are `LargeState`; by default the summary is small.
 
         Either all values are, or none is. The keys must be known without data. Parts are not saved:
-        an operator that has them sets what it needs in `finish`, keeps no summary in `learn` but
-        ``self.summary_ = True``, and has a `state` and `restore` of its own (and an `update`, to
-        learn more data later).
+        an operator that has them sets what it needs in `finish`, and must have a `state` and a
+        `restore` of its own (and an `update`, to learn more data later). Its `learn` sets
+        ``self.summary_`` to the finished tables, as `KeyedOperator` does, or to True.
         """
         return ()
 
@@ -366,7 +370,7 @@ class StatOperator(Operator):
 
     def fit(self, frame: Any) -> StatOperator:
         """Fit on a frame directly, outside a workflow."""
-        from tabfeed.ops.graph.run import fit
+        from tabfeed.ops.frames import fit
 
         fit(self, frame)
         return self
@@ -400,3 +404,45 @@ def _changed(op: Operator) -> dict[str, Any]:
         if value is not default and repr(value) != repr(default):
             out[name] = value
     return out
+
+
+Kind = TypeVar("Kind", bound=type[Operator])
+_REGISTERED: dict[str, type[Operator]] = {}
+
+
+def register(operator: Kind) -> Kind:
+    """Let saved workflows name an operator of yours; use it as a decorator.
+
+    `tabfeed.Workflow.load` finds a registered class wherever it is defined, in a script or a
+    notebook too, and needs no ``operators=`` or ``trusted=`` for it.
+
+    Examples
+    --------
+    >>> from tabfeed import ops
+    >>> @ops.register
+    ... class Double(ops.Operator):
+    ...     def transform(self, frame, inputs):
+    ...         return frame.select(pl.col(n) * 2 for n in inputs.names)
+    """
+    _REGISTERED[class_name(operator)] = operator
+    return operator
+
+
+def registered() -> dict[str, type[Operator]]:
+    """The classes that were registered, by name."""
+    return dict(_REGISTERED)
+
+
+def class_name(operator: type[Operator]) -> str:
+    """``module:name``, under which a saved workflow names a class.
+
+    Examples
+    --------
+    >>> class_name("Double")
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.ArgumentError: 'Double' is not a subclass of tabfeed.ops.Operator
+    """
+    if not (isinstance(operator, type) and issubclass(operator, Operator)):
+        raise ArgumentError(f"{operator!r} is not a subclass of tabfeed.ops.Operator")
+    return f"{operator.__module__}:{operator.__qualname__}"

@@ -9,6 +9,7 @@ the data alone, so every engine, thread count and partitioning gives the same id
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from tabfeed.errors import (
     ColumnNotFoundError,
     OperatorError,
     SchemaError,
-)  # fmt: skip
+)
 from tabfeed.execute import LocalExecutor
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.columns import embedding_size, like
+from tabfeed.ops.frames import embedding_size, like
 from tabfeed.ops.state.checks import (
     a_text,
     an_integer,
@@ -37,7 +38,7 @@ from tabfeed.ops.state.checks import (
     record,
     shown,
     wrong,
-)  # fmt: skip
+)
 from tabfeed.ops.state.counting import Counter, count_combinations, count_values
 from tabfeed.ops.state.keys import base_type
 from tabfeed.ops.state.memory import MemoryManager
@@ -45,8 +46,6 @@ from tabfeed.ops.state.ranking import Cut, Ranked, rank
 from tabfeed.ops.state.vocabulary import OOV, IdLayout, Vocabulary, read_vocabulary
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
 from tabfeed.schema.dtypes import as_arrow_type, is_list_type
-
-__all__ = ["Categorify"]
 
 
 class Categorify(StatOperator):
@@ -166,8 +165,7 @@ class Categorify(StatOperator):
             return out
         cardinality = self.vocabularies_[self._name(group)].layout.cardinality
         domain = Domain(0, cardinality - 1, self._name(group))
-        fields = {**vars(out), "domain": domain, "embedding_size": embedding_size(cardinality)}
-        return ColumnSchema(**fields)
+        return replace(out, domain=domain, embedding_size=embedding_size(cardinality))
 
     def _properties(self, group: tuple[str, ...]) -> dict[str, Any]:
         buckets = None if self.num_buckets is None else self._buckets(group)

@@ -1,200 +1,294 @@
-"""What operators share: types of columns, values inside lists, arguments, embedding sizes."""
+"""Columns as such: functions of the user's, names, tags and properties, which to leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tabfeed.arguments import call
 from tabfeed.errors import ArgumentError, OperatorError
-from tabfeed.io.to_polars import refuse_type
+from tabfeed.execute.executor import refuse_forked
 from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.frames import as_list, polars_type
+from tabfeed.ops.graph.node import Structural
 from tabfeed.schema import ColumnSchema, Schema, Tags
-from tabfeed.schema.dtypes import as_arrow_type, is_list_type
-
-__all__ = [
-    "as_list", "continuous_floats", "embedding_size", "float_type", "get_embedding_sizes",
-    "is_missing", "leafwise", "like", "list_lengths", "map_leaves", "map_value", "missing_to_null",
-    "polars_type", "rebuild", "require_numeric",
-]  # fmt: skip
-
-Sizes = dict[str, tuple[int, int]]
+from tabfeed.schema.dtypes import as_arrow_type
 
 
-def as_list(what: Any) -> list[Any]:
-    """Nothing, one thing or several, as a list."""
-    if what is None:
-        return []
-    return list(what) if isinstance(what, list | tuple) else [what]
+class LambdaOp(Operator):
+    """Apply a function to each column.
 
-
-def leafwise(column: ColumnSchema, fn: Callable[[pl.Expr], pl.Expr]) -> pl.Expr:
-    """Apply an expression to a column's values; to those inside its lists, if it has lists."""
-    if column.is_list:
-        return pl.col(column.name).list.eval(fn(pl.element())).alias(column.name)
-    return fn(pl.col(column.name)).alias(column.name)
-
-
-def require_numeric(op: Operator, inputs: Inputs) -> None:
-    """Refuse columns that hold anything but numbers and booleans."""
-    for column in inputs.columns:
-        leaf = column.leaf_dtype
-        if leaf is None or pa.types.is_boolean(leaf) or pa.types.is_null(leaf):
-            continue
-        if not (
-            pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_decimal(leaf)
-        ):
-            raise OperatorError(
-                f"{op.label} works on numbers; column {column.name!r} is {column.dtype}. "
-                "Convert it first, for instance with LambdaOp, or leave it out"
-            )
-
-
-def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
-    """NaN as null, where there can be NaN."""
-    floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
-    return value.fill_nan(None) if floating else value
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a Python value is None or NaN."""
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def map_value(value: Any, fn: Any) -> Any:
-    """``fn`` of a Python value, or of each value of a list."""
-    return [fn(v) for v in value] if isinstance(value, list) else fn(value)
-
-
-def continuous_floats(inputs: Inputs, dtype: pa.DataType) -> Schema:
-    """The schema of the input columns as floats of a type, tagged continuous."""
-    return Schema(
-        c.with_dtype(like(c.dtype, dtype)).with_tags(Tags.CONTINUOUS) for c in inputs.columns
-    )
-
-
-def map_leaves(
-    column: pa.Array | pa.ChunkedArray, fn: Callable[[pa.Array], pa.Array], dtype: pa.DataType
-) -> Any:
-    """Replace the values of a column, or the values inside its lists, by ``fn`` of them.
-
-    Examples
-    --------
-    >>> lists = pa.array([[1, 2], None, []])
-    >>> map_leaves(lists, lambda a: pc.multiply(a, 2), pa.int64()).to_pylist()
-    [[2, 4], None, []]
-    """
-    if isinstance(column, pa.ChunkedArray):
-        chunks = [map_leaves(c, fn, dtype) for c in column.chunks]
-        if not chunks:
-            empty = pa.array([], column.type)
-            return pa.chunked_array([map_leaves(empty, fn, dtype)])
-        return pa.chunked_array(chunks)
-    if not is_list_type(column.type):
-        return fn(column)
-    inner = map_leaves(column.flatten(), fn, dtype)
-    return rebuild(column, inner)
-
-
-def rebuild(lists: pa.Array, values: pa.Array) -> pa.Array:
-    """Lists of the same lengths and nulls as `lists`, holding `values`."""
-    lengths = list_lengths(lists)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    mask = lists.is_null() if lists.null_count else None
-    if pa.types.is_large_list(lists.type):
-        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values, mask=mask)
-    if pa.types.is_fixed_size_list(lists.type) and not lists.null_count:
-        return pa.FixedSizeListArray.from_arrays(values, lists.type.list_size)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=mask)
-
-
-def list_lengths(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Values in each row, 0 where the row is null."""
-    found = pc.fill_null(pc.list_value_length(lists), 0)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
-
-
-def polars_type(dtype: pa.DataType) -> pl.DataType:
-    """The Polars type of an Arrow type.
-
-    Examples
-    --------
-    >>> polars_type(pa.float32())
-    Float32
-    """
-    refuse_type(dtype, "the type of a column")
-    series = pl.from_arrow(pa.array([], dtype))
-    assert isinstance(series, pl.Series)
-    return series.dtype
-
-
-def like(source: pa.DataType | None, leaf: pa.DataType) -> pa.DataType:
-    """The type of `source` with the values inside its lists replaced.
-
-    Examples
-    --------
-    >>> like(pa.list_(pa.int8()), pa.float32())
-    ListType(list<item: float>)
-    """
-    if source is None or not is_list_type(source):
-        return leaf
-    inner = like(source.value_type, leaf)
-    if pa.types.is_fixed_size_list(source):
-        return pa.list_(inner, source.list_size)
-    return pa.large_list(inner) if pa.types.is_large_list(source) else pa.list_(inner)
-
-
-def float_type(dtype: Any, default: pa.DataType) -> pa.DataType:
-    """A floating type from what a user calls a dtype."""
-    arrow = default if dtype is None else as_arrow_type(dtype)
-    if not pa.types.is_floating(arrow):
-        raise ArgumentError(f"the output is a fraction; {dtype!r} is not a floating type")
-    return arrow
-
-
-def embedding_size(cardinality: int) -> tuple[int, int]:
-    """Rows and columns of the table for `cardinality` ids.
-
-    Examples
-    --------
-    >>> [embedding_size(n)[1] for n in (100, 1_000, 10_000, 100_000)]
-    [21, 77, 278, 512]
-    """
-    return cardinality, min(max(16, round(1.6 * cardinality**0.56)), 512)
-
-
-def get_embedding_sizes(source: Any) -> Sizes | tuple[Sizes, Sizes]:
-    """``{column: (cardinality, dimension)}`` of the categorical columns, sorted by name.
-
-    Where there are columns of ragged lists, a pair: the single-valued columns and the list
-    columns.
+    To be saved, the function must be importable: defined with ``def`` in a module.
 
     Parameters
     ----------
-    source
-        A fitted `Workflow`, a node of one, or a `Schema`.
+    f
+        ``f(column)`` or ``f(column, frame)``: a Polars Series, and the frame of all selected
+        columns and dependencies. Returns a Series, an array or an expression of the same length.
+    dependency
+        More columns, or nodes, that ``frame`` should hold.
+    label
+        A name to show.
+    dtype
+        Type of the result; found by trying the function on no rows when not given.
+    tags, properties
+        Remarks for the result.
+
+    Examples
+    --------
+    >>> LambdaOp(lambda col: col * 2)({"x": [1, 2]})
+    {'x': array([2, 4])}
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        dependency: Any = None,
+        label: str | None = None,
+        dtype: Any = None,
+        tags: Iterable[str] | str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not callable(f):
+            raise ArgumentError(f"LambdaOp needs a function, not {f!r}")
+        self.f, self.dependency, self.dtype = f, dependency, dtype
+        self.tags, self.properties = tags, properties
+        self._label = label
+        self._two = _takes_two(f)
+
+    @property
+    def label(self) -> str:
+        """The name given, or the function's."""
+        name = getattr(self.f, "__name__", "")
+        return self._label or (name if name and name != "<lambda>" else "LambdaOp")
+
+    def params(self) -> dict[str, Any]:
+        """The arguments."""
+        return {
+            "f": self.f, "label": self._label, "dtype": self.dtype,
+            "tags": None if self.tags is None else [str(t) for t in self.tags]
+            if not isinstance(self.tags, str) else self.tags, "properties": self.properties,
+        }  # fmt: skip
+
+    @property
+    def dependencies(self) -> list[Any]:
+        """The further columns that the function needs."""
+        return as_list(self.dependency)
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same names; types as declared, or as the function gives them."""
+        empty = self._empty(inputs) if self.dtype is None else None
+        return Schema(self._column(c, empty) for c in inputs.columns)
+
+    def _column(self, column: ColumnSchema, empty: pl.DataFrame | None) -> ColumnSchema:
+        declared = None if self.dtype is None else as_arrow_type(self.dtype)
+        dtype = declared if empty is None else self._find_type(column, empty)
+        tags = column.tags if self.tags is None else ()
+        out = ColumnSchema(column.name, dtype, tags=tags, properties=column.properties)
+        return out.with_tags(self.tags or []).with_properties(self.properties or {})
+
+    def _empty(self, inputs: Inputs) -> pl.DataFrame | None:
+        """All columns without rows, to try the function on; None if a type is not known."""
+        if any(c.dtype is None for c in inputs.schema):
+            return None
+        refuse_forked()  # whatever the function does with Polars
+        return pl.DataFrame(
+            {c.name: pl.Series([], dtype=polars_type(c.dtype)) for c in inputs.schema}
+        )
+
+    def _find_type(self, column: ColumnSchema, empty: pl.DataFrame) -> pa.DataType | None:
+        try:
+            result = self._call(column.name, empty)
+        except Exception:
+            return None
+        return as_arrow_type(result.dtype)
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Call the function on whole columns."""
+        whole = frame.collect()
+        out = []
+        for name in inputs.names:
+            series = self._call(name, whole)
+            if len(series) != len(whole):
+                raise OperatorError(
+                    f"{self.label} made {len(series)} values of {len(whole)} for column {name!r}; "
+                    "to drop rows use Filter"
+                )
+            if self.dtype is not None:
+                series = series.cast(polars_type(as_arrow_type(self.dtype)))
+            out.append(series.alias(name))
+        return pl.DataFrame(out).lazy()
+
+    def _call(self, name: str, frame: pl.DataFrame) -> pl.Series:
+        given = [frame[name], frame] if self._two else [frame[name]]
+        result = call(self.f, *given)
+        if isinstance(result, pl.Expr):
+            return frame.select(result.alias(name))[name]
+        if isinstance(result, pa.Array | pa.ChunkedArray):
+            return pl.Series(result)
+        return result if isinstance(result, pl.Series) else pl.Series(name, np.asarray(result))
+
+
+def _takes_two(f: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):  # built-in functions and ufuncs have no signature
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters) >= 2
+
+
+class Rename(Operator):
+    """Give columns other names.
+
+    Parameters
+    ----------
+    f
+        From old name to new name.
+    postfix
+        Put behind each name.
+    name
+        The new name, where there is one column.
+
+    Examples
+    --------
+    >>> Rename(postfix="_raw")({"x": [1]})
+    {'x_raw': array([1])}
+    """
+
+    def __init__(
+        self,
+        f: Callable[[str], str] | None = None,
+        postfix: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        if sum(a is not None for a in (f, postfix, name)) != 1:
+            raise ArgumentError("Rename needs one of f, postfix and name")
+        self.f, self.postfix, self.name = f, postfix, name
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The columns under their new names."""
+        return Schema(
+            c.with_name(n) for c, n in zip(inputs.columns, self._new(inputs), strict=True)
+        )
+
+    def _new(self, inputs: Inputs) -> list[str]:
+        if self.name is not None:
+            if len(inputs.names) != 1:
+                raise OperatorError(f"Rename(name=...) is for one column; there are {inputs.names}")
+            return [self.name]
+        f = self.f
+        return [f"{n}{self.postfix}" if f is None else call(f, n) for n in inputs.names]
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Rename."""
+        pairs = zip(inputs.names, self._new(inputs), strict=True)
+        return frame.select(pl.col(old).alias(new) for old, new in pairs)
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Rename."""
+        return {new: row[old] for old, new in zip(inputs.names, self._new(inputs), strict=True)}
+
+
+class AddMetadata(Structural):
+    """Add tags and properties to columns.
+
+    Parameters
+    ----------
+    tags
+        `Tags` or any strings.
+    properties
+        Anything JSON can hold.
 
     Examples
     --------
     >>> from tabfeed import ColumnSchema
-    >>> get_embedding_sizes(Schema([
-    ...     ColumnSchema("C2", "int64", tags="categorical", embedding_size=(10, 16)),
-    ...     ColumnSchema("C10", "int64", tags="categorical", embedding_size=(1000, 77))]))
-    {'C10': (1000, 77), 'C2': (10, 16)}
+    >>> AddMetadata(tags=["id"]).output_schema(Inputs.of(Schema([ColumnSchema("x", "int64")])))
+    Schema of 1 column
+      x: int64 [id]
     """
-    schema = source if isinstance(source, Schema) else getattr(source, "output_schema", None)
-    if schema is None:
-        raise ArgumentError(f"give a workflow, a node or a schema, not {source!r}")
-    single: Sizes = {}
-    multi: Sizes = {}
-    for column in sorted(schema, key=lambda c: c.name):
-        if column.embedding_size is None or Tags.CATEGORICAL not in column.tags:
-            continue
-        (multi if column.is_list and column.is_ragged else single)[column.name] = (
-            column.embedding_size
+
+    def __init__(
+        self, tags: Iterable[str] | str | None = None, properties: Mapping[str, Any] | None = None
+    ) -> None:
+        self.tags = [tags] if isinstance(tags, str) else list(tags or [])
+        self.properties = dict(properties or {})
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns, better described."""
+        return Schema(
+            c.with_tags(self.tags).with_properties(self.properties) for c in inputs.columns
         )
-    return (single, multi) if multi else single
+
+
+class AddTags(AddMetadata):
+    """Add tags to columns."""
+
+    def __init__(self, tags: Iterable[str] | str) -> None:
+        super().__init__(tags=tags)
+
+
+class AddProperties(AddMetadata):
+    """Add properties to columns."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        super().__init__(properties=properties)
+
+
+class TagAsUserID(AddMetadata):
+    """Say that a column identifies a user."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ID, Tags.USER])
+
+
+class TagAsItemID(AddMetadata):
+    """Say that a column identifies an item."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ID, Tags.ITEM])
+
+
+class TagAsUserFeatures(AddMetadata):
+    """Say that columns describe a user."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.USER])
+
+
+class TagAsItemFeatures(AddMetadata):
+    """Say that columns describe an item."""
+
+    def __init__(self) -> None:
+        super().__init__(tags=[Tags.ITEM])
+
+
+class DropLowCardinality(Structural):
+    """Leave out categorical columns with few values.
+
+    Parameters
+    ----------
+    min_cardinality
+        Columns whose largest id is below this are left out; so is nothing without a known range.
+    """
+
+    def __init__(self, min_cardinality: int = 4) -> None:
+        self.min_cardinality = min_cardinality
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The columns with enough values."""
+        return Schema(c for c in inputs.columns if not self._low(c))
+
+    def _low(self, column: ColumnSchema) -> bool:
+        if (
+            Tags.CATEGORICAL not in column.tags
+            or column.domain is None
+            or column.domain.max is None
+        ):
+            return False
+        return column.domain.max < self.min_cardinality

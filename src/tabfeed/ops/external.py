@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, OperatorError
-from tabfeed.io.formats.memory import arrow_from_frame
+from tabfeed.io.formats.memory import arrow_from_frame, refuse_bad_text
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.columns import as_list
-from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.frames import as_list, to_polars
 from tabfeed.ops.graph.plan import kind_of
 from tabfeed.schema import ColumnSchema, Schema, Tags
-
-__all__ = ["ColumnSimilarity", "JoinExternal"]
 
 Floats = npt.NDArray[np.float64]
 METRICS = ("tfidf", "cosine", "inner")
@@ -90,6 +88,7 @@ class JoinExternal(Operator):
                 raise ColumnNotFoundError(name, table.column_names, where="df_ext")
         taken = self.columns_ext or [c for c in table.column_names if c not in self.on_ext]
         table = table.select(list(dict.fromkeys([*self.on_ext, *taken])))
+        refuse_bad_text(table, "df_ext")
         if not self.drop_duplicates_ext:
             return table
         unique = to_polars(table).unique(self.on_ext, keep="first", maintain_order=True)
@@ -139,7 +138,7 @@ class JoinExternal(Operator):
                 raise DuplicateColumnError(
                     f"JoinExternal: {name!r} is in both tables; choose columns_ext, or rename it"
                 )
-        fresh = [ColumnSchema(**{**vars(c), "nullable": True}) for c in extra]
+        fresh = [replace(c, nullable=True) for c in extra]
         return Schema([*inputs.columns, *fresh])
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:

@@ -11,15 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tabfeed.arguments import call
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.hashing import combine, hash_array
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.columns import embedding_size, like, map_leaves, require_numeric
-from tabfeed.ops.graph.node import Structural
+from tabfeed.ops.frames import embedding_size, like, map_leaves, require_numeric
 from tabfeed.schema import ColumnSchema, Domain, Schema, Tags
-from tabfeed.user_functions import call
-
-__all__ = ["Bucketize", "DropLowCardinality", "HashBucket", "HashedCross"]
 
 
 class HashBucket(Operator):
@@ -182,7 +179,7 @@ class Bucketize(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """int32 intervals, tagged categorical."""
-        require_numeric(self, inputs)
+        require_numeric(self, inputs.columns)
         return Schema(
             _ids(c.name, like(c.dtype, pa.int32()), len(self._bounds(c.name)) + 1, c, nullable=True)
             for c in inputs.columns
@@ -198,32 +195,6 @@ class Bucketize(Operator):
                 for n in inputs.names
             }
         )
-
-
-class DropLowCardinality(Structural):
-    """Leave out categorical columns with few values.
-
-    Parameters
-    ----------
-    min_cardinality
-        Columns whose largest id is below this are left out; so is nothing without a known range.
-    """
-
-    def __init__(self, min_cardinality: int = 4) -> None:
-        self.min_cardinality = min_cardinality
-
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The columns with enough values."""
-        return Schema(c for c in inputs.columns if not self._low(c))
-
-    def _low(self, column: ColumnSchema) -> bool:
-        if (
-            Tags.CATEGORICAL not in column.tags
-            or column.domain is None
-            or column.domain.max is None
-        ):
-            return False
-        return column.domain.max < self.min_cardinality
 
 
 def _listed(bounds: Any) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,16 +13,13 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.columns import as_list
-from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.frames import as_list, require_numeric, to_polars
 from tabfeed.ops.state.checks import check_groups, list_of, one_of
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
 from tabfeed.ops.state.group_stats import ROWS, SUMS, GroupStats, key_names
-from tabfeed.ops.state.lookup import GroupLookup
+from tabfeed.ops.state.keys import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable, require_room
 from tabfeed.schema import ColumnSchema, Schema, Tags
-
-__all__ = ["JoinGroupby", "KeyedOperator"]
 
 STATS = ("count", "sum", "mean", "std", "var", "min", "max")
 T = TypeVar("T")
@@ -35,6 +32,7 @@ class KeyedOperator(StatOperator):
     eager = True
     dependencies_only_for_fit = True
     name_sep: str
+    kept: ClassVar[tuple[str, ...]]  # what is saved beside the tables, under these names with _
 
     def value_columns(self, inputs: Inputs) -> list[str]:
         """The columns whose statistics are learned."""
@@ -55,18 +53,8 @@ class KeyedOperator(StatOperator):
         for name in inputs.names:
             if inputs.schema[name].is_list:
                 raise OperatorError(f"{self.label} cannot group by lists; column {name!r} is one")
-        for name in self.value_columns(inputs):
-            dtype = inputs.schema[name].dtype
-            if dtype is None or pa.types.is_boolean(dtype) or pa.types.is_null(dtype):
-                continue
-            if not (
-                pa.types.is_integer(dtype)
-                or pa.types.is_floating(dtype)
-                or pa.types.is_decimal(dtype)
-            ):
-                raise OperatorError(
-                    f"{self.label}: column {name!r} is {dtype}; it must be a number"
-                )
+        values = [inputs.schema[n] for n in self.value_columns(inputs)]
+        require_numeric(self, values, lists=False)
 
     def extra_keys(self, frame: pa.Table, inputs: Inputs) -> list[pl.Series]:
         """Further keys, behind those of each group."""
@@ -94,6 +82,17 @@ class KeyedOperator(StatOperator):
         tables = {n: s.stored() if isinstance(s, GroupStats) else s for n, s in summary.items()}
         self._ready: dict[Any, Any] = {}
         super().learn(tables, inputs)
+
+    def state(self) -> dict[str, Any]:
+        """The tables of groups, and what they are of."""
+        return {**super().state(), **{k: getattr(self, f"{k}_") for k in self.kept}}
+
+    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
+        """Take the tables back."""
+        for name in self.kept:
+            setattr(self, f"{name}_", list(state[name]))
+        self.summary_ = state["summary"]
+        self.learn(state["summary"], inputs)
 
     def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Merge new groups into the kept tables."""
@@ -153,6 +152,8 @@ class JoinGroupby(KeyedOperator):
     >>> out.rows()
     [(2, 1.5), (2, 1.5), (1, 5.0)]
     """
+
+    kept = ("values", "kinds")
 
     def __init__(
         self,
@@ -218,16 +219,6 @@ class JoinGroupby(KeyedOperator):
             names = {t: name for name, t in _KINDS.items()}
             self.kinds_ = [names[t] for t in self._dtypes(inputs)]
         self.groups_ = {self.group_name(g): g for g in inputs.groups}
-
-    def state(self) -> dict[str, Any]:
-        """The tables of groups and the names of the value columns."""
-        return {**super().state(), "values": self.values_, "kinds": self.kinds_}
-
-    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
-        """Take the tables back."""
-        self.values_, self.kinds_ = list(state["values"]), list(state["kinds"])
-        self.summary_ = state["summary"]
-        self.learn(state["summary"], inputs)
 
     def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
         """Refuse what are no groups, value columns and kinds."""

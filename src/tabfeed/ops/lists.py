@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,10 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.columns import list_lengths
+from tabfeed.ops.frames import list_lengths
 from tabfeed.ops.state.checks import by_name, check_lengths, record
 from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.dtypes import is_list_type
-
-__all__ = ["ListSlice", "ValueCount"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -90,12 +89,14 @@ class ListSlice(Operator):
             return column.with_tags(Tags.LIST)
         if not column.is_list:
             raise OperatorError(f"ListSlice is for lists; column {column.name!r} is {column.dtype}")
-        most, low = self._most(), 0
-        if self.pad:
-            low = most or 0
-        fields = {**vars(column), "dtype": pa.list_(column.dtype.value_type)}
-        fields |= {"value_count": (low, most), "nullable": column.nullable and not self.pad}
-        return ColumnSchema(**fields).with_tags(Tags.LIST)
+        most = self._most()
+        cut = replace(
+            column,
+            dtype=pa.list_(column.dtype.value_type),
+            value_count=((most or 0) if self.pad else 0, most),
+            nullable=column.nullable and not self.pad,
+        )
+        return cut.with_tags(Tags.LIST)
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """Cut and pad each column."""
@@ -177,8 +178,8 @@ class ValueCount(StatOperator):
         if not self.is_fitted:
             return inputs.schema.select(inputs.names)
         return Schema(
-            ColumnSchema(**{**vars(c), "value_count": self.counts_[c.name]})
-            if self.counts_.get(c.name) and c.is_list
+            replace(c, value_count=self.counts_[c.name])
+            if c.name in self.counts_ and c.is_list
             else c
             for c in inputs.columns
         )

@@ -8,6 +8,7 @@ other counts. The middle is then found by walking the sorted keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.columns import (
+from tabfeed.ops.frames import (
     is_missing,
     leafwise,
     like,
@@ -25,18 +26,77 @@ from tabfeed.ops.columns import (
     missing_to_null,
     polars_type,
     require_numeric,
-)  # fmt: skip
+)
 from tabfeed.ops.state.checks import a_number, by_name, check_counts, or_null, record
 from tabfeed.ops.state.counting import KEY, Counter, count_values
-from tabfeed.ops.state.disk_sort import COUNT
 from tabfeed.ops.state.keys import unpack
-from tabfeed.ops.state.memory import SpilledTable
+from tabfeed.ops.state.memory import COUNT, SpilledTable
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["FillMedian", "FillMissing"]
+
+class _Fill(Operator):
+    """Replaces nulls and NaN, inside lists too, and marks where they were. Null lists stay."""
+
+    add_binary_cols: bool
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        """The type of the filled values."""
+        raise NotImplementedError
+
+    def _value(self, column: ColumnSchema) -> Any:
+        """What to fill a column with."""
+        raise NotImplementedError
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The same columns without nulls, and the marks."""
+        columns = [
+            replace(
+                c,
+                dtype=None if c.dtype is None else like(c.dtype, self._leaf(c)),
+                nullable=c.nullable and c.is_list,
+            )
+            for c in inputs.columns
+        ]
+        if self.add_binary_cols:
+            columns += [
+                ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names
+            ]
+        return Schema(columns)
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Fill each value."""
+        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
+        if self.add_binary_cols:
+            exprs += [_is_null(c).alias(f"{c.name}_filled") for c in inputs.columns]
+        return frame.select(exprs)
+
+    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
+        kind = polars_type(self._leaf(column))
+        filler = pl.lit(self._value(column)).cast(kind)
+        return missing_to_null(value, column).cast(kind).fill_null(filler)
+
+    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+        """Fill each value."""
+        out = {}
+        for column in inputs.columns:
+            value = row[column.name]
+            if not (column.is_list and value is None):
+                value = map_value(value, partial(self._fill_one, column=column))
+            out[column.name] = value
+        if self.add_binary_cols:
+            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
+        return out
+
+    def _fill_one(self, value: Any, column: ColumnSchema) -> Any:
+        return self._value(column) if is_missing(value) else value
 
 
-class FillMissing(Operator):
+def _is_null(column: ColumnSchema) -> pl.Expr:
+    value = pl.col(column.name)
+    return (value if column.is_list else missing_to_null(value, column)).is_null()
+
+
+class FillMissing(_Fill):
     """Replace nulls and NaN by a value.
 
     Parameters
@@ -55,15 +115,8 @@ class FillMissing(Operator):
     def __init__(self, fill_val: Any = 0, add_binary_cols: bool = False) -> None:
         self.fill_val, self.add_binary_cols = fill_val, add_binary_cols
 
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The same columns without nulls."""
-        filled = [self._filled(c) for c in inputs.columns]
-        return _with_marks(filled, inputs, self.add_binary_cols)
-
-    def _filled(self, column: ColumnSchema) -> ColumnSchema:
-        dtype = None if column.dtype is None else like(column.dtype, self._leaf(column))
-        fields = {**vars(column), "dtype": dtype, "nullable": column.nullable and column.is_list}
-        return ColumnSchema(**fields)
+    def _value(self, column: ColumnSchema) -> Any:
+        return self.fill_val
 
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         """The column's own type, or float64 where an integer column gets a fraction."""
@@ -99,32 +152,8 @@ class FillMissing(Operator):
                 f"FillMissing: {self.fill_val!r} does not fit column {column.name!r} ({leaf})"
             ) from e
 
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
-        """Fill each value."""
-        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
-        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
 
-    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
-        kind = polars_type(self._leaf(column))
-        return missing_to_null(value, column).cast(kind).fill_null(pl.lit(self.fill_val).cast(kind))
-
-    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-        """Fill each value."""
-        out = {}
-        for column in inputs.columns:
-            value = row[column.name]
-            out[column.name] = (
-                value if column.is_list and value is None else map_value(value, self._fill_one)
-            )
-        if self.add_binary_cols:
-            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
-        return out
-
-    def _fill_one(self, value: Any) -> Any:
-        return self.fill_val if is_missing(value) else value
-
-
-class FillMedian(StatOperator):
+class FillMedian(_Fill, StatOperator):
     """Replace nulls and NaN by the column's median. A column without values is filled with 0.
 
     Parameters
@@ -148,8 +177,16 @@ class FillMedian(StatOperator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """Without nulls; integers become float64, since a median may lie between two."""
-        require_numeric(self, inputs)
-        return _with_marks([_filled(c) for c in inputs.columns], inputs, self.add_binary_cols)
+        require_numeric(self, inputs.columns)
+        return super().output_schema(inputs)
+
+    def _leaf(self, column: ColumnSchema) -> pa.DataType:
+        leaf = column.leaf_dtype
+        return leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
+
+    def _value(self, column: ColumnSchema) -> Any:
+        median = self.medians_[column.name]
+        return float(np.float32(median)) if self._leaf(column) == pa.float32() else median
 
     def partial(self, frame: pl.LazyFrame, inputs: Inputs) -> dict[str, Counter]:
         """Count the values of each column."""
@@ -206,55 +243,10 @@ class FillMedian(StatOperator):
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Fill each value."""
         self.require_fitted()
-        exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
-        return frame.select(exprs + _marks(inputs, self.add_binary_cols))
+        return super().transform(frame, inputs)
 
-    def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
-        leaf = _filled(column).leaf_dtype
-        kind = pl.Float32 if leaf == pa.float32() else pl.Float64
-        return (
-            missing_to_null(value, column)
-            .cast(kind)
-            .fill_null(pl.lit(self.medians_[column.name]).cast(kind))
-        )
-
-    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-        """Fill each value."""
-        out: dict[str, Any] = {}
-        for column in inputs.columns:
-            name, value = column.name, row[column.name]
-            single = _filled(column).leaf_dtype == pa.float32()
-            median = float(np.float32(self.medians_[name])) if single else self.medians_[name]
-            fill = lambda v, m=median: m if is_missing(v) else float(v)  # noqa: E731
-            out[name] = value if column.is_list and value is None else map_value(value, fill)
-        if self.add_binary_cols:
-            out.update({f"{n}_filled": is_missing(row[n]) for n in inputs.names})
-        return out
-
-
-def _marks(inputs: Inputs, wanted: bool) -> list[pl.Expr]:
-    if not wanted:
-        return []
-    return [
-        (
-            pl.col(c.name).is_null() if c.is_list else missing_to_null(pl.col(c.name), c).is_null()
-        ).alias(f"{c.name}_filled")
-        for c in inputs.columns
-    ]
-
-
-def _with_marks(columns: list[ColumnSchema], inputs: Inputs, wanted: bool) -> Schema:
-    marks = [ColumnSchema(f"{n}_filled", pa.bool_(), nullable=False) for n in inputs.names]
-    return Schema(columns + (marks if wanted else []))
-
-
-def _filled(column: ColumnSchema) -> ColumnSchema:
-    if column.dtype is None:
-        return column
-    leaf = column.leaf_dtype
-    dtype = leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
-    fields = {**vars(column), "dtype": like(column.dtype, dtype)}
-    return ColumnSchema(**{**fields, "nullable": column.nullable and column.is_list})
+    def _fill_one(self, value: Any, column: ColumnSchema) -> Any:
+        return self._value(column) if is_missing(value) else float(value)
 
 
 def _median(counter: Counter) -> float:

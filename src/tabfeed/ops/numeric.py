@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from decimal import Context, Decimal
 from functools import partial
+from operator import gt, lt
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
-from tabfeed.ops.columns import (
+from tabfeed.ops.frames import (
     continuous_floats,
     float_type,
     leafwise,
@@ -22,11 +23,9 @@ from tabfeed.ops.columns import (
     map_value,
     polars_type,
     require_numeric,
-)  # fmt: skip
+)
 from tabfeed.ops.state.checks import by_name, check_range, record
 from tabfeed.schema import ColumnSchema, Schema
-
-__all__ = ["Clip", "LogOp", "ReduceDtypeSize"]
 
 
 class Clip(Operator):
@@ -55,7 +54,7 @@ class Clip(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """The same types; float64 where an integer column meets a fractional limit."""
-        require_numeric(self, inputs)
+        require_numeric(self, inputs.columns)
         for column in inputs.columns:
             if column.dtype is not None and pa.types.is_boolean(column.leaf_dtype):
                 raise OperatorError(f"Clip works on numbers; column {column.name!r} is boolean")
@@ -108,18 +107,9 @@ class Clip(Operator):
     def _clip_one(self, value: Any) -> Any:
         if value is None or value != value:
             return value
-        if self.min_value is not None and value < self.min_value:
-            value = (
-                type(value)(self.min_value)
-                if float(self.min_value).is_integer()
-                else self.min_value
-            )
-        if self.max_value is not None and value > self.max_value:
-            value = (
-                type(value)(self.max_value)
-                if float(self.max_value).is_integer()
-                else self.max_value
-            )
+        for limit, beyond in ((self.min_value, lt), (self.max_value, gt)):
+            if limit is not None and beyond(value, limit):
+                value = type(value)(limit) if float(limit).is_integer() else limit
         return value
 
 
@@ -134,7 +124,7 @@ class LogOp(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """float32, tagged continuous."""
-        require_numeric(self, inputs)
+        require_numeric(self, inputs.columns)
         return continuous_floats(inputs, pa.float32())
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
@@ -222,7 +212,7 @@ class ReduceDtypeSize(StatOperator):
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         """The wider range."""
-        return {n: [_least(a[n][0], b[n][0]), _most(a[n][1], b[n][1])] for n in a}
+        return {n: [_of_known(min, a[n][0], b[n][0]), _of_known(max, a[n][1], b[n][1])] for n in a}
 
     def finish(self, summary: dict[str, Any], inputs: Inputs) -> None:
         """Keep the ranges."""
@@ -262,12 +252,9 @@ def _holds(dtype: pa.DataType, low: int, high: int) -> bool:
     return bool(-half <= low and high < half)
 
 
-def _least(a: Any, b: Any) -> Any:
-    return a if b is None else b if a is None else min(a, b)
-
-
-def _most(a: Any, b: Any) -> Any:
-    return a if b is None else b if a is None else max(a, b)
+def _of_known(choose: Any, *values: Any) -> Any:
+    """The smallest or largest of the values that are known."""
+    return choose((v for v in values if v is not None), default=None)
 
 
 def _within(limit: float | None, leaf: pa.DataType) -> Any:

@@ -1,199 +1,22 @@
-"""Functions of the user's, names, and rows: LambdaOp, Rename, Filter, Dropna, DifferenceLag."""
+"""Rows dropped, compared and gathered: Filter, Dropna, DifferenceLag, Groupby."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, OperatorError
-from tabfeed.execute.forks import refuse_forked
+from tabfeed.arguments import call
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.columns import as_list, missing_to_null, polars_type, require_numeric
+from tabfeed.ops.frames import as_list, missing_to_null, polars_type, require_numeric
 from tabfeed.schema import ColumnSchema, Schema, Tags
-from tabfeed.schema.dtypes import as_arrow_type
-from tabfeed.user_functions import call
 
-__all__ = ["DifferenceLag", "Dropna", "Filter", "LambdaOp", "Rename"]
-
-
-class LambdaOp(Operator):
-    """Apply a function to each column.
-
-    To be saved, the function must be importable: defined with ``def`` in a module.
-
-    Parameters
-    ----------
-    f
-        ``f(column)`` or ``f(column, frame)``: a Polars Series, and the frame of all selected
-        columns and dependencies. Returns a Series, an array or an expression of the same length.
-    dependency
-        More columns, or nodes, that ``frame`` should hold.
-    label
-        A name to show.
-    dtype
-        Type of the result; found by trying the function on no rows when not given.
-    tags, properties
-        Remarks for the result.
-
-    Examples
-    --------
-    >>> LambdaOp(lambda col: col * 2)({"x": [1, 2]})
-    {'x': array([2, 4])}
-    """
-
-    def __init__(
-        self,
-        f: Callable[..., Any],
-        dependency: Any = None,
-        label: str | None = None,
-        dtype: Any = None,
-        tags: Iterable[str] | str | None = None,
-        properties: Mapping[str, Any] | None = None,
-    ) -> None:
-        if not callable(f):
-            raise ArgumentError(f"LambdaOp needs a function, not {f!r}")
-        self.f, self.dependency, self.dtype = f, dependency, dtype
-        self.tags, self.properties = tags, properties
-        self._label = label
-        self._two = _takes_two(f)
-
-    @property
-    def label(self) -> str:
-        """The name given, or the function's."""
-        name = getattr(self.f, "__name__", "")
-        return self._label or (name if name and name != "<lambda>" else "LambdaOp")
-
-    def params(self) -> dict[str, Any]:
-        """The arguments."""
-        return {
-            "f": self.f, "label": self._label, "dtype": self.dtype,
-            "tags": None if self.tags is None else [str(t) for t in self.tags]
-            if not isinstance(self.tags, str) else self.tags, "properties": self.properties,
-        }  # fmt: skip
-
-    @property
-    def dependencies(self) -> list[Any]:
-        """The further columns that the function needs."""
-        return as_list(self.dependency)
-
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The same names; types as declared, or as the function gives them."""
-        empty = self._empty(inputs) if self.dtype is None else None
-        return Schema(self._column(c, empty) for c in inputs.columns)
-
-    def _column(self, column: ColumnSchema, empty: pl.DataFrame | None) -> ColumnSchema:
-        declared = None if self.dtype is None else as_arrow_type(self.dtype)
-        dtype = declared if empty is None else self._find_type(column, empty)
-        tags = column.tags if self.tags is None else ()
-        out = ColumnSchema(column.name, dtype, tags=tags, properties=column.properties)
-        return out.with_tags(self.tags or []).with_properties(self.properties or {})
-
-    def _empty(self, inputs: Inputs) -> pl.DataFrame | None:
-        """All columns without rows, to try the function on; None if a type is not known."""
-        if any(c.dtype is None for c in inputs.schema):
-            return None
-        refuse_forked()  # whatever the function does with Polars
-        return pl.DataFrame(
-            {c.name: pl.Series([], dtype=polars_type(c.dtype)) for c in inputs.schema}
-        )
-
-    def _find_type(self, column: ColumnSchema, empty: pl.DataFrame) -> pa.DataType | None:
-        try:
-            result = self._call(column.name, empty)
-        except Exception:
-            return None
-        return as_arrow_type(result.dtype)
-
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
-        """Call the function on whole columns."""
-        whole = frame.collect()
-        out = []
-        for name in inputs.names:
-            series = self._call(name, whole)
-            if len(series) != len(whole):
-                raise OperatorError(
-                    f"{self.label} made {len(series)} values of {len(whole)} for column {name!r}; "
-                    "to drop rows use Filter"
-                )
-            if self.dtype is not None:
-                series = series.cast(polars_type(as_arrow_type(self.dtype)))
-            out.append(series.alias(name))
-        return pl.DataFrame(out).lazy()
-
-    def _call(self, name: str, frame: pl.DataFrame) -> pl.Series:
-        given = [frame[name], frame] if self._two else [frame[name]]
-        result = call(self.f, *given)
-        if isinstance(result, pl.Expr):
-            return frame.select(result.alias(name))[name]
-        if isinstance(result, pa.Array | pa.ChunkedArray):
-            return pl.Series(result)
-        return result if isinstance(result, pl.Series) else pl.Series(name, np.asarray(result))
-
-
-def _takes_two(f: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # built-in functions and ufuncs have no signature
-        return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters) >= 2
-
-
-class Rename(Operator):
-    """Give columns other names.
-
-    Parameters
-    ----------
-    f
-        From old name to new name.
-    postfix
-        Put behind each name.
-    name
-        The new name, where there is one column.
-
-    Examples
-    --------
-    >>> Rename(postfix="_raw")({"x": [1]})
-    {'x_raw': array([1])}
-    """
-
-    def __init__(
-        self,
-        f: Callable[[str], str] | None = None,
-        postfix: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        if sum(a is not None for a in (f, postfix, name)) != 1:
-            raise ArgumentError("Rename needs one of f, postfix and name")
-        self.f, self.postfix, self.name = f, postfix, name
-
-    def output_schema(self, inputs: Inputs) -> Schema:
-        """The columns under their new names."""
-        return Schema(
-            c.with_name(n) for c, n in zip(inputs.columns, self._new(inputs), strict=True)
-        )
-
-    def _new(self, inputs: Inputs) -> list[str]:
-        if self.name is not None:
-            if len(inputs.names) != 1:
-                raise OperatorError(f"Rename(name=...) is for one column; there are {inputs.names}")
-            return [self.name]
-        f = self.f
-        return [f"{n}{self.postfix}" if f is None else call(f, n) for n in inputs.names]
-
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
-        """Rename."""
-        pairs = zip(inputs.names, self._new(inputs), strict=True)
-        return frame.select(pl.col(old).alias(new) for old, new in pairs)
-
-    def transform_row(self, row: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-        """Rename."""
-        return {new: row[old] for old, new in zip(inputs.names, self._new(inputs), strict=True)}
+_NUMERIC = {"sum", "mean", "median", "std", "var"}
 
 
 class Filter(Operator):
@@ -251,7 +74,7 @@ class Dropna(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """The same columns, without nulls."""
-        return Schema(ColumnSchema(**{**vars(c), "nullable": False}) for c in inputs.columns)
+        return Schema(replace(c, nullable=False) for c in inputs.columns)
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Keep rows that are whole."""
@@ -301,7 +124,7 @@ class DifferenceLag(Operator):
 
     def output_schema(self, inputs: Inputs) -> Schema:
         """A float32 column for each column and shift."""
-        require_numeric(self, inputs)
+        require_numeric(self, inputs.columns)
         for column in inputs.columns:
             if column.is_list:
                 raise OperatorError(f"DifferenceLag: column {column.name!r} holds lists")
@@ -325,3 +148,201 @@ class DifferenceLag(Operator):
                 lag = pl.when(pl.all_horizontal([*same, inside])).then(value - value.shift(s))
                 exprs.append(lag.cast(pl.Float32).alias(f"{name}_difference_lag_{s}"))
         return frame.select(exprs)
+
+
+_AGGREGATES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "list": lambda e: e,
+    "first": lambda e: e.first(),
+    "last": lambda e: e.last(),
+    "count": lambda e: e.count().cast(pl.Int32),
+    "nunique": lambda e: e.drop_nulls().n_unique().cast(pl.Int32),
+    "sum": lambda e: e.sum(),
+    "min": lambda e: e.min(),
+    "max": lambda e: e.max(),
+    "mean": lambda e: e.cast(pl.Float64).mean(),
+    "median": lambda e: e.cast(pl.Float64).median(),
+    "std": lambda e: e.cast(pl.Float64).std(),
+    "var": lambda e: e.cast(pl.Float64).var(),
+}
+
+
+class Groupby(Operator):
+    """Gather the rows of each group into one.
+
+    Groups are whole whatever the partitions of the data: rows with equal keys are brought
+    together first. Rows come out ordered by key within a partition; a null key is a key.
+
+    Parameters
+    ----------
+    groupby_cols
+        The keys.
+    sort_cols
+        Order of the rows inside a group, for lists, first and last.
+    aggs
+        One or several of list, first, last, count, nunique, sum, min, max, mean, median, std, var;
+        or ``{column: aggregates}`` for some columns only.
+    name_sep
+        Between a column's name and the aggregate's.
+    ascending
+        Whether `sort_cols` ascend.
+
+    Examples
+    --------
+    >>> op = Groupby("user", sort_cols="t", aggs={"item": ["list", "last"], "t": "max"})
+    >>> frame = pl.DataFrame({"user": [1, 2, 1], "t": [5, 1, 3], "item": ["c", "x", "a"]})
+    >>> op(frame).rows()
+    [(1, ['a', 'c'], 'c', 5), (2, ['x'], 'x', 1)]
+    """
+
+    def __init__(
+        self,
+        groupby_cols: Sequence[str] | str,
+        sort_cols: Sequence[str] | str | None = None,
+        aggs: str | Sequence[str] | Mapping[str, Any] = "list",
+        name_sep: str = "_",
+        ascending: bool = True,
+    ) -> None:
+        self.groupby_cols, self.sort_cols = as_list(groupby_cols), as_list(sort_cols)
+        self.aggs, self.name_sep, self.ascending = aggs, name_sep, ascending
+        if not self.groupby_cols:
+            raise ArgumentError("Groupby needs at least one key column")
+        given = aggs.values() if isinstance(aggs, Mapping) else [aggs]
+        for name in (a for g in given for a in as_list(g)):
+            if name not in _AGGREGATES:
+                raise ArgumentError(
+                    f"{name!r} is not an aggregate Groupby knows: {list(_AGGREGATES)}"
+                )
+
+    @property
+    def changes_rows(self) -> bool:
+        """Many rows become one."""
+        return True
+
+    @property
+    def shuffle_keys(self) -> list[str] | None:
+        """Rows of a group must meet."""
+        return list(self.groupby_cols)
+
+    def _outputs(self, inputs: Inputs) -> list[tuple[str, str]]:
+        """(column, aggregate) of each output behind the keys."""
+        for name in [*self.groupby_cols, *self.sort_cols, *_names(self.aggs)]:
+            if name not in inputs.names:
+                raise ColumnNotFoundError(name, inputs.names, where="Groupby's columns")
+        if isinstance(self.aggs, Mapping):
+            return [(c, a) for c, given in self.aggs.items() for a in as_list(given)]
+        rest = [n for n in inputs.names if n not in self.groupby_cols]
+        return [(c, a) for c in rest for a in as_list(self.aggs)]
+
+    def output_schema(self, inputs: Inputs) -> Schema:
+        """The keys, then ``<column>_<aggregate>``."""
+        columns = [inputs.schema[k] for k in self.groupby_cols]
+        for name, aggregate in self._outputs(inputs):
+            columns.append(self._column(inputs.schema[name], aggregate))
+        return Schema(columns)
+
+    def _column(self, source: ColumnSchema, aggregate: str) -> ColumnSchema:
+        leaf = source.dtype
+        if leaf is not None and aggregate in _NUMERIC and not _is_number(leaf):
+            raise OperatorError(
+                f"Groupby: {aggregate} of column {source.name!r} needs numbers, not {leaf}"
+            )
+        name = f"{source.name}{self.name_sep}{aggregate}"
+        if aggregate in ("first", "last", "min", "max"):
+            return replace(source, name=name, nullable=True)
+        if aggregate == "list":
+            tags = (*source.tags, Tags.LIST)
+            dtype = None if leaf is None else pa.list_(leaf)
+            return ColumnSchema(
+                name, dtype, tags=tags, properties=source.properties, nullable=False,
+                domain=source.domain, embedding_size=source.embedding_size,
+            )  # fmt: skip
+        return ColumnSchema(name, _result_type(aggregate, leaf), tags=_tags(aggregate))
+
+    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+        """Group and aggregate."""
+        outputs = self._outputs(inputs)
+        frame, large = _with_large(frame, [n for n, a in outputs if a in _NUMERIC], inputs)
+        whole: dict[str, pa.DataType] = {}
+        exprs = []
+        for name, aggregate in outputs:
+            column, made = pl.col(name), f"{name}{self.name_sep}{aggregate}"
+            if name in large and aggregate in ("mean", "var", "std"):
+                exprs.append(_of_large(column, aggregate).alias(made))
+                continue
+            if aggregate == "sum":
+                kind = _result_type("sum", inputs.schema[name].dtype)
+                if name in large:
+                    whole[made] = kind
+                column = column.cast(pl.Int128 if name in large else polars_type(kind))
+            exprs.append(_AGGREGATES[aggregate](column).alias(made))
+        if self.sort_cols:
+            frame = frame.sort(self.sort_cols, descending=not self.ascending, maintain_order=True)
+        grouped = frame.group_by(self.groupby_cols, maintain_order=True).agg(exprs)
+        grouped = grouped.sort(self.groupby_cols, nulls_last=False)
+        return _narrowed(grouped.collect(), whole).lazy() if whole else grouped
+
+
+def _with_large(
+    frame: pl.LazyFrame, names: list[str], inputs: Inputs
+) -> tuple[pl.LazyFrame, set[str]]:
+    """The frame, computed if need be, and which integer columns floats and int64 are too small for.
+
+    Their sums could wrap around, and their means and spreads lose digits.
+    """
+    kinds = {n: inputs.schema[n].dtype for n in names}
+    wide = [n for n, t in kinds.items() if t is not None and pa.types.is_integer(t)]
+    wide = [n for n in wide if kinds[n].bit_width == 64]
+    if not wide:
+        return frame, set()
+    made = frame.collect()
+    ranges = {n: (made[n].min() or 0, made[n].max() or 0) for n in wide}
+    most = 2**53 // max(1, len(made))
+    large = {n for n, (low, high) in ranges.items() if low < -most or high > most}  # type: ignore[operator]
+    return made.lazy(), large
+
+
+def _of_large(column: pl.Expr, aggregate: str) -> pl.Expr:
+    """Mean or spread of large integers: a sum, and distances from the first, are exact."""
+    whole = column.cast(pl.Int128)
+    if aggregate == "mean":
+        return pl.when(column.count() > 0).then(whole.sum().cast(pl.Float64) / column.count())
+    return _AGGREGATES[aggregate](whole - whole.drop_nulls().first())
+
+
+def _narrowed(frame: pl.DataFrame, whole: dict[str, pa.DataType]) -> pl.DataFrame:
+    """Sums in their own types; one too large for it is an error, where it would wrap around."""
+    for name, dtype in whole.items():
+        narrow = frame[name].cast(polars_type(dtype), strict=False)
+        if narrow.null_count() > frame[name].null_count():
+            worst = frame[name].filter(narrow.is_null() & frame[name].is_not_null())[0]
+            raise OperatorError(
+                f"Groupby: {name!r} of a group is {worst:,}, which {dtype} cannot hold; convert "
+                "the column to float64 first, for instance with LambdaOp"
+            )
+        frame = frame.with_columns(narrow)
+    return frame
+
+
+def _names(aggs: Any) -> list[str]:
+    return list(aggs) if isinstance(aggs, Mapping) else []
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
+    )
+
+
+def _result_type(aggregate: str, source: pa.DataType | None) -> pa.DataType | None:
+    if aggregate in ("count", "nunique"):
+        return pa.int32()
+    if aggregate == "sum":
+        if source is not None and pa.types.is_uint64(source):
+            return pa.uint64()
+        whole = source is not None and not pa.types.is_floating(source)
+        return pa.int64() if whole else pa.float64()
+    return pa.float64()
+
+
+def _tags(aggregate: str) -> tuple[str, ...]:
+    return (Tags.CONTINUOUS,) if aggregate in _NUMERIC | {"count", "nunique"} else ()

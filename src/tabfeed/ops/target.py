@@ -15,16 +15,13 @@ import pyarrow.compute as pc
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
-from tabfeed.ops.columns import as_list, float_type
-from tabfeed.ops.graph.node import to_polars
+from tabfeed.ops.frames import as_list, float_type, to_polars
 from tabfeed.ops.join import KeyedOperator
 from tabfeed.ops.state.checks import check_groups
 from tabfeed.ops.state.group_stats import key_names
-from tabfeed.ops.state.lookup import GroupLookup
+from tabfeed.ops.state.keys import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
-
-__all__ = ["TargetEncoding"]
 
 FOLD = "__fold__"
 
@@ -69,6 +66,7 @@ class TargetEncoding(KeyedOperator):
     """
 
     uses_row_numbers = True
+    kept = ("targets",)
 
     def __init__(
         self,
@@ -180,16 +178,6 @@ class TargetEncoding(KeyedOperator):
             means = np.where(totals[1] > 0, totals[0] / totals[1], 0.0).tolist()
         return {**dict(zip(self.targets_, means, strict=True)), **(given or {})}
 
-    def state(self) -> dict[str, Any]:
-        """The tables of groups and the names of the targets."""
-        return {**super().state(), "targets": self.targets_}
-
-    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
-        """Take the tables back."""
-        self.targets_ = list(state["targets"])
-        self.summary_ = state["summary"]
-        self.learn(state["summary"], inputs)
-
     def check_state(self, state: Mapping[str, Any], inputs: Inputs, at: str) -> None:
         """Refuse what are no groups and targets."""
         check_groups(state, at, self.key_counts(inputs), "targets", extra=1)
@@ -238,50 +226,33 @@ class _Sums:
     """
 
     def __init__(self, stored: SpilledTable, *, keys: list[str], targets: int, folds: int) -> None:
-        names = [f"{kind}{i}" for i in range(targets) for kind in ("sum", "n")]
+        names = [f"{kind}{i}" for kind in ("sum", "n") for i in range(targets)]
         fold = f"k{len(keys)}"
         table = stored.read([n for n in stored.schema.names if n in {*keys, fold, *names}])
         first = _starts(table, keys)
         self.lookup = GroupLookup([table.column(k).combine_chunks().filter(first) for k in keys])
         place = np.cumsum(first) - 1
-        size = int(first.sum())
         at = table.column(fold).to_numpy() if folds > 1 else np.zeros(len(place), np.int64)
-        self.sums: list[_ByFold] = []
-        self.counts: list[_ByFold] = []
-        for i in range(targets if len(place) else 0):
-            for out, name in ((self.sums, f"sum{i}"), (self.counts, f"n{i}")):
-                values = _floats(table.column(name))
-                found = np.zeros((folds, size))
-                np.add.at(found, (at, place), values)
-                out.append(_ByFold(found))
         self.targets = targets
+        self.by_fold = [np.zeros((folds, int(first.sum()))) for _ in names if len(place)]
+        for values, name in zip(self.by_fold, names, strict=False):
+            np.add.at(values, (at, place), _floats(table.column(name)))
+        self.totals = [values.sum(axis=0) for values in self.by_fold]
 
     def find(
         self, columns: list[pa.ChunkedArray], fold: npt.NDArray[np.uint8] | None
     ) -> tuple[list[Any], list[Any]]:
         """Sum and count of each row's key but for `fold`; 0 and 0 for one never seen."""
         at = self.lookup.find(columns)
-        if not self.sums:
-            zeros = [np.zeros(len(at)) for _ in range(self.targets)]
-            return zeros, zeros
         known, at = at >= 0, np.maximum(at, 0)
-        return (
-            [np.where(known, s.without(fold, at), 0.0) for s in self.sums],
-            [np.where(known, c.without(fold, at), 0.0) for c in self.counts],
-        )
-
-
-class _ByFold:
-    """A number for each key and fold, and its total over the folds."""
-
-    def __init__(self, values: npt.NDArray[np.float64]) -> None:
-        self.values, self.totals = values, values.sum(axis=0)
-
-    def without(self, fold: npt.NDArray[np.uint8] | None, at: npt.NDArray[np.int64]) -> Any:
-        """The totals at these places, each less what its own fold added to it."""
-        if fold is None or len(self.values) == 1:
-            return self.totals[at]
-        return self.totals[at] - self.values[fold, at]
+        found = []
+        for values, totals in zip(self.by_fold, self.totals, strict=True):
+            row = totals[at]
+            if fold is not None and len(values) > 1:
+                row = row - values[fold, at]
+            found.append(np.where(known, row, 0.0))
+        found = found or [np.zeros(len(at))] * 2 * self.targets
+        return found[: self.targets], found[self.targets :]
 
 
 def _starts(table: pa.Table, keys: list[str]) -> npt.NDArray[np.bool_]:

@@ -34,18 +34,8 @@ from tabfeed.errors import (
     TabfeedError,
 )
 from tabfeed.ops.base import Inputs, Operator
+from tabfeed.ops.graph.plan import kind_of
 from tabfeed.schema import ColumnSchema, Schema, Tags
-
-__all__ = [
-    "TOKENS",
-    "WORDS",
-    "ByFunction",
-    "ByHuggingFace",
-    "ByPattern",
-    "Cutter",
-    "Tokenize",
-    "make_cutter",
-]
 
 TOKENS = pa.list_(pa.string())
 # One or more characters that are neither white space, nor of a Unicode punctuation category, nor
@@ -288,18 +278,10 @@ class Tokenize(Operator):
 
 
 def _column(column: ColumnSchema) -> ColumnSchema:
-    leaf = column.dtype
-    if leaf is not None and pa.types.is_dictionary(leaf):
-        leaf = leaf.value_type
-    if leaf is not None and not _is_text(leaf):
+    if column.dtype is not None and kind_of(column.dtype) not in ("text", "nothing"):
         raise OperatorError(
             f"Tokenize is for text; column {column.name!r} is {column.dtype}. Convert it first, "
             "for instance with LambdaOp, or leave it out"
         )
     out = ColumnSchema(column.name, TOKENS, column.tags, column.properties, column.nullable)
     return out.with_tags([Tags.TEXT, Tags.TOKENIZED, Tags.LIST])
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return pa.types.is_null(dtype) or any(kind(dtype) for kind in kinds)

@@ -15,9 +15,9 @@
 
 from __future__ import annotations
 
-from tabfeed.profile.analyse.causes import Verdict
+from tabfeed.profile.comparison import Comparison, compare
 from tabfeed.profile.profiler import Profiler
-from tabfeed.profile.report.compare import Comparison, compare
 from tabfeed.profile.run import Run, load_run
+from tabfeed.profile.verdict import Verdict
 
 __all__ = ["Comparison", "Profiler", "Run", "Verdict", "compare", "load_run"]

@@ -6,25 +6,22 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tabfeed.errors import ArgumentError
-from tabfeed.profile.analyse.causes import Verdict
-from tabfeed.profile.analyse.summary import Recording, summarise
-from tabfeed.profile.analyse.verdict import judge
 from tabfeed.profile.collect import probe
-from tabfeed.profile.collect.accelerator import CudaMarks, Nvml, may_use_cuda
 from tabfeed.profile.collect.batches import EpochTimer, LoopPhase, Watch
-from tabfeed.profile.collect.limits import measure_baseline, measure_ceiling
+from tabfeed.profile.collect.probe import measure_baseline, measure_ceiling
+from tabfeed.profile.collect.processors import CudaMarks, Nvml, may_use_cuda
 from tabfeed.profile.collect.sampler import Sampler
 from tabfeed.profile.collect.spans import SpanLog
+from tabfeed.profile.judge import judge
 from tabfeed.profile.run import Ceiling, Run, TimedPart
+from tabfeed.profile.summary import summarise
+from tabfeed.profile.verdict import Verdict
 from tabfeed.trace import recording, span
-
-__all__ = ["Profiler"]
 
 _STARVED = 0.1
 
@@ -61,8 +58,7 @@ class Profiler:
         self._log = SpanLog()
         self._sampler: Sampler | None = None
         self._recording: AbstractContextManager[None] | None = None
-        self._nvml: Nvml | None = None
-        self._gpus: list[str] = []
+        self._nvml: Nvml
         self._training_thread = threading.current_thread().name
         self._ceiling: Ceiling | None = None
         self._failed = False
@@ -76,12 +72,7 @@ class Profiler:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._failed = kind is not None
         self.stop()
 
@@ -90,7 +81,6 @@ class Profiler:
         if self._sampler is not None:
             raise ArgumentError("this Profiler was used already; create a new one for each run")
         self._nvml = Nvml()
-        self._gpus = self._nvml.names
         self._sampler = Sampler(self._phase, self._log, self._nvml)
         self._recording = recording(self._log)
         self._recording.__enter__()
@@ -98,7 +88,7 @@ class Profiler:
 
     def stop(self) -> None:
         """Stop all measurements; may be called again."""
-        if self._recording is None or self._sampler is None or self._nvml is None:
+        if self._recording is None or self._sampler is None:
             return
         for p in self._epochs:
             p.finish()
@@ -177,26 +167,22 @@ class Profiler:
                 )
             if self._recording is not None:
                 raise ArgumentError("the profiler is still running: leave its with block first")
-            self._run = self._with_probes(summarise(self._recorded(self._sampler)))
+            run = summarise(
+                self.name,
+                self._epochs,
+                self._sampler,
+                self._marks,
+                self._training_thread,
+                self._nvml.names,
+                model=self._model,
+                waits_seen=self.waits_seen,
+                ceiling=self._ceiling,
+                parts=tuple(self.parts),
+            )
+            self._run = self._with_probes(run)
             for p in self._epochs:
                 p.first_batch = p.source = None
         return self._run
-
-    def _recorded(self, sampler: Sampler) -> Recording:
-        extra: dict[str, Any] = {"model": self._model, "waits_seen": self.waits_seen}
-        if self._ceiling is not None:
-            extra["ceiling"] = self._ceiling
-        if self.parts:
-            extra["parts"] = tuple(self.parts)
-        return Recording(
-            self.name,
-            self._epochs,
-            sampler,
-            self._marks,
-            self._gpus,
-            self._training_thread,
-            extra,
-        )
 
     def _with_probes(self, run: Run) -> Run:
         """If the loop waited for a loader whose inside is not visible, time parts of it."""
@@ -216,7 +202,7 @@ class Profiler:
 
     def report(self) -> str:
         """The report as text."""
-        from tabfeed.profile.report.terminal import report
+        from tabfeed.profile.report import report
 
         return report(self.run)
 
@@ -225,14 +211,10 @@ class Profiler:
 
         The web page opens offline. JSON files can be compared later, with `compare`.
         """
-        from tabfeed.profile.report.page import page
+        from tabfeed.profile.page import page
 
         path = Path(path)
-        forms = {
-            ".html": lambda: page(self.run),
-            ".json": self.to_json,
-            ".txt": self.report,
-        }
+        forms = {".html": lambda: page(self.run), ".json": self.to_json, ".txt": self.report}
         if path.suffix not in forms:
             raise ArgumentError(f"{path} must end in {', '.join(forms)}")
         path.write_text(forms[path.suffix](), "utf-8")
@@ -245,13 +227,6 @@ class Profiler:
 
 def run_as_dict(run: Run) -> dict[str, Any]:
     """A run, its rates and its verdict as plain values."""
-    verdict = judge(run)
-    result = {
-        "cause": verdict.cause,
-        "sentence": verdict.sentence,
-        "evidence": list(verdict.evidence),
-        "advice": [{"text": a.text, "gain": a.gain} for a in verdict.advice],
-    }
     rates = {
         "steps_per_second": 1 / run.step_seconds if run.step_seconds else None,
         "rows_per_second": run.rows_per_second,
@@ -259,7 +234,7 @@ def run_as_dict(run: Run) -> dict[str, Any]:
         "efficiency": run.efficiency,
         "gpu_busy": run.gpu_busy_mean,
     }
-    return {"verdict": result, "rates": rates, **run.to_dict()}
+    return {"verdict": asdict(judge(run)), "rates": rates, **run.to_dict()}
 
 
 def _parts(source: Any, run: Run) -> list[TimedPart]:

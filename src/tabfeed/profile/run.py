@@ -15,29 +15,25 @@ from typing import Any, TypeVar
 
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 
-__all__ = [
-    "Activity",
-    "Baseline",
-    "Ceiling",
-    "DeviceTimes",
-    "Interpreter",
-    "Lane",
-    "LoaderInfo",
-    "LoopTimes",
-    "Machine",
-    "Run",
-    "SampledPlace",
-    "Series",
-    "Spread",
-    "Stage",
-    "StepStats",
-    "ThreadUse",
-    "TimedPart",
-    "Window",
-    "load_run",
-]
-
 FORMAT = 1
+STAGE_LABELS = {
+    "read": "reading and decoding",
+    "fetch": "fetching from storage",
+    "transform": "transforming",
+    "convert": "making arrays",
+    "plan": "planning the order",
+    "gather": "shuffling and gathering",
+    "finish": "making batches",
+    "copy": "copying to the device",
+    "queue": "queueing work for the device",
+    "chunk": "work in between",
+    "ahead": "work in between, ahead",
+    "share": "waiting for another thread",
+    "full": "queue full",
+    "wait": "waiting for data",
+    "behind": "waiting for the model",
+}
+WAITING_STAGES = ("share", "full", "wait", "behind")
 T = TypeVar("T")
 
 
@@ -131,13 +127,40 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class Stage:
-    """Time of the loader's threads in one stage, all threads together."""
+    """Time of the loader's threads in one stage, all threads together.
+
+    Attributes
+    ----------
+    name
+        The stage.
+    seconds
+        From start to end, without nested stages.
+    cpu
+        Seconds of these on a core.
+    count
+        How often it ran.
+    rows
+        Rows it handled.
+    delay
+        Seconds of these waiting for a core, which other work on the machine decides.
+    """
 
     name: str
     seconds: float
     cpu: float
     count: int
     rows: int
+    delay: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """Seconds the stage would take with a core of its own."""
+        return self.seconds - self.delay
+
+    @property
+    def on_core(self) -> float:
+        """How much of its work is computing; the rest is waiting for a disk or a lock."""
+        return self.cpu / self.work if self.work > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -300,9 +323,8 @@ class Run:
     @property
     def rows_per_second(self) -> float | None:
         """Rows per second after start-up."""
-        over = (
-            self.times.steady if self.model else self.times.wall
-        )  # a loader alone has no step to hide start-up
+        # A loader alone has no step to hide start-up.
+        over = self.times.steady if self.model else self.times.wall
         return None if self.steps.rows is None or over <= 0 else self.steps.rows / over
 
     @property

@@ -25,8 +25,6 @@ from typing import Any
 from tabfeed.profile.collect.batches import EpochTimer
 from tabfeed.profile.profiler import Profiler
 
-__all__ = ["watching"]
-
 
 @dataclass(frozen=True)
 class _LoaderClass:

@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 
 from tabfeed.errors import SchemaError
+from tabfeed.schema.column import ColumnSchema, Domain, Tags
 from tabfeed.schema.dtypes import is_list_type
-from tabfeed.schema.schema import ColumnSchema, Domain, Tags
 from tabfeed.schema.textproto import struct_from_message, struct_to_message
 
 __all__ = ["Plain", "as_list", "column_from_feature", "feature_from_column"]

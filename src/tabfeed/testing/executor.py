@@ -1,8 +1,8 @@
 """`check_executor`: what every executor promises, yours too.
 
 Results come in the order of the items; summaries are merged in the order of
-`tabfeed.execute.local.MergeTree`; errors arrive and leave the executor usable; whatever a workflow
-learns and writes is, byte for byte, what the threads of this machine learn and write.
+`tabfeed.execute.executor.MergeTree`; errors arrive and leave the executor usable; whatever a
+workflow learns and writes is, byte for byte, what the threads of this machine learn and write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, TabfeedError
 from tabfeed.execute import Executor, LocalExecutor
-from tabfeed.execute.local import MergeTree
+from tabfeed.execute.executor import MergeTree
 from tabfeed.io import Dataset
 from tabfeed.workflow import Workflow
 

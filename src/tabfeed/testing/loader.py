@@ -26,7 +26,7 @@ from tabfeed.trace import ListRecorder, recording
 __all__ = ["check_loader", "make_rows", "write_rows"]
 
 SIZES = (40, 7, 0, 23, 61, 1, 0)
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 
 
 def make_rows(keys: Sequence[int], *, lists: bool = True) -> pa.Table:

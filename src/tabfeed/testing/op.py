@@ -23,9 +23,9 @@ from tabfeed.errors import NotFittedError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io import Dataset
 from tabfeed.ops.base import Inputs, LargeState, Operator, StatOperator
+from tabfeed.ops.frames import as_lazy, open_frame
 from tabfeed.ops.graph.node import Node
 from tabfeed.ops.graph.plan import Plan
-from tabfeed.ops.graph.run import as_lazy, open_frame
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.workflow import Workflow
 

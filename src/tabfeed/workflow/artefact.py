@@ -5,7 +5,7 @@ schema and the nodes; ``tables/`` what operators learned; ``checksums.json`` siz
 of every file. No pickle. Loading checks every file before it looks at any, opens nothing
 outside the folder, and executes nothing from it: operators come from a registry, and functions only
 from modules that the caller trusts (`tabfeed.workflow.trust`). A folder may come from anywhere, so
-every value is checked (`tabfeed.workflow.artefact_schema`), and whatever is wrong in one is an
+every value is checked (`tabfeed.workflow.values`), and whatever is wrong in one is an
 `tabfeed.errors.ArtefactError` that names the place.
 
 A folder is written under another name and renamed when it is whole, so a killed save
@@ -34,22 +34,21 @@ from typing import Any
 import polars as pl
 
 from tabfeed.errors import ArtefactError, MissingExtraError, TabfeedError, WriteError
-from tabfeed.io.storage.temporary import make_locked, remove_strays
+from tabfeed.io.storage.local import make_locked, remove_strays
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.graph.node import Node, list_nodes
 from tabfeed.ops.graph.plan import Plan
 from tabfeed.ops.state.checks import wrong
 from tabfeed.schema import Schema
-from tabfeed.workflow.artefact_schema import (
+from tabfeed.workflow.trust import Trust, find_calls, is_own, operator_name
+from tabfeed.workflow.values import (
+    Reader,
+    Writer,
     check_body,
     check_checksums,
     check_params,
     require_shallow,
 )
-from tabfeed.workflow.trust import Trust, find_calls, is_own, operator_name
-from tabfeed.workflow.values import Reader, Writer
-
-__all__ = ["blaming", "load", "save"]
 
 FORMAT, VERSION = "tabfeed-workflow", 1
 STRUCTURE, CHECKSUMS = "workflow.json", "checksums.json"
@@ -110,25 +109,21 @@ def _node_to_json(
     node: Node, number: dict[Node, int], writer: Writer, skip: bool
 ) -> dict[str, Any]:
     where = f"{node!r}"
+    name, ours = operator_name(type(node.op), where)
+    if not ours:
+        writer.modules.add(name.partition(":")[0])
     state = node.op.state() if node.op.is_fitted else {}
     if skip and isinstance(node.op, StatOperator):
         state |= dict.fromkeys(set(node.op.only_for_update) & set(state))
     return {
         "id": number[node],
-        "operator": _operator_name(node.op, writer, where),
+        "operator": name,
         "params": {k: writer(v, f"{where}, {k}") for k, v in node.op.params().items()},
         "parents": [number[p] for p in node.parents],
         "dependencies": [number[d] for d in node.dependencies],
         "fitted": isinstance(node.op, StatOperator) and node.op.is_fitted,
         "state": writer.mapping(state, where),
     }
-
-
-def _operator_name(op: Operator, writer: Writer, where: str) -> str:
-    name, ours = operator_name(type(op), where)
-    if not ours:
-        writer.modules.add(name.partition(":")[0])
-    return name
 
 
 def _versions() -> dict[str, str]:

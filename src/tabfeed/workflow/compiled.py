@@ -1,41 +1,42 @@
-"""Running a graph on one table, or on one row.
+"""Running a graph on one table.
 
 Each node runs once. A chain of expression operators stays one lazy Polars plan until its
 result is needed by two nodes, by an operator that works on Arrow, or by the caller. A table
-in, tables out: nothing here knows of files, partitions or threads.
+in, tables out. `Halo` adds the rows around a partition, for operators that look beyond a row: what
+the difference to the row before is must not depend on where partitions are cut. It remembers what
+it read last, so that going through a dataset in order reads nearly nothing twice.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 
+from tabfeed.arguments import add_note, is_users
 from tabfeed.errors import (
     ColumnNotFoundError,
     NotFittedError,
     OperatorError,
-    SchemaError,
     TabfeedError,
 )
-from tabfeed.execute.forks import refuse_forked
-from tabfeed.ops.base import Inputs, Operator
+from tabfeed.execute.executor import refuse_forked
+from tabfeed.io import Dataset, align
+from tabfeed.lazy import cached_property
+from tabfeed.ops.base import Inputs
+from tabfeed.ops.frames import Value, as_lazy, as_table, cast_table, run
 from tabfeed.ops.graph.node import Node, Selection, Structural
 from tabfeed.ops.graph.plan import Plan, kind_of
-from tabfeed.ops.graph.run import Value, as_lazy, as_table, cast_table, run
 from tabfeed.ops.state.memory import MemoryManager
-from tabfeed.schema import ColumnSchema
-from tabfeed.user_functions import add_note, is_users
-from tabfeed.workflow.casts import cast_numbers, is_number, value_converter
+from tabfeed.workflow.rows import RowGraph, cast_numbers
 
-__all__ = ["CompiledGraph", "Inner"]
-
-Row = dict[str, Any]
+_REMEMBERED = 8
 
 
 class Inner(NamedTuple):
@@ -170,7 +171,7 @@ class CompiledGraph:
                 table = table.set_column(i, field.name, pa.nulls(len(table), planned))
             elif kind_of(field.type).endswith("nothing") and kind_of(planned) != "nothing":
                 table = table.set_column(i, field.name, table.column(i).cast(planned))
-            elif is_number(planned) and is_number(field.type):
+            elif kind_of(planned).endswith("number") and kind_of(field.type).endswith("number"):
                 column = cast_numbers(table.column(i), planned, field.name)
                 table = table.set_column(i, field.name, column)
         return table
@@ -188,108 +189,14 @@ class CompiledGraph:
             columns.update({n: part.column(n) for n in names})
         return pa.table(columns)
 
-    # -- one row ------------------------------------------------------------------
-
     @cached_property
-    def row_steps(
-        self,
-    ) -> list[tuple[Node, Callable[..., Row], Inputs, list[tuple[Node, list[str]]]]] | None:
-        """What to do to a row, or None if some operator only knows tables."""
-        steps = []
-        for node in self.nodes:
-            op = node.op
-            if isinstance(op, Selection):
-                continue
-            if not isinstance(op, Structural) and type(op).transform_row is Operator.transform_row:
-                return None
-            steps.append((node, op.transform_row, self.plan.inputs[node], self.sources[node]))
-        return steps
+    def rows(self) -> RowGraph:
+        """The same for rows of Python values."""
+        return RowGraph(self)
 
-    def row(self, row: Row) -> Row | None:
-        """Transform one row of Python values; None if an operator drops it."""
-        clean = self._clean_row(row)
-        if self.row_steps is not None and self.targets[0].rows is None:
-            try:
-                return self._run_row(clean)
-            except NotImplementedError:
-                pass
-        out: list[Row] = self._as_table([clean]).to_pylist()
-        if len(out) > 1:
-            raise OperatorError(f"one row became {len(out)}; transform a table to have them all")
-        return out[0] if out else None
-
-    def rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """Transform rows of Python values, all at once; those that an operator drops are missing.
-
-        The rules for a value are those of one row.
-        """
-        out: list[Row] = self._as_table([self._clean_row(row) for row in rows]).to_pylist()
-        return out
-
-    def _as_table(self, rows: Sequence[Row]) -> pa.Table:
-        arrays = {n: _array([row[n] for row in rows], self.plan.source[n]) for n in self.columns}
-        return self(pa.table(arrays))
-
-    def _run_row(self, row: Row) -> Row:
-        values: dict[Node, Row] = {}
-        assert self.row_steps is not None
-        for node in self._selections:
-            values[node] = row
-        for node, transform, inputs, sources in self.row_steps:
-            if len(sources) == 1:
-                given = values[sources[0][0]]
-            else:
-                given = {}
-                for source, names in sources:
-                    have = values[source]
-                    for name in names:
-                        given[name] = have[name]
-            if isinstance(node.op, Structural):
-                values[node] = given
-                continue
-            try:
-                values[node] = transform(given, inputs)
-            except (TabfeedError, NotImplementedError):
-                raise
-            except Exception as e:  # a user's function may raise anything
-                raise OperatorError(f"{node!r} failed on a row: {e!r}") from e
-        out = values[self.targets[0]]
-        return {n: out[n] for n in self._output_names}
-
-    @cached_property
-    def _selections(self) -> list[Node]:
-        return [n for n in self.nodes if isinstance(n.op, Selection)]
-
-    @cached_property
-    def _output_names(self) -> list[str]:
-        return self.plan.schemas[self.targets[0]].column_names
-
-    @cached_property
-    def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        return [(n, value_converter(n, self.plan.source[n].dtype)) for n in self.columns]
-
-    def _clean_row(self, row: Mapping[str, Any]) -> Row:
-        """The needed values as Python's own types, as the columns hold them."""
-        out: Row = {}
-        for name, convert in self._converters:
-            try:
-                value = row[name]
-            except KeyError:
-                raise ColumnNotFoundError(name, row, where="the row") from None
-            out[name] = None if value is None else convert(value)
-        return out
-
-
-def _array(values: list[Any], column: ColumnSchema) -> pa.Array:
-    """Values of one column; NaN stays NaN where the column can hold it."""
-    floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
-    try:
-        return pa.array(values, column.dtype, from_pandas=not floating)
-    except (pa.ArrowException, TypeError, OverflowError) as e:
-        raise SchemaError(
-            f"column {column.name!r} is {values[0]!r} here and was {column.dtype} when the "
-            f"workflow was fitted: {e}"
-        ) from e
+    def __getstate__(self) -> dict[str, Any]:
+        """What rows need is made anew in another process."""
+        return {k: v for k, v in vars(self).items() if k != "rows"}
 
 
 def _cut(value: Value, inner: Inner | None, wanted: bool) -> Value:
@@ -327,3 +234,104 @@ def _collected(values: list[Value]) -> list[Value]:
         for i, frame in zip(lazy, frames, strict=True):
             values[i] = frame.lazy()
     return values
+
+
+def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:
+    """Whether a partition needs rows around it, for a graph that looks beyond single rows."""
+    if dataset.npartitions <= 1:
+        return False
+    for node in program.nodes:
+        if node.op.reach != (0, 0) and node.rows is not None:
+            raise OperatorError(
+                f"{node!r} looks at neighbouring rows, and {node.rows.op.label} before it drops, "
+                "adds or moves rows, so across partitions the neighbours are not known. Write "
+                f"the result of {node.rows.op.label} first, or read the data as one partition"
+            )
+    if not dataset.table.keeps_rows:
+        raise OperatorError(
+            "an operator looks at neighbouring rows, and a map on the dataset drops, adds or "
+            "moves rows; write the mapped dataset first"
+        )
+    return True
+
+
+class Halo:
+    """Adds the rows around a partition to it.
+
+    Parameters
+    ----------
+    dataset
+        Where the rows are.
+    columns
+        The columns that are needed.
+    reach
+        How many rows before, and how many after.
+    """
+
+    def __init__(self, dataset: Dataset, columns: Sequence[str], reach: tuple[int, int]) -> None:
+        self.dataset, self.columns = dataset, list(columns)
+        self.before, self.after = reach
+        self._known: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate(self.dataset.partition_lens, initial=0))
+
+    def around(self, table: pa.Table, first: int) -> tuple[pa.Table, Inner]:
+        """The table with the rows around it, and which rows of the result are its own."""
+        end, rows = first + table.num_rows, self._starts[-1]
+        self._remember(table, first)
+        head = self._rows(max(0, first - self.before), first, table.schema)
+        tail = self._rows(end, min(rows, end + self.after), table.schema)
+        whole = pa.concat_tables([*head, table, *tail])
+        return whole, Inner(sum(t.num_rows for t in head), table.num_rows)
+
+    def _remember(self, table: pa.Table, first: int) -> None:
+        """Keep the edges of a partition, which the partitions beside it will need."""
+        for low, high in (
+            (max(0, table.num_rows - self.before), table.num_rows),
+            (0, min(self.after, table.num_rows)),
+        ):
+            if low < high:  # a copy, so that the partition itself can go
+                edge = table.take(pa.array(range(low, high)))
+                self._known[first + low, first + high] = edge
+        while len(self._known) > _REMEMBERED:
+            try:
+                self._known.popitem(last=False)
+            except KeyError:  # another thread was faster
+                break
+
+    def _rows(self, start: int, stop: int, schema: pa.Schema) -> list[pa.Table]:
+        """Rows of the dataset by number."""
+        found: list[pa.Table] = []
+        while start < stop:
+            known = self._known.get((start, stop))
+            if known is not None:
+                return [*found, align.cast_table(known, schema)]
+            number = bisect_right(self._starts, start) - 1
+            first, last = self._starts[number : number + 2]
+            piece = self.dataset.table.read_rows(
+                number, start - first, min(stop, last) - first, self.columns
+            )
+            found.append(align.cast_table(piece, schema))
+            start += piece.num_rows
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": OrderedDict()}
+
+
+class WithHalo:
+    """A program as a numbered function of a partition, which looks beyond it."""
+
+    def __init__(self, program: CompiledGraph, dataset: Dataset, *, training: bool) -> None:
+        self.program, self.training = program, training
+        self.halo = Halo(dataset, program.columns, program.reach)
+
+    def __call__(self, table: pa.Table, first: int) -> pa.Table:
+        """The result for the partition that starts with row number `first`."""
+        if not table.num_rows:
+            return self.program(table)
+        whole, inner = self.halo.around(table, first)
+        offset = first - inner.start
+        return self.program(whole, offset, training=self.training, inner=inner)

@@ -3,12 +3,18 @@
 A pass reads the columns that its operators need, summarises each partition, and merges the
 summaries in order. Operators whose groups must be whole (Groupby) cut the graph: what
 comes before them is computed and regrouped on disk, what comes after starts from there.
+
+On a cluster, what a phase learned is cut into merge groups (`MergeGroups`), which workers merge at
+the same time. The number of rows is the first group. Each `LargeState` part of an operator's
+summary (`StatOperator.large_parts`) is a group of its own, and can be split further; a small
+summary is one group.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -16,30 +22,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from tabfeed.arguments import add_note
+from tabfeed.display import Bar, progress
 from tabfeed.errors import DatasetError, OperatorError, TabfeedError, WorkflowError, WriteError
 from tabfeed.execute import Executor
 from tabfeed.io import Dataset
 from tabfeed.io.shuffle.distributed import require_files, task_memory
-from tabfeed.io.storage.retry import reason, remedy
-from tabfeed.ops.base import StatOperator
+from tabfeed.io.storage.retry import reason, remedy, system_error
+from tabfeed.ops.base import Inputs, LargeState, StatOperator
+from tabfeed.ops.frames import as_lazy, as_table
 from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Phase, Plan
-from tabfeed.ops.graph.run import as_lazy, as_table
 from tabfeed.ops.state.memory import MemoryManager
-from tabfeed.progress import Bar, progress
-from tabfeed.schema.selector import ColumnSelector
-from tabfeed.user_functions import add_note
-from tabfeed.workflow.compiled import CompiledGraph, Inner
-from tabfeed.workflow.halo import Halo, need_halo
-from tabfeed.workflow.merge_groups import MergeGroups
-
-__all__ = [
-    "first_shuffle", "fit_graph", "shuffled", "small_partitions", "unchanged_on_failure",
-]  # fmt: skip
-
+from tabfeed.schema.schema import ColumnSelector
+from tabfeed.workflow.compiled import CompiledGraph, Halo, Inner, need_halo
 
 _ROOMY = 2 << 30
 _NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
+Summary = list[Any]  # how many rows, and each operator's summary
 
 
 def fit_graph(
@@ -85,7 +85,7 @@ def _fit_phase(
     for node, summary in zip(phase.nodes, result[1], strict=True):
         assert isinstance(node.op, StatOperator)
         inputs = replace(plan.inputs[node], memory=memory)
-        with _Named(node):
+        with _naming(node):
             if update:
                 node.op.update(summary, inputs)
             else:
@@ -93,12 +93,104 @@ def _fit_phase(
                 node.op.learn(summary, inputs)
 
 
-class _Partial:
+class MergeGroups:
+    """The merge groups of some operators, and their names for people: ``fit/Categorify/C1``.
+
+    Parameters
+    ----------
+    nodes
+        The learning nodes, each with its inputs.
+    memory
+        The memory limit that summaries are counted against.
+    """
+
+    def __init__(self, nodes: Sequence[tuple[Node, Inputs]], memory: MemoryManager) -> None:
+        self.memory = memory
+        self._ops: list[StatOperator] = []
+        self._parts: list[list[str]] = []
+        self._groups: list[tuple[int, str | None]] = []  # number of the operator, name of the part
+        self.groups = ["fit/rows"]
+        for number, (node, inputs) in enumerate(nodes):
+            assert isinstance(node.op, StatOperator)
+            parts = list(dict.fromkeys(node.op.large_parts(inputs)))
+            self._ops.append(node.op)
+            self._parts.append(parts)
+            self._groups += [(number, part) for part in parts] or [(number, None)]
+            columns = inputs.names[0] if len(inputs.names) == 1 else f"{len(inputs.names)}_columns"
+            self.groups += [f"fit/{node.op.label}/{name}" for name in parts or [columns]]
+
+    def hold(self, number: int, summary: Any) -> None:
+        """Count an operator's summary of one partition against the memory limit."""
+        parts = self._parts[number]
+        if not parts:
+            return
+        if not isinstance(summary, dict) or set(summary) != set(parts):
+            found = list(summary) if isinstance(summary, dict) else type(summary).__name__
+            raise OperatorError(
+                f"large_parts() names {parts}, but partial() returned {found}; it must return a "
+                "dict with these keys"
+            )
+        for name in parts:
+            if not isinstance(summary[name], LargeState):
+                raise OperatorError(
+                    f"large_parts() names {name!r}, but partial() returned "
+                    f"{type(summary[name]).__name__} there, which is no tabfeed.ops.LargeState"
+                )
+            self.memory.hold(summary[name])
+
+    def split(self, result: Summary) -> list[Any]:
+        """What each group has of a result; None where there were no rows."""
+        rows, summaries = result
+        if rows == 0:
+            return [0, *[None] * len(self._groups)]
+        return [
+            rows,
+            *(summaries[i] if part is None else summaries[i][part] for i, part in self._groups),
+        ]
+
+    def merge_group(self, group: int, a: Any, b: Any) -> Any:
+        """What a group has of two neighbouring results, merged."""
+        if group == 0:
+            return a + b
+        number, part = self._groups[group - 1]
+        return self._ops[number].merge(a, b) if part is None else a.join(b)
+
+    def cut(self, group: int, value: Any, count: int) -> list[Any]:
+        """A group's value in hash partitions, if it is large; else it is the first of them."""
+        if group and self._groups[group - 1][1] is not None:
+            return list(value.split(count))
+        return [value, *[None] * (count - 1)]
+
+    def assemble(self, values: Iterable[tuple[int, Any]]) -> Summary:
+        """One result from the values of all groups, joined as they come, within the limit."""
+        rows = 0
+        found: list[Any] = [{} for _ in self._ops]
+        for group, value in values:
+            if group == 0:
+                rows = value
+            elif value is not None:
+                number, part = self._groups[group - 1]
+                if part is None:
+                    found[number] = value
+                    continue
+                value.memory = self.memory
+                held = found[number].get(part)
+                found[number][part] = joined = value if held is None else held.join(value)
+                self.memory.hold(joined)
+                self.memory.settle()
+        ordered = [
+            {p: summary[p] for p in parts if p in summary} if parts else summary
+            for parts, summary in zip(self._parts, found, strict=True)
+        ]
+        return [rows, ordered]
+
+
+class _Partial(MergeGroups):
     """Summarises a partition for all operators of a phase. Travels to other processes."""
 
     def __init__(self, plan: Plan, phase: Phase, dataset: Dataset, memory: MemoryManager) -> None:
-        self.nodes = phase.nodes
-        self.plan, self.dataset, self.memory = plan, dataset, memory
+        super().__init__([(n, plan.inputs[n]) for n in phase.nodes], memory)
+        self.nodes, self.plan, self.dataset = phase.nodes, plan, dataset
         sources = list(dict.fromkeys(s for n in phase.nodes for s in n.sources))
         self.program = CompiledGraph(plan, sources)
         self.roomy = memory.limit is None or memory.limit >= _ROOMY
@@ -113,7 +205,6 @@ class _Partial:
         self.bar: Bar | None = None
         self.task_memory: int | None = None
         self._settles = True  # not on a worker: other threads send what would be spilled
-        self._merge = MergeGroups([(n, plan.inputs[n]) for n in phase.nodes])
 
     def __call__(self, index: int) -> list[Any]:
         try:
@@ -157,9 +248,9 @@ class _Partial:
                 part = as_table(values[source])
                 found.update({n: part.column(n) for n in names})
             value = pa.table(found)
-        with _Named(node):
+        with _naming(node):
             summary = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
-            self._merge.hold(number, summary, self.memory)
+            self.hold(number, summary)
         return summary
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
@@ -169,7 +260,7 @@ class _Partial:
         merged = []
         for node, x, y in zip(self.nodes, a[1], b[1], strict=True):
             assert isinstance(node.op, StatOperator)
-            with _Named(node):
+            with _naming(node):
                 merged.append(node.op.merge(x, y))
                 if self._settles:
                     self.memory.settle()
@@ -186,61 +277,33 @@ class _Partial:
         if self.bar is not None:
             self.bar.advance(self.dataset.partitions[index].rows or 0)
 
-    @property
-    def groups(self) -> list[str]:
-        """The names of the merge groups."""
-        return self._merge.names
-
-    def split(self, result: list[Any]) -> list[Any]:
-        """Rows and summaries, by merge groups."""
-        return self._merge.split(result)
-
-    def merge_group(self, group: int, a: Any, b: Any) -> Any:
-        """Two values of a merge group as one."""
-        return self._merge.merge(group, a, b)
-
-    def cut(self, group: int, part: Any, count: int) -> list[Any]:
-        """A value of a merge group in hash partitions."""
-        return self._merge.cut(group, part, count)
-
-    def assemble(self, parts: Iterable[tuple[int, Any]]) -> list[Any]:
-        """Rows and summaries again, within this process's memory."""
-        return self._merge.assemble(parts, self.memory)
-
     def __getstate__(self) -> dict[str, Any]:
         """In another process there is no progress bar, and another memory limit."""
         memory = self.memory if self.task_memory is None else MemoryManager(self.task_memory)
         return {**vars(self), "bar": None, "memory": memory, "_settles": False}
 
 
-class _Named:
+@contextmanager
+def _naming(node: Node) -> Iterator[None]:
     """Errors raised inside name the node."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: Any
-    ) -> None:
-        if isinstance(error, TabfeedError):
-            if not str(error).startswith("<"):
-                error.args = (
-                    f"{self.node!r}: {error.args[0] if error.args else error}",
-                    *error.args[1:],
-                )
-        elif isinstance(error, OSError) and error.errno in _NO_PLACE:
-            where = f" {error.filename}" if error.filename else ""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except TabfeedError as e:
+        if not str(e).startswith("<"):
+            e.args = (f"{node!r}: {e.args[0] if e.args else e}", *e.args[1:])
+        raise
+    except Exception as e:
+        known = system_error(e)
+        if known is not None and known.errno in _NO_PLACE:
+            where = f" {known.filename}" if known.filename else ""
             raise WriteError(
-                f"{self.node!r}: what was learned cannot be written{where}: {reason(error)}. "
-                f"{remedy(error, writing=True)}, then fit again"
-            ) from error
-        elif isinstance(error, Exception) and not isinstance(error, NotImplementedError):
-            raise OperatorError(
-                f"{self.node!r} failed to fit: {type(error).__name__}: {error}"
-            ) from error
+                f"{node!r}: what was learned cannot be written{where}: {reason(known)}. "
+                f"{remedy(known, writing=True)} (temporary files go to {tempfile.gettempdir()}; "
+                "TMPDIR moves them), then fit again"
+            ) from e
+        raise OperatorError(f"{node!r} failed to fit: {type(e).__name__}: {e}") from e
 
 
 @contextmanager
@@ -268,7 +331,8 @@ def small_partitions(dataset: Dataset, memory: MemoryManager, executor: Executor
     if limit is None or cut.npartitions is not None:
         return dataset
     size = max(1 << 20, limit // 36)
-    return dataset.in_smaller_partitions(size) if size < cut.part_size else dataset
+    large = dataset.table.bytes_to_read(size) < cut.part_size
+    return dataset.in_smaller_partitions(size) if large else dataset
 
 
 def first_shuffle(output: Node, dataset: Dataset) -> Node | None:
@@ -277,6 +341,20 @@ def first_shuffle(output: Node, dataset: Dataset) -> Node | None:
         return None
     waiting = (n for n in list_nodes(output) if n.op.shuffle_keys is not None)
     return next((n for n in waiting if not isinstance(n.parents[0].op, _Regrouped)), None)
+
+
+def mapped(
+    dataset: Dataset, program: CompiledGraph, fn: Callable[..., pa.Table], *, numbered: bool = False
+) -> Dataset:
+    """The data as a graph makes it; `fn` is the graph, or something around it."""
+    return dataset.map(
+        fn,
+        schema=program.plan.output_schema,
+        columns=program.columns,
+        keeps_rows=program.plan.output.rows is None,
+        dictionary=program.dictionary,
+        numbered=numbered,
+    )
 
 
 class _Regrouped(Selection):
@@ -289,20 +367,11 @@ def shuffled(
     """The graph from `node` on, and the data it starts from: regrouped by the node's keys."""
     plan = Plan(Node(Concat(), node.parents), dataset.schema)
     program = CompiledGraph(plan)
-    before = dataset.map(
-        program,
-        schema=plan.output_schema,
-        columns=program.columns,
-        keeps_rows=plan.output.rows is None,
-        dictionary=program.dictionary,
-        numbered=program.numbered,
-    )
+    before = mapped(dataset, program, program, numbered=program.numbered)
     keys = node.op.shuffle_keys or []
     regrouped = before.shuffle_by_keys(keys, memory_limit=memory.limit, executor=executor)
     new: dict[Node, Node] = {node: Node(node.op, [Node(_Regrouped(ColumnSelector("*")))])}
     for found in list_nodes(output):
-        if found in new or not set(found.sources) & set(new):
-            continue
-        parents = [new.get(p, p) for p in found.parents]
-        new[found] = Node(found.op, parents, [new.get(d, d) for d in found.dependencies])
+        if found not in new and set(found.sources) & set(new):
+            new[found] = found.on(new)
     return new[output], regrouped

@@ -23,12 +23,9 @@ import numpy as np
 
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, ArtefactError
-from tabfeed.ops.base import Operator
+from tabfeed.ops.base import Operator, class_name, registered
 from tabfeed.ops.graph.node import Concat, Dependencies, Exclude, Selection, Subset
-from tabfeed.ops.graph.registry import class_name, registered
 from tabfeed.ops.graph.subgraph import Entrance, Loop
-
-__all__ = ["Trust", "find_calls", "import_path", "is_own", "operator_name"]
 
 _ADVICE = (
     "put `def my_function(column): ...` into a module that can be imported where the workflow is "
@@ -211,7 +208,7 @@ class Trust:
         except ImportError as e:
             raise ArtefactError(
                 f"{where}: {path!r} cannot be imported here ({e}); install the package that "
-                "defines it"
+                "defines it, or put the folder of a module of yours on PYTHONPATH"
             ) from e
         except Exception as e:  # the module's own code may raise anything
             raise ArtefactError(

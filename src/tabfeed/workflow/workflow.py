@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.budget import parse_bytes
+from tabfeed.display import box
 from tabfeed.errors import (
     ArgumentError,
     ColumnNotFoundError,
@@ -20,29 +21,26 @@ from tabfeed.errors import (
 )
 from tabfeed.execute import Executor, as_executor, current_executor
 from tabfeed.io import Dataset
+from tabfeed.io.memory_needs import few_readers
 from tabfeed.io.shuffle.distributed import is_remote
-from tabfeed.notebook import box
 from tabfeed.ops.base import Operator, StatOperator
 from tabfeed.ops.categorify import Categorify
-from tabfeed.ops.graph.metadata import Subgraph
+from tabfeed.ops.frames import open_frame
 from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Plan
-from tabfeed.ops.graph.run import open_frame
-from tabfeed.ops.graph.subgraph import Loop
+from tabfeed.ops.graph.subgraph import Loop, Subgraph
 from tabfeed.ops.state.memory import MemoryManager
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
-from tabfeed.workflow.compiled import CompiledGraph
+from tabfeed.workflow.compiled import CompiledGraph, WithHalo, need_halo
 from tabfeed.workflow.fit import (
     first_shuffle,
     fit_graph,
+    mapped,
     shuffled,
     small_partitions,
     unchanged_on_failure,
 )
-from tabfeed.workflow.halo import WithHalo, need_halo
-
-__all__ = ["Workflow"]
 
 
 class Workflow:
@@ -106,7 +104,8 @@ class Workflow:
             free); half of what is free by default. Beyond it, it goes to disk. DuckDB, Polars and
             the partitions in work take some 300 MB, however small it is. An operator behind
             one that looks values up (`tabfeed.ops.Categorify`, say) needs that one's table in
-            memory to learn; where it is larger than the limit, that is an error.
+            memory to learn; where it is larger than the limit, that is an error. So is a block of
+            Avro or a compressed record batch of Arrow that takes over half of it to read.
         executor
             Who does the work, if not this workflow's executor.
         """
@@ -117,8 +116,13 @@ class Workflow:
         data = _as_dataset(dataset)
         if not update:
             _check_taken(self.output_node, data.schema)
-        memory = MemoryManager(parse_bytes(0.5 if limit is None else limit, name="memory_limit"))
+        most = parse_bytes(0.5 if limit is None else limit, name="memory_limit")
+        memory = MemoryManager(most)
         who = executor or self.executor
+        if limit is not None and any(file.indivisible for file in data.fileset.files):
+            used = Plan(self.output_node, data.schema).without_unused_columns().source
+            columns = data.columns_read(used.column_names)
+            who = few_readers(data.fileset, columns, most, who)
         pieces = small_partitions(data, memory, who)
         with unchanged_on_failure(self.output_node, memory):
             fit_graph(self.output_node, pieces, who, memory, update=update)
@@ -226,9 +230,9 @@ class Workflow:
             self._meet(data.schema)
             return self._transform_dataset(data, training=False)
         if isinstance(data, Mapping) and self._is_row(data):
-            return self.program.row(dict(data))
+            return self.program.rows.one(data)
         if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
-            return self.program.rows(data)
+            return self.program.rows.several(data)
         table, back = open_frame(data)
         self._meet(Schema.from_arrow(table.schema))
         return back(self.program(table))
@@ -270,11 +274,13 @@ class Workflow:
         around = program.reach != (0, 0) and need_halo(program, data)
         if around:
             fn = WithHalo(program, data, training=training)
-        return data.on(_unless_local(self.executor)).map(
-            fn, schema=program.plan.output_schema, columns=program.columns,
-            keeps_rows=output.rows is None, dictionary=program.dictionary,
-            numbered=around or (training and program.numbered),
-        )  # fmt: skip
+        numbered = around or (training and program.numbered)
+        return mapped(
+            data.on(self.executor if is_remote(self.executor) else None),
+            program,
+            fn,
+            numbered=numbered,
+        )
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Transform an Arrow table: a fitted workflow is a function from table to table."""
@@ -328,6 +334,9 @@ class Workflow:
     def remove_inputs(self, names: Iterable[str] | str) -> Workflow:
         """A workflow that does without some raw columns, such as the label, and what needs them."""
         gone = [names] if isinstance(names, str) else list(names)
+        for name in gone:
+            if not isinstance(name, str):
+                raise ArgumentError(f"remove_inputs takes names of columns, not {name!r}")
         if self._source is not None:
             for name in gone:
                 if name not in self._source:
@@ -455,11 +464,6 @@ class Workflow:
             new = cls(plan.output, client=client, executor=executor)
             new._use(plan)
         return new
-
-
-def _unless_local(executor: Executor) -> Executor | None:
-    """A cluster is remembered by what is made on it; threads are everywhere."""
-    return executor if is_remote(executor) else None
 
 
 def _as_dataset(data: Any) -> Dataset:

@@ -14,7 +14,8 @@ import keras  # noqa: E402
 if keras.backend.backend() != "tensorflow":
     pytest.skip("SavedModels are TensorFlow's", allow_module_level=True)
 
-from tabfeed.framework_utils.tensorflow import layers, savedmodel  # noqa: E402
+from tabfeed.framework_utils import tensorflow as utils  # noqa: E402
+from tabfeed.framework_utils.tensorflow import layers  # noqa: E402
 from tabfeed.loader.keras.columns import (  # noqa: E402
     Bucketized,
     Embedding,
@@ -93,16 +94,16 @@ def test_other_endings_are_left_to_keras(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_goes_on_once_and_comes_off(tmp_path: Path) -> None:
-    savedmodel.install()
+    utils.install_savedmodel()
     once = keras.Model.save
-    savedmodel.install()
+    utils.install_savedmodel()
     assert keras.Model.save is once
     try:
-        savedmodel.uninstall()
+        utils.uninstall_savedmodel()
         with pytest.raises(ValueError, match="Invalid filepath extension"):
             make_model().save(tmp_path / "model.savedmodel")
     finally:
-        savedmodel.install()
+        utils.install_savedmodel()
 
 
 def test_layers_come_back_from_their_config() -> None:

@@ -24,7 +24,7 @@ from tabfeed.io.formats import ipc
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.ipc import IpcFile, IpcStream, open_ipc
 from tabfeed.io.inspect import inspect
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 from tests.io.data_files import check_data_file, locate, rows_of, write
 
 OPTIONS = ReadOptions()

@@ -428,3 +428,42 @@ def test_a_wide_decimal_of_few_digits_becomes_a_narrow_one_in_polars() -> None:
     values = [decimal.Decimal("1.50"), None]
     frame = Dataset(pa.table({"d": pa.array(values, pa.decimal256(38, 2))})).to_polars()
     assert frame["d"].to_list() == values
+
+
+def _damaged_texts() -> dict[str, pa.Array]:
+    bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff\xfe"]).buffers())
+    codes, offsets = pa.array([0, 1], pa.int8()), pa.array([0, 1, 2], pa.int32())
+    return {
+        "string": bad,
+        "large": pa.array([b"ok", b"\xff"], pa.large_binary()).view(pa.large_string()),
+        "chunked": pa.chunked_array([pa.array(["fine"]), bad.slice(1)]),
+        "dictionary": pa.DictionaryArray.from_arrays(codes, bad),
+        "list": pa.ListArray.from_arrays(offsets, bad),
+        "struct": pa.StructArray.from_arrays([bad], ["inner"]),
+    }
+
+
+@pytest.mark.parametrize("kind", _damaged_texts())
+def test_text_that_is_not_utf8_is_refused_with_its_column(kind: str) -> None:
+    table = pa.table({"x": [1, 2], "s": _damaged_texts()[kind]})
+    refused = pytest.raises(SchemaError, match=r"column 's' of the .* is damaged: Invalid UTF8")
+    for source in (table, dict(zip(table.column_names, table.columns, strict=True))):
+        dataset = Dataset(source)
+        assert dataset.select(["x"]).to_arrow()["x"].to_pylist() == [1, 2]
+        for _ in range(2):  # what was refused once is refused again
+            with refused:
+                dataset.to_arrow()
+    with refused:
+        Workflow(["s"] >> ops.Rename(postfix="_")).transform(table)
+
+
+def test_text_that_is_not_utf8_is_refused_in_frames_of_others() -> None:
+    bad = pa.table({"k": [1, 2], "s": _damaged_texts()["string"]})
+    with pytest.raises(SchemaError, match="column 's' of df_ext is damaged"):
+        ops.JoinExternal(bad, on="k")
+    frame = bad.to_pandas(types_mapper=pd.ArrowDtype)
+    with pytest.raises(SchemaError, match="column 's' of the table is damaged"):
+        Dataset(frame).to_arrow()
+    dd = pytest.importorskip("dask.dataframe")
+    with pytest.raises(SchemaError, match="column 's' of the Dask frame is damaged"):
+        Dataset(dd.from_pandas(frame, npartitions=1)).to_arrow()

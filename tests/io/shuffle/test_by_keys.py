@@ -166,7 +166,6 @@ def test_the_folder_goes_when_the_interpreter_ends(temporary: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
         env=env,
     )
     assert done.stdout == "10\n"

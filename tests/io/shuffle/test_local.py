@@ -237,7 +237,6 @@ def test_peak_memory_of_a_process_stays_near_the_limit(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
     )
     assert int(done.stdout) < 32
     assert list(tmp_path.iterdir()) == []
@@ -287,7 +286,6 @@ def test_a_full_disk_names_the_temporary_file(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
     )
     assert done.stdout.startswith(
         f"WriteError could not write the temporary file {tmp_path}/bucket_"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import polars as pl
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -23,9 +24,9 @@ from tabfeed.io.storage import fetch as fetching
 from tabfeed.io.storage import remote
 from tabfeed.io.storage import retry as retrying
 from tabfeed.io.storage.fetch import Range, begin, requests_for
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.paths import path_of
+from tabfeed.io.storage.files import FileRef, path_of
 from tests.faulty_server import FaultyServer
+from tests.waiting import wait_until
 
 TABLE = pa.table({"a": list(range(4000)), "b": [i * 0.5 for i in range(4000)]})
 
@@ -60,8 +61,10 @@ def server(running: FaultyServer) -> FaultyServer:
 def options_of(kind: str, server: FaultyServer, deadline: float = 20.0) -> dict[str, Any]:
     if kind == "http":
         return {"deadline": deadline}
-    s3 = {"key": "k", "secret": "s", "endpoint_url": server.url, "region_name": "us-east-1"}
-    return {**s3, "deadline": deadline}
+    s3 = {"key": "k", "secret": "s", "endpoint_url": server.url, "deadline": deadline}
+    if kind == "s3fs":  # an option that Arrow lacks
+        return {**s3, "client_kwargs": {"region_name": "us-east-1"}, "default_block_size": 2**23}
+    return {**s3, "region_name": "us-east-1"}
 
 
 def paths_of(kind: str, server: FaultyServer, count: int = 3) -> list[str]:
@@ -152,6 +155,60 @@ def test_what_fails_is_tried_until_the_deadline(luck: float, monkeypatch) -> Non
     outage, clock.now = 100.0, 0.0
     with pytest.raises(OSError, match=r"HTTP status 503; tried \d+ times in 29\.8 s"):
         retrying.retry(call, 30.0)
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "reset"])
+@pytest.mark.parametrize("pattern", ["*.parquet", "**/*.parquet", ""])
+def test_a_listing_that_fails_midway_is_tried_again(
+    fault: str, pattern: str, server: FaultyServer
+) -> None:
+    options = options_of("s3fs", server)
+    for answered in range(3):
+        server.calm()
+        server.fail(fault, match="GET .*list-type", times=3, after=answered)
+        assert Dataset(f"s3://bucket/{pattern}", storage_options=options).num_rows == 3000
+
+
+def test_a_listing_that_fails_for_good_says_so(server: FaultyServer) -> None:
+    options = options_of("s3fs", server, deadline=3.0)
+    for answered in range(3):
+        server.calm()
+        server.fail("503", match="GET .*list-type", times=10_000, after=answered)
+        with pytest.raises(UnreadableFileError, match=r"SlowDown.*tried \d+ times in \d\.\d s"):
+            Dataset("s3://bucket/*.parquet", storage_options=options)
+
+
+class Folders(fsspec.AbstractFileSystem):
+    """A store without a listing of its own for whole trees; each look at a folder may fail."""
+
+    protocol = "folders"
+    cachable = False
+
+    def __init__(self, failing: list[str]) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        """A tree of two folders, which is down where a name is among `failing`."""
+        if path in self.failing:
+            self.failing.remove(path)
+            raise OSError("503 Service Unavailable")
+        tree = {"": ["r"], "r": ["r/a", "r/b"], "r/a": ["r/a/x"], "r/b": ["r/b/x"]}
+        if path not in tree:
+            raise FileNotFoundError(path)
+        kinds = {name: "directory" if name in tree else "file" for name in tree[path]}
+        return [{"name": n, "size": 0, "type": kind} for n, kind in kinds.items()]
+
+
+@pytest.mark.parametrize("failing", [[], ["r"], ["r/b"], ["r/a", "r/b"]])
+def test_no_folder_is_left_out_of_a_listing(failing: list[str]) -> None:
+    def names(system: fsspec.AbstractFileSystem, *, deep: bool) -> list[str]:
+        options = remote.RemoteOptions(deadline=20.0)
+        arrow = retrying.with_retries(pafs.PyFileSystem(pafs.FSSpecHandler(system)), "", options)
+        return [i.path for i in arrow.get_file_info(pafs.FileSelector("r", recursive=deep))]
+
+    assert names(Folders(failing.copy()), deep=True) == ["r/a", "r/b", "r/a/x", "r/b/x"]
+    assert names(Folders(failing.copy()), deep=False) == ["r/a", "r/b"]
 
 
 @KINDS
@@ -255,10 +312,7 @@ def test_connections_are_not_exceeded_and_threads_go(
         assert 2 <= slow.stats()["most"] <= 4  # two that read, two that look at versions
     del fetches, fetch
     gc.collect()
-    end = time.monotonic() + 10
-    while any(t.name == "tabfeed-fetch" for t in set(threading.enumerate()) - others):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: all(t.name != "tabfeed-fetch" for t in set(threading.enumerate()) - others))
 
 
 def test_a_forked_child_reads_with_connections_of_its_own(server: FaultyServer) -> None:
@@ -326,6 +380,28 @@ def test_a_list_of_paths_costs_one_look_at_each(
     assert Dataset(paths, storage_options=options_of(kind, server)).num_rows == 20
     assert server.count("HEAD .*few_") == server.count("GET .*few_") == 20
     assert server.stats()["requests"] <= 60
+
+
+@KINDS
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow", "avro"])
+def test_opening_costs_one_look_and_one_read_of_each(
+    kind: str, format: str, server: FaultyServer, folder: Path
+) -> None:
+    frame = pl.DataFrame({"x": [1, 2]})
+    write = {
+        "csv": frame.write_csv,
+        "jsonl": frame.write_ndjson,
+        "arrow": frame.write_ipc,
+        "avro": frame.write_avro,
+    }[format]
+    for number in range(5):
+        write(folder / f"bucket/small_{number}.{format}")
+    start = "s3://bucket" if kind == "arrow" else f"{server.url}/bucket"
+    paths = [f"{start}/small_{i}.{format}" for i in range(5)]
+    dataset = Dataset(paths, storage_options=options_of(kind, server))
+    assert dataset.schema.column_names == ["x"]
+    assert server.count("HEAD .*small_") == server.count("GET .*small_") == 5
+    assert dataset.num_rows == 10
 
 
 @KINDS

@@ -14,8 +14,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnreadableFileError
 from tabfeed.io.storage.fetch import Range
-from tabfeed.io.storage.file_ref import FileRef
-from tabfeed.io.storage.paths import path_of
+from tabfeed.io.storage.files import FileRef, path_of
 from tests.faulty_server import FaultyServer
 from tests.io.tfrecords import example, frame, ints
 

@@ -26,7 +26,7 @@ from tabfeed.errors import (
 )
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, marked
-from tabfeed.io.storage.paths import path_of
+from tabfeed.io.storage.files import path_of
 from tabfeed.io.storage.s3 import in_arrows_terms
 from tests.faulty_server import FaultyServer
 

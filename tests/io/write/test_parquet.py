@@ -19,7 +19,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
 from tabfeed.io.commit.commit import Commit
-from tabfeed.io.formats.parquet.page_options import PageOptions
+from tabfeed.io.formats.parquet.pages import PageOptions, pages_of
 from tabfeed.io.write import parquet as module
 from tabfeed.io.write.parquet import FileWriter
 from tests.bit_rot import rot
@@ -350,7 +350,6 @@ def test_more_keys_than_files_may_be_open(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=55,
     )
     assert done.stdout.split() == ["6000"]
     got = Dataset(tmp_path).to_arrow().sort_by("x")
@@ -412,3 +411,11 @@ def test_values_that_cannot_name_folders(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="values of 'k' cannot be names of folders"):
         Dataset(table).to_parquet(tmp_path / "o", partition_on="k")
     assert not (tmp_path / "o").exists()
+
+
+def test_a_page_of_long_text_ends_where_it_is_full(tmp_path: Path) -> None:
+    text = [f"{i:06d}" * 7_000 for i in range(400)]  # of 42 kB, 17 MB in all
+    out = Dataset({"text": text}).to_parquet(tmp_path / "o", compression=None)
+    chunk = pq.read_metadata(out.files[0]).row_group(0).column(0)
+    with pa.memory_map(out.files[0]) as file:
+        assert max(page.bytes for page in pages_of(file, chunk)) <= 3 * 2**20

@@ -32,6 +32,7 @@ from tabfeed.execute import LocalExecutor
 from tabfeed.io.commit.manifest import STAGING
 from tabfeed.io.shuffle.local import SpillBudget
 from tabfeed.io.table import PartitionedTable
+from tests.waiting import HANG
 
 ROWS = 1000
 
@@ -402,11 +403,9 @@ def test_large_rows_side_by_side_are_not_taken_for_rows_of_the_usual_size(
     assert max(nbytes for _, nbytes in tables_read) <= 2**23 // 16
 
 
-@pytest.mark.parametrize(
-    ("shuffle", "keeps_rows"), [(None, True), (None, False), ("PER_WORKER", False)]
-)
+@pytest.mark.parametrize("shuffle", [None, "PER_WORKER", "FULL"])
 def test_a_map_that_counts_on_its_partitions_has_them_whole(
-    one_part: Dataset, tmp_path: Path, shuffle: str | None, keeps_rows: bool
+    one_part: Dataset, tmp_path: Path, shuffle: str | None
 ) -> None:
     rows: list[int] = []
 
@@ -414,9 +413,9 @@ def test_a_map_that_counts_on_its_partitions_has_them_whole(
         rows.append(table.num_rows)
         return table
 
-    watched = one_part.map(watch, schema=one_part.schema, keeps_rows=keeps_rows)
+    watched = one_part.map(watch, schema=one_part.schema, keeps_rows=False)
     watched.to_parquet(tmp_path / "o", shuffle=shuffle, memory_limit="1MiB")
-    assert rows == [100_000]
+    assert [n for n in rows if n > 256] == [100_000]  # and a few rows, for their size
 
 
 def test_a_numbered_map_knows_its_place_within_a_limit(one_part: Dataset, tmp_path: Path) -> None:
@@ -531,11 +530,11 @@ def test_a_failing_source_leaves_the_old_dataset(
 
 
 def test_a_failing_writer_leaves_no_thread(ds: Dataset, tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     broken = ds.map(fail_at(100, RuntimeError("boom")), schema=ds.schema)
     with pytest.raises(RuntimeError):
         broken.to_parquet(tmp_path / "o", executor=LocalExecutor(threads=4))
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 FULL_DISK = """
@@ -576,7 +575,6 @@ def test_a_full_disk(tmp_path: Path, options: dict[str, Any]) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
     )
     assert done.stdout.startswith("WriteError could not write ")
     assert f"{tmp_path}/o/" in done.stdout
@@ -646,7 +644,7 @@ def test_two_at_once(ds: Dataset, tmp_path: Path) -> None:
 
     def slow(table: pa.Table) -> pa.Table:
         inside.set()
-        assert go_on.wait(timeout=30)
+        assert go_on.wait(HANG)
         return table
 
     first = threading.Thread(
@@ -654,12 +652,12 @@ def test_two_at_once(ds: Dataset, tmp_path: Path) -> None:
     )
     first.start()
     try:
-        assert inside.wait(timeout=30)
+        assert inside.wait(HANG)
         with pytest.raises(WriteError, match="another process is writing"):
             ds.to_parquet(tmp_path / "o", overwrite=True)
     finally:
         go_on.set()
-        first.join(timeout=30)
+        first.join()
     assert order(Dataset(tmp_path / "o")) == list(range(ROWS))
 
 

@@ -262,6 +262,7 @@ def test_a_state_from_behind_the_change(script, dataset):
     assert same(rest, batches)
 
 
+@pytest.mark.usefixtures("no_loader_threads")
 def test_an_early_end_on_trial(script, dataset):
     script.wait[ARROW] = 1.0
     loader = auto(dataset)

@@ -20,7 +20,7 @@ from tabfeed.loader.gpu import buffers, memory_plan
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory, plan_staging
 from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.loader.gpu.pretend import on_gpu, pretend_gpu

@@ -136,7 +136,8 @@ def test_lists_behind_transforms(tmp_path):
 
     loader = Loader(Dataset(str(tmp_path)), 10, transforms=ids)
     assert dict(loader.pipeline.stages.maker.layout.lengths) == {
-        "words": pytest.approx(300, rel=0.1)
+        "words": pytest.approx(300, rel=0.1),
+        "text": 2,
     }
     assert next(iter(loader))[0]["text__values"].shape == (20,)
 

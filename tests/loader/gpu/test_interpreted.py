@@ -23,7 +23,6 @@ FILES = (
 )
 
 
-@pytest.mark.timeout(300)
 def test_kernels_in_a_process_of_their_own(tmp_path):
     if not (APART / "triton").is_dir() and find_spec("triton") is None:
         pytest.skip(f"Triton is neither in {APART} nor installed, so kernels cannot be run")

@@ -25,9 +25,9 @@ from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.read import staging
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.loader.gpu.pretend import Event, on_gpu, pretend_gpu
+from tests.waiting import HANG, wait_until
 
 ERRORS = {
     "torch": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 MiB"),
@@ -138,7 +138,7 @@ def test_no_thread_waits_for_memory_that_nobody_gives_back(tmp_path, monkeypatch
     with pytest.warns(TabfeedWarning, match="no memory left"):
         assert same(plain, loader)
     for thread in [t for t in threading.enumerate() if t.name.startswith("tabfeed-loader")]:
-        thread.join(30)  # one may be about to end
+        thread.join()  # one may be about to end
         assert not thread.is_alive()
 
 
@@ -211,9 +211,8 @@ def test_two_passes_at_a_time_go_over_one_after_the_other(dataset, monkeypatch):
 
 
 @pytest.fixture
-def many(tmp_path, monkeypatch):
-    """Rows of which few are on the GPU at a time; who waits for memory there fails soon."""
-    monkeypatch.setattr(buffers, "_PATIENCE", 2.0)
+def many(tmp_path):
+    """Rows of which few are on the GPU at a time."""
     return written(tmp_path, 8, 30_000)
 
 
@@ -284,10 +283,10 @@ def test_a_pass_that_steps_aside_for_another_thread(many):
     loader.set_epoch(0)
     thread = threading.Thread(target=walk)
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(HANG)
     loader.set_epoch(0)
     assert same(plain, loader)
-    thread.join(60)
+    thread.join()
     assert same(plain, found)
 
 
@@ -363,15 +362,12 @@ def test_memory_of_a_pass_that_another_thread_walks(many):
 
     producer = threading.Thread(target=produce)
     producer.start()
-    found = [ready.get(timeout=60) for _ in range(3)]
-    end = time.monotonic() + 60
-    while not ready.full() and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.1)  # it is about to wait for room
+    found = [ready.get(timeout=HANG) for _ in range(3)]
+    wait_until(lambda: ready.not_full._waiters)  # for room
     loader.release_memory()
     assert device_buffers() is None
-    found += [ready.get(timeout=60) for _ in range(len(loader) - 3)]
-    producer.join(60)
+    found += [ready.get(timeout=HANG) for _ in range(len(loader) - 3)]
+    producer.join()
     assert same(plain, found)
 
 
@@ -416,8 +412,6 @@ def ranks(size, rank):
     ],
 )
 def test_a_state_of_other_ranks_and_streams(tmp_path, monkeypatch, reader, saved, loaded):
-    monkeypatch.setattr(buffers, "_PATIENCE", 5.0)
-    monkeypatch.setattr(staging, "_PATIENCE", 5.0)
     monkeypatch.setattr(build, "find_spec", lambda name: name)
     monkeypatch.setattr("tabfeed.loader.gpu.auto_reader.timed_event", lambda stream: Never())
     monkeypatch.setattr("tabfeed.loader.gpu.delivery.timed_event", lambda stream: Never())
@@ -452,7 +446,6 @@ def test_a_state_of_a_like_plan_leaves_memory_as_it_is(dataset):
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_ranks_that_have_more_streams_than_others(tmp_path, monkeypatch, rank):
-    monkeypatch.setattr(buffers, "_PATIENCE", 5.0)
     dataset = written(tmp_path, 9, 3000)
     options = {"batch_size": 100, "streams": 2, "buffer_size": 1}
     options |= {"global_size": 3, "global_rank": rank}
@@ -545,7 +538,6 @@ def test_a_pass_that_is_kept_holds_no_memory_of_the_gpu(many, monkeypatch):
 
 def test_lots_that_were_being_read_are_not_kept(many, monkeypatch):
     """Of a pass that was sent aside: others need the desks they lie on."""
-    monkeypatch.setattr(staging, "_PATIENCE", 2.0)
     loader = walked(tuples(many, **MANY))
     kept = []
     for _ in range(6):

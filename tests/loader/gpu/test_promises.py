@@ -11,7 +11,6 @@ from tabfeed.testing.loader import check_loader
 from tests.loader.gpu.pretend import on_gpu, pretend_gpu
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("reader", ["auto", "arrow"])
 def test_every_promise_of_a_loader_holds(monkeypatch, reader):
     pretend_gpu(monkeypatch)

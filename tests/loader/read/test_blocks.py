@@ -12,7 +12,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError
 from tabfeed.io.formats.parquet.file import ParquetFile
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Group, Layout, Part
 from tabfeed.loader.read.blocks import BlockReader, block_dtypes
 from tabfeed.loader.read.partition_reader import PartReader

@@ -76,7 +76,7 @@ def test_threads_never_share_memory():
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join()
     assert wrong == []
 
 
@@ -88,5 +88,5 @@ def test_scratch_grows_and_is_of_each_thread():
     other = []
     thread = threading.Thread(target=lambda: other.append(scratch.get("a", 1, np.int32)))
     thread.start()
-    thread.join(10)
+    thread.join()
     assert other[0].ctypes.data != scratch.get("a", 1, np.int32).ctypes.data

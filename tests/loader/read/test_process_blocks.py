@@ -18,6 +18,7 @@ from tabfeed import Dataset
 from tabfeed.errors import LoaderError, TabfeedError
 from tabfeed.loader.read import decoder_processes
 from tabfeed.loader.read.arrow_columns import Group
+from tabfeed.loader.read.decoder_processes import StagingBuffers
 from tabfeed.loader.read.process_blocks import (
     DecodeRequest,
     StagingSlice,
@@ -26,9 +27,9 @@ from tabfeed.loader.read.process_blocks import (
     decoding,
     quick_fill,
 )
-from tabfeed.loader.read.staging import StagingBuffers
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tests.bit_rot import rot
+from tests.waiting import wait_until
 
 ROWS = 700
 
@@ -252,20 +253,19 @@ def test_it_ends_with_its_parent_however_that_ends(folder):
     here = os.path.dirname(__file__)
     done = subprocess.run(
         [sys.executable, "-c", _STARTS_AND_DIES, str(folder), here],
-        capture_output=True, text=True, timeout=55, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid = int(done.stdout)
-    for _ in range(500):
-        if not os.path.exists(f"/proc/{pid}") or _is_zombie(pid):
-            return
-        time.sleep(0.02)
-    pytest.fail("the child outlived its parent")
+    wait_until(lambda: _has_ended(pid), lambda: "the child outlived its parent")
 
 
-def _is_zombie(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+def _has_ended(pid):
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def test_those_in_use_are_not_dismissed(folder):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tabfeed.loader.tensors.cut import collector_paused
+from tests.waiting import HANG
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +23,8 @@ def as_before() -> Iterator[None]:
 @pytest.mark.parametrize("on", [True, False])
 def test_nested_pauses_leave_it_as_it_was(on: bool) -> None:
     (gc.enable if on else gc.disable)()
-    with collector_paused():
-        with collector_paused():
+    with collector_paused:
+        with collector_paused:
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled() == on
@@ -35,23 +36,23 @@ def test_pauses_of_threads_that_overlap_leave_it_as_it_was(on: bool) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def other() -> None:
-        with collector_paused():
+        with collector_paused:
             began.set()
-            assert go_on.wait(30)
+            assert go_on.wait(HANG)
 
     thread = threading.Thread(target=other)
-    with collector_paused():
+    with collector_paused:
         thread.start()
-        assert began.wait(30)
+        assert began.wait(HANG)
     assert not gc.isenabled()  # the other thread is still at it
     go_on.set()
-    thread.join(30)
+    thread.join()
     assert gc.isenabled() == on
 
 
 def test_a_forked_child_has_its_collector() -> None:
     gc.enable()
-    with collector_paused():
+    with collector_paused:
         pid = os.fork()
         if pid == 0:
             os._exit(0 if gc.isenabled() else 1)

@@ -16,7 +16,7 @@ import torch
 
 from tabfeed.loader.tensors import tree
 from tabfeed.loader.tensors.tree import copied, tensors_in, with_tensors
-from tabfeed.loader.torch.static import StaticBatch
+from tabfeed.loader.torch.base import StaticBatch
 
 
 class Pair(NamedTuple):

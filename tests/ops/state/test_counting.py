@@ -35,7 +35,7 @@ def test_groups_that_do_not_fit_are_made_share_by_share(
     many: Path, shares: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = features().fit(Dataset(many)).transform(Dataset(many)).to_arrow()
-    monkeypatch.setattr("tabfeed.ops.state.disk_sort._PARTITIONS", shares)
+    monkeypatch.setattr("tabfeed.ops.state.memory._PARTITIONS", shares)
     little = features().fit(Dataset(many), memory_limit="2MB")
     assert little.transform(Dataset(many)).to_arrow().equals(whole)
 
@@ -44,7 +44,7 @@ def test_more_data_is_learned_share_by_share(many: Path, monkeypatch: pytest.Mon
     more = pa.table({"c": ["customer number 5", "new"], "x": [1.0, 2.0]})
     whole = features().fit(Dataset(many))
     whole.update(more)
-    monkeypatch.setattr("tabfeed.ops.state.disk_sort._PARTITIONS", (8,))
+    monkeypatch.setattr("tabfeed.ops.state.memory._PARTITIONS", (8,))
     little = features().fit(Dataset(many), memory_limit="2MB")
     little.update(more, memory_limit="2MB")
     data = Dataset(many)
@@ -55,6 +55,6 @@ def test_more_data_is_learned_share_by_share(many: Path, monkeypatch: pytest.Mon
 def test_where_nothing_helps_the_error_says_what_would(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tabfeed.ops.state.disk_sort._LEAST_DATABASE", 2 * 2**20)
+    monkeypatch.setattr("tabfeed.ops.state.memory._LEAST_DATABASE", 2 * 2**20)
     with pytest.raises(OperatorError, match=r"within memory_limit \(2,000,000 bytes\).*or more"):
         features().fit(Dataset(many), memory_limit="2MB")

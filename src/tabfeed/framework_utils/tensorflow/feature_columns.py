@@ -32,6 +32,7 @@ from tabfeed.loader.keras.columns import (
     Identity,
     Indicator,
     Numeric,
+    read_categories,
     read_column,
 )
 from tabfeed.ops.graph.node import Node
@@ -66,7 +67,7 @@ def make_feature_column_workflow(
     graph = _Graph()
     columns = [graph.column(column) for column in feature_columns]
     labels = [label_name] if isinstance(label_name, str) else list(label_name or ())
-    return Workflow(graph.output(labels)), columns
+    return Workflow(Node.of([*graph.made.values(), *labels])), columns
 
 
 class _Graph:
@@ -78,7 +79,7 @@ class _Graph:
 
     def column(self, column: Any) -> Column:
         """The model's column for one of the user's."""
-        if type(column).__name__ in _BARE or isinstance(column, Identity | Bucketized):
+        if type(column).__name__ not in _NOT_BARE:
             ids = self.categories(column)
             bare = isinstance(ids, Identity) and ids.key.endswith("_bucketized")
             return Indicator(ids) if bare else ids
@@ -96,11 +97,9 @@ class _Graph:
             return self._hashed(column.key, int(column.hash_bucket_size))
         if kind == "CrossedColumn":
             return self._crossed(column)
-        read = read_column(column)
+        read = read_categories(column)
         if isinstance(read, Bucketized) and read.source == Numeric(read.key):
             return self._buckets(read)
-        if not isinstance(read, Categories):
-            raise ArgumentError(f"{read.name!r} has no ids to look up; give a categorical column")
         self._make(read.key, "as it is", lambda: read.key)  # the layer does the rest
         return read
 
@@ -146,19 +145,10 @@ class _Graph:
         self._make(crossed, ("crossed", size), lambda: Node.of(parts) >> op)
         return Identity(crossed, size)
 
-    def output(self, labels: list[str]) -> Any:
-        """Everything side by side."""
-        return Node.of([*self.made.values(), *labels])
 
-
-_BARE = {
-    "IdentityCategoricalColumn",
-    "BucketizedColumn",
-    "VocabularyListCategoricalColumn",
-    "VocabularyFileCategoricalColumn",
-    "HashedCategoricalColumn",
-    "CrossedColumn",
-}
+# Ours and those of `tf.feature_column` that are not ids, or hold the column that is.
+_NOT_BARE = {"Numeric", "Embedding", "Indicator"}
+_NOT_BARE |= {f"{name}Column" for name in _NOT_BARE}
 
 
 def _words_of(column: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ On a local disk a lock keeps a second writer out. Once all files are complete, a
 ``_tabfeed_commit.json`` is written, the old files are deleted, the new ones get their names, the
 manifest ``_tabfeed.json`` comes last, and the journal is deleted. A writer killed before the
 journal leaves the folder as it was. One killed after it leaves a folder that `check_finished`
-refuses, and that writing again completes. `tabfeed.io.commit.publish_objects` does the same in an
+refuses, and that writing again completes. `tabfeed.io.commit.unlocked` does the same in an
 object store.
 
 Contents are not forced to disk one by one: after a power cut a file may be short, which the sizes
@@ -14,7 +14,7 @@ in the manifest and the format's own footer reveal when it is opened. Forcing ea
 seconds per GB and buys only an earlier discovery. A change that keeps the size is found by
 `validate`: the manifest has a CRC-32 of each file, and the ETag of each object.
 
-`tabfeed.io.commit.contents` says which of the files in the folder may be deleted.
+`tabfeed.io.commit.staged_files` says which of the files in the folder may be deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tabfeed.errors import ArgumentError, DatasetExistsError, WriteError
-from tabfeed.io.commit.contents import COMPANIONS, FolderContents, read_contents
 from tabfeed.io.commit.manifest import (
     JOURNAL,
     MANIFEST,
@@ -40,12 +39,18 @@ from tabfeed.io.commit.manifest import (
     read_journal,
 )
 from tabfeed.io.commit.object_store import objects_of
-from tabfeed.io.commit.other_writers import Heartbeat, find_writers, new_writer, staged_files
-from tabfeed.io.commit.publish_objects import ObjectPublisher, UnknownOutcome
-from tabfeed.io.commit.staged_files import StagedFiles
-from tabfeed.io.storage.paths import RemotePath, path_of
+from tabfeed.io.commit.staged_files import COMPANIONS, FolderContents, StagedFiles, read_contents
+from tabfeed.io.commit.unlocked import (
+    Heartbeat,
+    ObjectPublisher,
+    UnknownOutcome,
+    find_writers,
+    new_writer,
+    staged_files,
+)
+from tabfeed.io.storage.files import RemotePath, path_of
+from tabfeed.io.storage.local import FolderLock
 from tabfeed.io.storage.retry import reason, remedy
-from tabfeed.io.storage.temporary import FolderLock
 from tabfeed.schema import Schema
 
 __all__ = ["Commit"]

@@ -23,7 +23,7 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     UnreadableFileError,
 )
-from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.storage.files import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.schema import Schema
 

@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 
 from tabfeed.errors import MissingExtraError, WriteError
 from tabfeed.io.commit.manifest import STAGING, read_now
-from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.storage.files import RemotePath
 from tabfeed.io.storage.remote import PermanentError, RemoteOptions, translated
 from tabfeed.io.storage.retry import FIRST_SHARE, Retrying, retry
 

@@ -1,15 +1,15 @@
 """The interface of a file format.
 
-A format is a module with a function ``open_x(ref, options) -> DataFile``. Opening reads as little
-as the format allows (a Parquet footer, the first block of a CSV) and never the data. `DataFile` is
-the opened file: it knows its columns and its units, and reads them. A unit is what can be read
-without the rest: a row group, a record batch, a range of lines.
+A format is a module with a function ``open_<format>(ref, options) -> DataFile``. Opening reads as
+little as the format allows (a Parquet footer, the first block of a CSV) and never the data.
+`DataFile` is the opened file: it knows its columns and its units, and reads them. A unit is what
+can be read without the rest: a row group, a record batch, a range of lines.
 
 Every format has the abstract methods. The others are capabilities, each with a default for formats
 that lack it: statistics (`bounds`, `facts`, `null_counts`, `stored`), row sizes (`row_bytes`,
 `held`), a few columns at a time (`column_groups`, `read_by_column`), prefetching (`begin`),
 dictionary-encoded text (`read_encoded`), checks (`check`, `verifying`), units that can only be
-decoded whole (`indivisible`, `bytes_at_once`), and the entries of a Parquet footer (`row_groups`).
+decoded whole (`indivisible`, `bytes_at_once`), and the footer of a Parquet file (`row_groups`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.errors import DuplicateColumnError, SchemaError
+from tabfeed.io.storage.files import FileRef, bad_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     from tabfeed.io.filters import Filter
+    from tabfeed.io.formats.parquet.file import ParquetFile
     from tabfeed.io.storage.fetch import Fetch
 
 __all__ = [
@@ -43,11 +44,13 @@ __all__ = [
     "DataFile",
     "OpenFormat",
     "ReadOptions",
-    "RowGroups",
     "StoredColumn",
     "StreamedFile",
     "block_size",
+    "engine_of",
     "index_columns",
+    "refuse_duplicates",
+    "refuse_names",
 ]
 
 DEFAULT_NULLS = ("", "NULL", "null", "NaN", "nan", "NA", "N/A", "#N/A")
@@ -210,6 +213,13 @@ class DataFile(ABC):
         """
         return 0
 
+    def in_smaller_units(self, nbytes: int) -> tuple[DataFile, int]:
+        """The same file in units of at most `nbytes`, and how many there are for each old one.
+
+        Where units are cut by bytes and their rows are not counted; elsewhere slices are read.
+        """
+        return self, 1
+
     # -- statistics -----------------------------------------------------------------
 
     def facts(self, unit: int, condition: Filter, schema: pa.Schema) -> list[pc.Expression]:
@@ -239,69 +249,12 @@ class DataFile(ABC):
         return self
 
     @property
-    def row_groups(self) -> RowGroups | None:
-        """The entries of a Parquet footer; None for other formats."""
+    def row_groups(self) -> ParquetFile | None:
+        """A Parquet file, for readers that look at its footer; None for other formats."""
         return None
 
 
-class RowGroups(Protocol):
-    """A Parquet file, for readers that look at its footer: units are row groups."""
-
-    @property
-    def ref(self) -> FileRef:
-        """Where the file lies."""
-        ...
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-        ...
-
-    @property
-    def unit_rows(self) -> list[int]:
-        """Rows of each row group."""
-        ...
-
-    @property
-    def metadata(self) -> pq.FileMetaData:
-        """The footer; call `check` before looking at column chunks."""
-        ...
-
-    @property
-    def stored_as_given(self) -> bool:
-        """Whether columns have the types of `schema` as soon as they are decoded."""
-        ...
-
-    @property
-    def verifies_pages(self) -> bool:
-        """Whether reading verifies the checksums of pages, where there are any."""
-        ...
-
-    def check(self) -> None:
-        """Refuse a damaged footer."""
-        ...
-
-    def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
-        """The footer's entries for a column, one or more a row group."""
-        ...
-
-    def chunks_in(
-        self, unit: int, columns: Sequence[str]
-    ) -> list[tuple[pq.ColumnChunkMetaData, bool]]:
-        """The entries of flat columns of a row group, and whether each may have nulls."""
-        ...
-
-    def groups_of(
-        self, units: Sequence[int], columns: Sequence[str], at_once: int
-    ) -> Iterator[list[str]]:
-        """The columns in groups that take about `at_once` bytes once decoded."""
-        ...
-
-    def columns(
-        self, unit: int, groups: Sequence[list[str]]
-    ) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """Columns of one row group as they are stored, a group at a time."""
-        ...
+OpenFormat = Callable[[FileRef, ReadOptions], DataFile]
 
 
 class StreamedFile(DataFile):
@@ -358,4 +311,47 @@ def _noted(metadata: bytes) -> frozenset[str]:
         return frozenset()
 
 
-OpenFormat = Callable[[FileRef, ReadOptions], DataFile]
+def refuse_duplicates(ref: FileRef, names: Sequence[str]) -> None:
+    """Raise `DuplicateColumnError` if a name occurs twice."""
+    if len(set(names)) == len(names):
+        return
+    twice = next(n for n in names if list(names).count(n) > 1)
+    raise DuplicateColumnError(
+        f"{ref.name} has more than one column named {twice!r}; rename them: a column is "
+        "found by its name"
+    )
+
+
+def refuse_names(ref: FileRef, names: Sequence[str]) -> None:
+    """Refuse a file whose columns cannot all be found by their names, or that has none."""
+    if not names:
+        raise bad_file(ref, "has no columns, so there is nothing to read")
+    if "" in names:
+        raise SchemaError(
+            f"{ref.name} has a column without a name, as column {list(names).index('')} "
+            "(counted from 0); write the file again with a name for it: a column is found by its "
+            "name"
+        )
+    refuse_duplicates(ref, names)
+
+
+# -- names of files -----------------------------------------------------------------------
+
+_SUFFIXES = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "csv": (".csv", ".tsv"),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "ipc": (".arrow", ".feather", ".ipc", ".arrows"),
+    "avro": (".avro",),
+    "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gzip", ".tfrecord.zlib"),
+}
+_COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
+_SHARD = re.compile(r"-\d+-of-\d+$")  # train.tfrecord-00001-of-00010
+
+
+def engine_of(path: str) -> str | None:
+    """The format that a file's name says, or None."""
+    name = _SHARD.sub("", path.lower())
+    for ending in _COMPRESSION:
+        name = name.removesuffix(ending)
+    return next((e for e, ends in _SUFFIXES.items() if name.endswith(ends)), None)

@@ -19,15 +19,14 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.align import cast_columns, normalize_schema, rebatch
-from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns
+from tabfeed.io.align import cast_columns, invalid_column, normalize_schema, rebatch
+from tabfeed.io.formats.base import DataFile, ReadOptions, index_columns, refuse_names
 from tabfeed.io.formats.ipc_messages import (
     DICTIONARY,
     MOST_EXPANSION,
@@ -40,14 +39,8 @@ from tabfeed.io.formats.ipc_messages import (
     messages,
     takes_bytes,
 )
-from tabfeed.io.storage.file_ref import (
-    FileRef,
-    bad_file,
-    claims_more_than,
-    reading,
-    refuse_empty,
-    refuse_names,
-)
+from tabfeed.io.storage.files import FileRef, bad_file, claims_more_than, reading, refuse_empty
+from tabfeed.lazy import cached_property
 
 __all__ = ["IpcFile", "IpcStream", "open_ipc"]
 
@@ -72,12 +65,13 @@ def open_ipc(ref: FileRef, options: ReadOptions) -> IpcFile | IpcStream:
             "is an Arrow file compressed as a whole, which cannot be read by parts",
             remedy="Decompress it; Arrow files can be compressed inside instead",
         )
-    with _opened(ref) as file:
+    with _opened(ref.just_pinned()) as file:
         start = bytes(file.read(8))
-    kind = IpcFile if start.startswith(_MAGIC) else IpcStream
-    if kind is IpcStream and start[:4] != b"\xff\xff\xff\xff" and not _old_stream(start):
-        raise bad_file(ref, _foreign(start))
-    return kind(ref)
+        kind = IpcFile if start.startswith(_MAGIC) else IpcStream
+        if kind is IpcStream and start[:4] != b"\xff\xff\xff\xff" and not _old_stream(start):
+            raise bad_file(ref, _foreign(start))
+        file.seek(0)
+        return kind(ref, file)
 
 
 def _old_stream(start: bytes) -> bool:
@@ -110,8 +104,8 @@ def _is_local(ref: FileRef) -> bool:
     return isinstance(ref.filesystem, pafs.LocalFileSystem)
 
 
-def _damaged(ref: FileRef, error: Exception) -> BadFileError:
-    return bad_file(ref, f"is an Arrow file cut short or damaged: {error}")
+def _damaged(ref: FileRef, error: object, column: str | None = None) -> BadFileError:
+    return bad_file(ref, f"is an Arrow file cut short or damaged: {error}", column=column)
 
 
 class _Ipc(DataFile):
@@ -120,10 +114,9 @@ class _Ipc(DataFile):
     ref: FileRef
     indivisible = "record batch"
 
-    def __init__(self, ref: FileRef) -> None:
-        with _opened(ref) as file:
-            self._stored = self._read_schema(file)
-            refuse_names(ref, self._stored.names)
+    def __init__(self, ref: FileRef, file: pa.NativeFile) -> None:
+        self._stored = self._read_schema(file)
+        refuse_names(ref, self._stored.names)
         index = index_columns(self._stored.names, self._stored.metadata)
         super().__init__(normalize_schema(self._stored), ref, index)
 
@@ -197,9 +190,15 @@ class _Ipc(DataFile):
 
     def _as_stored(self, units: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
         with _opened(self.ref) as file:
-            for batch in self._decode(file, units, self._options(columns)):
+            decoded = self._decode(file, units, self._options(columns))
+            for unit, batch in zip(units, decoded, strict=True):
                 part = pa.Table.from_batches([batch.select(columns)])
-                part.validate(full=True)  # 4 GB/s; an offset gone wrong would crash the reader
+                try:
+                    part.validate(full=True)  # 4 GB/s; an offset gone wrong would crash the reader
+                except pa.ArrowInvalid as e:
+                    name, why = invalid_column(part) or (None, e)
+                    where = f"record batch {unit}, column {name!r}"
+                    raise _damaged(self.ref, f"{where}: {why}", name) from e
                 yield part.replace_schema_metadata(None)
 
     def _small(self, table: pa.Table) -> pa.Table:

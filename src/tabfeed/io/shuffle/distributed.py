@@ -24,15 +24,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.display import Bar
 from tabfeed.errors import WriteError
 from tabfeed.execute import Executor
 from tabfeed.hashing import hash_columns
 from tabfeed.io.align import cast_table
-from tabfeed.io.shuffle.local import Ids, SpillBudget, decoded, key_range, sorted_bucket, with_keys
-from tabfeed.io.shuffle.rows import take_rows
-from tabfeed.io.storage.paths import RemotePath
+from tabfeed.io.shuffle.local import (
+    Ids,
+    SpillBudget,
+    decoded,
+    key_range,
+    sorted_bucket,
+    take_rows,
+    with_keys,
+)
+from tabfeed.io.storage.files import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
-from tabfeed.progress import Bar
 
 if TYPE_CHECKING:
     from tabfeed.io.fileset import FileSet

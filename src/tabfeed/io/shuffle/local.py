@@ -8,9 +8,12 @@ at position *i*, and the result is the data sorted by these keys. So the permuta
 depends on the seed and the rows alone: the memory limit, the partitions and the number of threads
 only decide how the sorting is done.
 
-Sizes are measured, not estimated: rows are held in memory until they are too many, and a bucket
-that turns out too large is split once more. An estimate of the whole only helps to choose the
-number of buckets.
+Sizes are measured: rows are held in memory until they are too many, and a bucket that turns out too
+large is split once more. An estimate of the whole only helps to choose the number of buckets.
+
+Arrow's ``take`` joins the chunks of a column first, and fails where the result would not be a valid
+array: more than 2 GB of text, which 32-bit offsets cannot address, or dictionaries that together
+outgrow their index type. `take_rows` takes such columns in a wider type.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tabfeed.errors import WriteError
+from tabfeed.io.align import cast_table
 from tabfeed.io.formats.parquet.row_sizes import sizes_in_table
 from tabfeed.io.partition import bounds_within
-from tabfeed.io.shuffle.rows import prepare, take_prepared, take_rows
 from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.trace import span
 
@@ -39,11 +42,14 @@ __all__ = [
     "decoded",
     "draw_keys",
     "key_range",
+    "prepare",
     "read_bucket",
     "shuffled",
     "sort_rows",
     "sorted_bucket",
     "split_into_buckets",
+    "take_prepared",
+    "take_rows",
     "with_keys",
 ]
 
@@ -53,7 +59,56 @@ _MOST_AT_ONCE = 2**30  # a table of text larger than this nears the reach of 32-
 _LEAST_MEMORY = 2**20
 _BLOCK = 64 * 2**20
 
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
 Ids = npt.NDArray[np.integer]
+
+
+def take_rows(table: pa.Table, order: Ids) -> pa.Table:
+    """The rows with these numbers, in this order.
+
+    Examples
+    --------
+    >>> take_rows(pa.table({"x": [5, 6, 7]}), np.array([2, 0]))["x"].to_pylist()
+    [7, 5]
+    """
+    return take_prepared(prepare(table), order, table.schema)
+
+
+def prepare(table: pa.Table) -> pa.Table:
+    """The same rows, each column in one chunk, in a wider type where it does not fit into one."""
+    for i, field in enumerate(table.schema):
+        if table.column(i).num_chunks > 1:
+            array = _join(table.column(i))
+            table = table.set_column(i, field.with_type(array.type), array)
+    return table
+
+
+def take_prepared(table: pa.Table, order: Ids, schema: pa.Schema) -> pa.Table:
+    """Rows of a prepared table, with the types of `schema` again."""
+    return cast_table(table.take(pa.array(order)), schema)
+
+
+def _join(column: pa.ChunkedArray) -> pa.Array:
+    try:
+        joined = column.combine_chunks()
+    except pa.ArrowInvalid:
+        wide = _wider_type(column.type)
+        if wide == column.type:
+            raise
+        joined = column.cast(wide).combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # still in chunks, since one would be too large
+        return _join(joined.cast(_wider_type(column.type)))
+    return joined
+
+
+def _wider_type(dtype: pa.DataType) -> pa.DataType:
+    """The type that holds the same values with 64-bit offsets and without dictionaries."""
+    if pa.types.is_dictionary(dtype):
+        return dtype.value_type
+    if pa.types.is_list(dtype):
+        return pa.large_list(dtype.value_field.with_type(_wider_type(dtype.value_type)))
+    return _LARGE.get(dtype, dtype)
 
 
 @dataclass(frozen=True)
@@ -150,7 +205,8 @@ def shuffled(
         yield from _sorted(held, budget)
         return
     count = min(budget.buckets, max(_FEWEST_BUCKETS, -(-nbytes * 8 // budget.memory)))
-    yield from _sorted_on_disk(chain(_drain(held), rows), range(1 << 64), count, budget)
+    drained = (held.pop(0) for _ in range(len(held)))  # not kept meanwhile
+    yield from _sorted_on_disk(chain(drained, rows), range(1 << 64), count, budget)
 
 
 def sorted_bucket(
@@ -177,13 +233,6 @@ def _all_with_keys(tables: Iterable[pa.Table], seed: int, stream: int) -> Iterat
         start += table.num_rows
 
 
-def _drain(held: list[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables without keeping them."""
-    held.reverse()
-    while held:
-        yield held.pop()
-
-
 def _sorted(held: list[pa.Table], budget: SpillBudget) -> Iterator[pa.Table]:
     """Rows that fit into memory, in the order of their keys, block by block."""
     if not held:
@@ -204,7 +253,7 @@ def _sorted_on_disk(
     tables: Iterable[pa.Table], keys: range, count: int, budget: SpillBudget
 ) -> Iterator[pa.Table]:
     """Rows whose keys are in `keys`, sorted by key, using `count` buckets on disk."""
-    width = -(-len_of(keys) // count)
+    width = -(-(keys.stop - keys.start) // count)  # ``len`` knows no range as large
     buckets = split_into_buckets(tables, key_range(keys.start, width), count, budget)
     for number, bucket in enumerate(buckets):
         if not bucket.rows:
@@ -221,11 +270,6 @@ def _sorted_on_disk(
             yield from _sorted([read_bucket(bucket)], budget)
             bucket.path.unlink()
             pa.default_memory_pool().release_unused()  # or allocators keep the last bucket's
-
-
-def len_of(keys: range) -> int:
-    """``len`` for ranges as large as the key space."""
-    return keys.stop - keys.start
 
 
 def key_range(low: int, width: int) -> Callable[[pa.Table], Ids]:
@@ -252,8 +296,8 @@ def split_into_buckets(
     writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
     with ExitStack() as files:
         for table in tables:
-            for rows in _slices(table, budget.slice):
-                plain = decoded(rows)
+            for start, stop in pairwise(_bounds(table, budget.slice)):
+                plain = decoded(table.slice(start, stop - start))
                 for number, part in _rows_by_bucket(plain, assign(plain), count):
                     _append(files, writers, number, buckets[number], part)
         for number, writer in writers.items():
@@ -274,12 +318,12 @@ def _split_twice(
         inner.folder.mkdir()
         rows = _stream_bucket(bucket) if bucket.rows else ()
         low, high = number * width, min(count, (number + 1) * width)
-        fine += split_into_buckets(rows, _counted_from(low, assign), high - low, inner)
+
+        def inside(table: pa.Table, low: int = low) -> Ids:
+            return assign(table) - low
+
+        fine += split_into_buckets(rows, inside, high - low, inner)
     return fine
-
-
-def _counted_from(low: int, assign: Callable[[pa.Table], Ids]) -> Callable[[pa.Table], Ids]:
-    return lambda table: assign(table) - low
 
 
 def _append(
@@ -319,12 +363,6 @@ def decoded(table: pa.Table) -> pa.Table:
             plain = field.type.value_type
             table = table.set_column(i, field.with_type(plain), table.column(i).cast(plain))
     return table
-
-
-def _slices(table: pa.Table, nbytes: int) -> Iterator[pa.Table]:
-    """A table in slices of about `nbytes` once decoded; one if it is smaller, none if empty."""
-    for start, stop in pairwise(_bounds(table, nbytes)):
-        yield table.slice(start, stop - start)
 
 
 def _bounds(table: pa.Table, nbytes: int, order: Ids | None = None) -> Sequence[int]:

@@ -33,7 +33,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from tabfeed.errors import UnreadableFileError
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 from tabfeed.io.storage.remote import RemoteOptions, Version, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
 from tabfeed.trace import span

@@ -46,6 +46,7 @@ __all__ = [
     "remote_of",
     "split_options",
     "translated",
+    "try_once",
     "within",
 ]
 
@@ -195,7 +196,14 @@ class _FsspecRemote:
     """A server behind an fsspec filesystem."""
 
     def __init__(self, filesystem: Any) -> None:
+        from fsspec import AbstractFileSystem
+        from fsspec.asyn import AsyncFileSystem
+
+        try_once(filesystem)
         self._filesystem = filesystem
+        kind, wraps = type(filesystem), hasattr(filesystem, "fs")
+        theirs = (AbstractFileSystem.find, AsyncFileSystem._find)
+        self._lists_deeply = not wraps and getattr(kind, "_find", kind.find) not in theirs
 
     def version(self, path: str, timeout: float) -> Version:
         """What the object is now, whatever a listing once said."""
@@ -220,15 +228,36 @@ class _FsspecRemote:
 
     def listing(self, path: str, timeout: float, *, deep: bool) -> list[Listed]:
         """What lies below a folder, with ETags and the like where the listing has them."""
-        self._filesystem.invalidate_cache(path)
-        depth = None if deep else 1
-        found = self._call("find", timeout, path, maxdepth=depth, withdirs=True, detail=True)
         listed = []
-        for name, facts in found.items():
+        for name, facts in self._find(path, time.monotonic() + timeout, deep=deep).items():
             if name.strip("/") != path.strip("/"):
                 strong = {k: facts[k] for k in _VERSION_KEYS if k in facts}
                 listed.append(Listed(_as_info(name, facts), _tag(strong)))
         return listed
+
+    def _find(self, path: str, until: float, *, deep: bool) -> dict[str, Mapping[str, Any]]:
+        """What lies below a folder, by name; in one listing where a library has its own.
+
+        fsspec's own `find` leaves out every folder whose listing fails, and says nothing.
+        """
+        if deep and self._lists_deeply:
+            self._filesystem.invalidate_cache(path)
+            left = until - time.monotonic()
+            return dict(self._call("find", left, path, withdirs=True, detail=True))
+        found: dict[str, Mapping[str, Any]] = {}
+        folders = [path]
+        for folder in folders:
+            self._filesystem.invalidate_cache(folder)
+            try:
+                entries = self._call("ls", max(0.0, until - time.monotonic()), folder, detail=True)
+            except FileNotFoundError:  # nothing, or removed just now
+                continue
+            new = [e for e in entries if e["name"] not in found]
+            found.update({facts["name"]: facts for facts in new})
+            if deep:
+                names = (e["name"].rstrip("/") for e in new if e["type"] == "directory")
+                folders += [name for name in names if name != folder.rstrip("/")]
+        return found
 
     def _call(self, name: str, timeout: float, *args: Any, **options: Any) -> Any:
         from fsspec.asyn import sync
@@ -244,6 +273,16 @@ class _FsspecRemote:
             )
         except TimeoutError as e:
             raise NoAnswer(f"no answer within {time.monotonic() - begun:.1f} s") from e
+
+
+def try_once(filesystem: Any) -> None:
+    """Have s3fs leave repetitions to us.
+
+    Where a store says that it is busy, s3fs would try five times, pausing, before it says so: with
+    a short deadline, all that could be reported is that no answer came.
+    """
+    if "s3" in filesystem.protocol:
+        filesystem.retries = 1
 
 
 def info_of(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:

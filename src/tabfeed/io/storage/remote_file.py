@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tabfeed.io.storage.fetch import Fetch, Range, begin
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 
 __all__ = ["open_remote"]
 

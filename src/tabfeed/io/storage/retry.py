@@ -35,12 +35,11 @@ from tabfeed.io.storage.remote import (
     remade,
     remote_of,
     translated,
+    try_once,
     within,
 )
-from tabfeed.io.storage.s3 import patient_writer
-from tabfeed.io.storage.temporary import TemporaryFolder
 
-__all__ = ["FIRST_SHARE", "Retrying", "reason", "remedy", "retry", "with_retries"]
+__all__ = ["FIRST_SHARE", "Retrying", "reason", "remedy", "retry", "system_error", "with_retries"]
 
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -58,7 +57,9 @@ _PERMANENT = (
     NotADirectoryError,
     PermanentError,
 )
+_FOLDER = pafs.FileType.Directory
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (*_FULL, errno.EFBIG, errno.EROFS)
 _LOCAL = (*_FULL, errno.EROFS, errno.EMFILE, errno.ENFILE)
 
 
@@ -114,6 +115,21 @@ def retry(call: Callable[[float], T], deadline: float, *, first: float = 1.0, wa
 def reason(error: OSError) -> str:
     """What the system or the server says of an error."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """The system's error behind one of any library; Polars and DuckDB put it into their words.
+
+    Examples
+    --------
+    >>> system_error(RuntimeError("parquet: underlying IO error: No space left on device"))
+    OSError(28, 'No space left on device')
+    >>> system_error(RuntimeError("parquet: a page is damaged"))
+    """
+    if isinstance(error, OSError):
+        return error
+    found = (code for code in _NO_ROOM if os.strerror(code) in str(error))
+    return next((OSError(code, os.strerror(code)) for code in found), None)
 
 
 def remedy(error: OSError, *, writing: bool = False) -> str:
@@ -183,6 +199,9 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
         """The server's filesystem; a forked child has another, with connections of its own."""
         if self._process != os.getpid():
             self._filesystem, self._process = remade(self._filesystem), os.getpid()
+        handler = getattr(self._filesystem, "handler", None)
+        if isinstance(handler, pafs.FSSpecHandler):  # also one that was unpickled
+            try_once(handler.fs)
         return self._filesystem
 
     def __eq__(self, other: object) -> bool:
@@ -225,8 +244,20 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         """The contents of a folder."""
-        self._forget(selector.base_dir)
-        return self._ask(selector.base_dir, lambda system: system.get_file_info(selector))
+        folder = selector.base_dir
+        handler = getattr(self.inner, "handler", None)
+        if not isinstance(handler, pafs.FSSpecHandler):
+            return self._ask(folder, lambda system: system.get_file_info(selector))
+        # pyarrow takes a folder whose look-up fails for one that is not there.
+        remote = remote_of(self.inner)
+        listed = retry(
+            lambda timeout: remote.listing(folder, timeout, deep=selector.recursive),
+            self._options.deadline,
+            warn=f"{self._prefix}{folder}",
+        )
+        if not listed and not selector.allow_not_found and self._info(folder).type != _FOLDER:
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
+        return [entry.info for entry in listed]
 
     def _forget(self, path: str) -> None:
         """Have fsspec look anew, whatever a listing once said."""
@@ -292,7 +323,7 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         """A file for random access."""
-        from tabfeed.io.storage.file_ref import FileRef
+        from tabfeed.io.storage.files import FileRef
         from tabfeed.io.storage.remote_file import open_remote
 
         remote, options = remote_of(self.inner), self._options
@@ -310,6 +341,8 @@ class Retrying(pafs.FileSystemHandler):  # type: ignore[misc]
             return pa.PythonFile(_Upload(handler.fs, path, deadline), mode="w")
         writer = self.inner
         if writer.type_name == "s3":
+            from tabfeed.io.storage.s3 import patient_writer
+
             writer = patient_writer(writer, deadline)
         return self._ask(
             path, lambda _: writer.open_output_stream(path, compression=None, metadata=metadata)
@@ -331,6 +364,8 @@ class _Upload:
     closed = False
 
     def __init__(self, system: Any, path: str, deadline: float) -> None:
+        from tabfeed.io.storage.local import TemporaryFolder
+
         self._system, self._path, self._deadline = system, path, deadline
         self._folder = TemporaryFolder()  # which the next run removes if this process is killed
         self._file = tempfile.NamedTemporaryFile(dir=self._folder.path)  # noqa: SIM115

@@ -22,9 +22,14 @@ import pyarrow.parquet as pq
 from tabfeed.errors import SchemaError
 from tabfeed.io.align import cast_table, combine
 from tabfeed.io.commit.staged_files import StagedFiles
-from tabfeed.io.formats.parquet.page_options import PageOptions, explain_refusal
-from tabfeed.io.shuffle.rows import prepare, take_prepared
-from tabfeed.io.storage.paths import HIVE_NULL
+from tabfeed.io.folder import HIVE_NULL
+from tabfeed.io.formats.parquet.pages import (
+    MOST_BATCH_ROWS,
+    PageOptions,
+    batch_rows,
+    explain_refusal,
+)
+from tabfeed.io.shuffle.local import prepare, take_prepared
 from tabfeed.trace import span
 
 __all__ = ["FileWriter", "HiveWriter", "TableWriter"]
@@ -71,6 +76,7 @@ class FileWriter:
         self._stack = ExitStack()
         self._writer: pq.ParquetWriter | None = None
         self._declared = schema
+        self._batch_rows = MOST_BATCH_ROWS
 
     def __enter__(self) -> FileWriter:
         self._sink = self._stack.enter_context(self._commit.create(self._name))
@@ -121,6 +127,7 @@ class FileWriter:
         """The Parquet writer, whose schema allows the nulls of this group."""
         if self._writer is None:
             self._declared = self._pages.declare(group)
+            self._batch_rows = batch_rows(group)
             self._writer = self._start()
         elif not self._allows(group):
             self._start_again()
@@ -128,7 +135,7 @@ class FileWriter:
 
     def _start(self) -> pq.ParquetWriter:
         with self._commit.writing(self._name):
-            writer = self._pages.writer(self._sink, self._declared)
+            writer = self._pages.writer(self._sink, self._declared, self._batch_rows)
         return self._stack.enter_context(writer)
 
     def _allows(self, group: pa.Table) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabfeed.errors import ArgumentError
 from tabfeed.io.commit.manifest import is_below
-from tabfeed.io.formats.parquet.page_options import PageOptions
+from tabfeed.io.formats.parquet.pages import PageOptions
 from tabfeed.io.partition import Partition, continues
 from tabfeed.io.shuffle.local import draw_keys
 
@@ -156,7 +156,7 @@ def _as_input(table: PartitionedTable) -> list[OutputFile]:
 
 def _stem(path: str) -> str:
     """A file's name without the ending that says its format."""
-    from tabfeed.io.open.engines import engine_of
+    from tabfeed.io.formats.base import engine_of
 
     name = posixpath.basename(path)
     while engine_of(name) is not None and "." in name.strip("."):

@@ -10,7 +10,7 @@ one stream through all files (see `tabfeed.io.shuffle.local`), or on a cluster t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tabfeed.budget import working_memory
+from tabfeed.display import Bar, progress
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.align import cast_table
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.staged_files import StagedFiles
 from tabfeed.io.formats.memory import TemporaryFolder
-from tabfeed.io.formats.parquet.page_options import plain_inside, refuse_types
+from tabfeed.io.formats.parquet.pages import plain_inside, refuse_types
+from tabfeed.io.memory_needs import few_readers
 from tabfeed.io.partition import Piece, cut_by_size
 from tabfeed.io.shuffle.distributed import (
     BucketFiles,
@@ -41,7 +43,6 @@ from tabfeed.io.shuffle.distributed import (
     write_buckets,
 )
 from tabfeed.io.shuffle.local import SpillBudget, draw_keys, shuffled, sort_rows
-from tabfeed.io.whole_units import few_readers
 from tabfeed.io.write.parquet import FileWriter, HiveWriter, TableWriter
 from tabfeed.io.write.plan import (
     OutputFile,
@@ -51,7 +52,6 @@ from tabfeed.io.write.plan import (
     group_files,
     plan_files,
 )
-from tabfeed.progress import Bar, progress
 
 if TYPE_CHECKING:
     from tabfeed.io.table import PartitionedTable
@@ -123,7 +123,7 @@ def _names_folders(dtype: pa.DataType) -> bool:
 def _refuse_own_input(
     table: PartitionedTable, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> None:
-    from tabfeed.io.storage.paths import path_of
+    from tabfeed.io.storage.files import path_of
 
     target = path_of(path, storage_options).name.rstrip("/") + "/"
     inside = [f for f in table.files.names if f.startswith(target)]
@@ -179,11 +179,9 @@ class _DatasetWriter:
         assert self.commit is not None
         self.commit.order = [file.name for file in files]
         threads = getattr(executor, "threads", 1)
-        # A map may need its partitions as they are, with whole groups or neighbouring rows.
-        plain = self.options.shuffle is None and not self.table.maps
-        limited = plain and self.options.memory_limit is not None
+        limited = self.options.shuffle is None and self.options.memory_limit is not None
         if self.options.shuffle is Shuffle.PER_WORKER or limited:
-            files = [self._in_small_parts(f, self.limit // threads // 16) for f in files]
+            files = self._in_small_parts(files, self.limit // threads // 16)
         groups = group_files(files)
         self._inner = LocalExecutor(max(1, threads // max(1, len(groups))))
         self._at_once = max(1, min(threads, len(groups)))
@@ -194,18 +192,30 @@ class _DatasetWriter:
                 if staged is not None:
                     self.commit.adopt(staged)
 
-    def _in_small_parts(self, file: OutputFile, nbytes: int) -> OutputFile:
-        """The same rows, read in smaller partitions; the file is the same."""
-        if file.first_rows or not self.table.keeps_rows:
-            return file  # a map needs the partitions as they are
+    def _in_small_parts(self, files: list[OutputFile], nbytes: int) -> list[OutputFile]:
+        """The same rows, read in smaller partitions; the files are the same."""
+        if not self.table.cut_freely or any(file.first_rows for file in files):
+            return files  # a map needs the partitions as they are
+        most = max(1, self.table.bytes_to_read(nbytes))
+        pieces = [p for file in files for part in file.partitions for p in part.pieces]
+        divided = None
+        if all(p.whole for p in pieces):
+            self.table, divided = self.table.in_smaller_units(most)
+        return [self._cut_file(file, most, divided) for file in files]
+
+    def _cut_file(
+        self, file: OutputFile, most: int, divided: Callable[[Piece], list[Piece]] | None
+    ) -> OutputFile:
         pieces = [p for part in file.partitions for p in part.pieces]
+        if divided is not None:
+            pieces = [new for piece in pieces for new in divided(piece)]
 
         def bytes_of(piece: Piece) -> int | None:
             rows = None if piece.whole else self._row_bytes(piece)
             return self.table.piece_bytes(piece) if rows is None else int(rows.sum())
 
         sized = [(p, bytes_of(p)) for p in pieces]
-        return replace(file, partitions=tuple(cut_by_size(sized, max(1, nbytes), self._row_bytes)))
+        return replace(file, partitions=tuple(cut_by_size(sized, most, self._row_bytes)))
 
     def _row_bytes(self, piece: Piece) -> Any:
         """Bytes of each row of a row slice; those of its unit are found once."""
@@ -262,6 +272,7 @@ class _DatasetWriter:
         """A full shuffle: one random permutation, written into files of equal rows."""
         source = self.table.in_smaller_partitions(max(1, self.limit // 16))
         names = file_names(self.options.output_files, self.table.npartitions)
+        self.table = source
         assert self.commit is not None
         self.commit.order = names
         known = source.known_rows
@@ -324,6 +335,8 @@ class _DatasetWriter:
         with writer:
             for table in tables:
                 writer.write(table)
+                if self.options.memory_limit is not None:  # each thread would keep what it freed
+                    pa.default_memory_pool().release_unused()
         return writer.rows
 
 

@@ -20,8 +20,6 @@ from tabfeed.errors import ArgumentError, ColumnNotFoundError, LoaderError
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.read.arrow_columns import Layout, Lists
 
-__all__ = ["BatchOp", "EmbeddingOperator", "Padding", "op_bytes", "pad_lists"]
-
 BatchOp = Callable[[Chunk], None]
 Array = npt.NDArray[Any]
 

@@ -30,7 +30,7 @@ from tabfeed.loader.gpu.auto_choice import GPU, Choice
 from tabfeed.loader.gpu.delivery import GpuStages, timed_event
 from tabfeed.loader.gpu.pipeline import GpuIterator, GpuPipeline, GpuState
 from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.plan.order import Epoch, Plan
+from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.position import Position
 from tabfeed.loader.read.blocks import ReadsBlocks
 from tabfeed.loader.read.partition_reader import ReadsParts

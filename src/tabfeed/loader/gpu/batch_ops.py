@@ -20,8 +20,7 @@ from tabfeed.loader.assemble.batch_ops import BatchOp, EmbeddingOperator, Paddin
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.buffers import torch_dtype
 from tabfeed.loader.read.arrow_columns import Layout, Lists
-from tabfeed.loader.tensors.cut import as_tensor
-from tabfeed.loader.tensors.ragged import as_words, filling, numpy_dtype, pad_ragged
+from tabfeed.loader.tensors.cut import as_tensor, as_words, filling, numpy_dtype, pad_ragged
 
 __all__ = ["GpuEmbedding", "GpuOps", "GpuPadding"]
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.plan.order import CopyRun
+from tabfeed.loader.plan import CopyRun
 from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.loader.tensors.scripted import lay_copy_runs
 

@@ -53,9 +53,9 @@ from tabfeed.loader.gpu.pipeline import GpuPipeline
 from tabfeed.loader.gpu.staging import GpuBlockReader, lock_pages, unlock_pages
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.blocks import BlockReader
-from tabfeed.loader.read.staging import StagingBuffers
+from tabfeed.loader.read.decoder_processes import StagingBuffers
 from tabfeed.loader.tensors.device import check_device, finish_on_cpu
 from tabfeed.loader.tensors.scripted import prepare
 

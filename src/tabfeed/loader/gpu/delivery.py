@@ -26,11 +26,9 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.gather import mark_used
 from tabfeed.loader.gpu.memory_plan import fit_copies
-from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.order import ChunkPlan, Epoch, Plan
-from tabfeed.loader.plan.shard import Shard
-from tabfeed.loader.read.block_window import BlockWindow
+from tabfeed.loader.options import LoaderOptions, Shard
+from tabfeed.loader.pipeline import BlockWindow, Pipeline, Stages
+from tabfeed.loader.plan import ChunkPlan, Epoch, Plan
 from tabfeed.loader.tensors.device import finish_on_cpu
 from tabfeed.loader.tensors.tree import tensors_in
 from tabfeed.trace import span

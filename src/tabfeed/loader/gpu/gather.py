@@ -20,7 +20,7 @@ from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, torch_dtype
 from tabfeed.loader.gpu.parquet.file_dtypes import GroupPiece
 from tabfeed.loader.gpu.staging import GpuBlock, copy_to_device
-from tabfeed.loader.plan.order import ChunkPlan
+from tabfeed.loader.plan import ChunkPlan
 from tabfeed.loader.read.arrow_columns import Group, Layout
 from tabfeed.loader.read.blocks import Block
 from tabfeed.loader.tensors.scripted import gather_all

@@ -22,9 +22,9 @@ import numpy as np
 from tabfeed.budget import cpu_count
 from tabfeed.errors import LoaderError
 from tabfeed.loader.options import LoaderOptions
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.pipeline import Ahead
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.read.block_window import Ahead
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.process_blocks import can_decode
 

@@ -30,7 +30,7 @@ from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.gpu.delivery import DeviceLease, GpuStages
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 from tabfeed.loader.position import Position, restore
 from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.state import EpochIterator, LoaderState
@@ -133,7 +133,7 @@ class GpuState(LoaderState[B]):
         begin, stages = self._next._replace(step=step), self.pipeline.stages
         free = isinstance(stages, GpuStages) and not stages.turn.taken
         iterator = GpuIterator(self, begin, _ignore) if free else self._aside(begin)
-        self._iterators.add(iterator)
+        self._keep_track_of(iterator)
         return iterator
 
     def _aside(self, begin: Position, **few: Any) -> EpochIterator[B]:

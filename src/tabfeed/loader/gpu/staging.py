@@ -23,13 +23,17 @@ import torch
 
 from tabfeed.loader.gpu.buffers import DeviceBuffer, DeviceBuffers, WidthGroup
 from tabfeed.loader.gpu.devices import on_device
-from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.plan import Epoch
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.read.blocks import Block, BlockReader
-from tabfeed.loader.read.decoder_processes import DecoderProcess, DecoderProcesses
+from tabfeed.loader.read.decoder_processes import (
+    DecoderProcess,
+    DecoderProcesses,
+    StagingBuffer,
+    StagingBuffers,
+)
 from tabfeed.loader.read.partition_reader import ReadsParts
 from tabfeed.loader.read.process_blocks import DecodeRequest, StagingSlice, decoders_of, decoding
-from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
 
 __all__ = ["GpuBlock", "GpuBlockReader", "copy_to_device", "lock_pages", "unlock_pages"]

@@ -1,8 +1,7 @@
 """JAX: batches as ``(dict of arrays, targets)``, on a device or sharded over several.
 
-Arrays are made in the background: `Loader` in `dicts`, and how they reach a GPU in `carry`. JAX
-holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut, in
-`widths`.
+Arrays are made in the background: `Loader` in `dicts`, and how they reach a device in `transfer`.
+JAX holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut.
 """
 
 from __future__ import annotations

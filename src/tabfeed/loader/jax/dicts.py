@@ -17,11 +17,10 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import BaseLoader
 from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
-from tabfeed.loader.jax.transfer import Carrier, find_device
-from tabfeed.loader.jax.widths import as_wide_as_jax
+from tabfeed.loader.jax.transfer import JaxTransfer, as_wide_as_jax, find_device
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Group
-from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.shuffle_quality import warn_if_sorted
 from tabfeed.loader.state import EpochIterator
 
 __all__ = ["Loader"]
@@ -37,7 +36,7 @@ class _Finish:
     ----------
     targets
         What is to be learned.
-    carry
+    transfer
         Takes arrays to the device.
     sharding
         How they lie over several devices instead.
@@ -46,14 +45,17 @@ class _Finish:
     """
 
     targets: tuple[str, ...]
-    carry: Carrier
+    transfer: JaxTransfer
     sharding: Any
     groups: tuple[Group, ...] = ()
 
     def __call__(self, chunk: Chunk) -> list[Any]:
         ready = self._from_buffers(chunk)
         moved = self._put(self._arrays(chunk))
-        extras = self._extras(chunk)
+        extras = [
+            {name: array.slice(low, high - low) for name, array in chunk.extras.items()}
+            for low, high in pairwise(chunk.bounds.tolist())
+        ]
         return [
             self._split({**one, **two, **three})
             for one, two, three in zip(ready, moved, extras, strict=True)
@@ -65,7 +67,7 @@ class _Finish:
             return [{} for _ in range(chunk.steps)]
         matrices = [as_wide_as_jax(chunk.matrices[g.name], g.columns) for g in self.groups]
         names = [name for group in self.groups for name in group.columns]
-        batches = self.carry.columns(matrices, chunk.bounds.tolist())
+        batches = self.transfer.columns(matrices, chunk.bounds.tolist())
         return [dict(zip(names, columns, strict=True)) for columns in batches]
 
     def _arrays(self, chunk: Chunk) -> list[dict[str, Array]]:
@@ -86,13 +88,12 @@ class _Finish:
         return batches
 
     def _put(self, batches: list[dict[str, Array]]) -> list[dict[str, Any]]:
-        if self.sharding is None:
-            return self._moved(batches) if any(batches) else batches
-        return [{name: self._shard(name, a) for name, a in batch.items()} for batch in batches]
-
-    def _moved(self, batches: list[dict[str, Array]]) -> list[dict[str, Any]]:
-        """All in one call; as lists, since JAX would put a dict in the order of its names."""
-        moved = self.carry([list(batch.values()) for batch in batches])
+        if self.sharding is not None:
+            return [{name: self._shard(name, a) for name, a in batch.items()} for batch in batches]
+        if not any(batches):
+            return batches
+        # All in one call; as lists, since JAX would put a dict in the order of its names.
+        moved = self.transfer([list(batch.values()) for batch in batches])
         return [dict(zip(a, b, strict=True)) for a, b in zip(batches, moved, strict=True)]
 
     def _shard(self, name: str, array: Array) -> Any:
@@ -110,12 +111,6 @@ class _Finish:
                 f'evenly ({e}): use drop_last=True or last="wrap", and a batch_size that divides'
             ) from e
 
-    def _extras(self, chunk: Chunk) -> list[dict[str, Any]]:
-        return [
-            {name: array.slice(low, high - low) for name, array in chunk.extras.items()}
-            for low, high in pairwise(chunk.bounds.tolist())
-        ]
-
     def _split(self, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         names, found = split_targets(columns, self.targets)
         inputs = {name: columns[name] for name in names}
@@ -129,10 +124,10 @@ def _column(array: Array, name: str) -> Array:
     return column
 
 
-def _has_own_memory(carry: Carrier, sharding: Any) -> bool:
+def _has_own_memory(transfer: JaxTransfer, sharding: Any) -> bool:
     """Whether batches lie elsewhere than in host memory."""
     if sharding is None:
-        return carry.remote
+        return transfer.remote
     return any(device.platform != "cpu" for device in sharding.device_set)
 
 
@@ -217,9 +212,9 @@ class Loader(BaseLoader):
             raise ArgumentError("device and sharding both say where arrays lie; give one of them")
         chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
-        finish = _Finish(chosen.targets, Carrier(find_device(device)), sharding)
+        finish = _Finish(chosen.targets, JaxTransfer(find_device(device)), sharding)
         layout, apart = chosen.layout, _why_apart(sharding, chosen)
-        elsewhere = _has_own_memory(finish.carry, sharding)
+        elsewhere = _has_own_memory(finish.transfer, sharding)
         if elsewhere and apart is None:
             finish = replace(finish, groups=layout.groups)
             layout = replace(layout, matrices=True)
@@ -227,7 +222,7 @@ class Loader(BaseLoader):
         if elsewhere:
             from tabfeed.loader.jax.device_chunks import on_device
 
-            pipeline = on_device(pipeline, finish.carry, finish.groups, on_gpu, apart, sharding)
+            pipeline = on_device(pipeline, finish.transfer, finish.groups, on_gpu, apart, sharding)
         self.pipeline = pipeline
         warn_if_sorted(dataset, self.targets, self.pipeline.plan)
 

@@ -17,9 +17,9 @@ batches, which JAX does not tell; so Arrow decodes, unless ``reader="cudf"``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,34 +30,19 @@ from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.memory_plan import FALLBACK_SHARE
 from tabfeed.loader.gpu.pipeline import GpuPipeline, no_memory
 from tabfeed.loader.jax.device_chunks import NotOnDeviceError
+from tabfeed.loader.jax.transfer import JaxTransfer, check_32_bits, has_64_bits
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.read.arrow_columns import Group
 from tabfeed.trace import span
 
-__all__ = ["OfJax", "made_by_torch"]
+__all__ = ["made_by_torch"]
 
 Tensor = torch.Tensor
 _UNKNOWN = "Arrow: how long steps wait for batches is not to be had from JAX"
 _SHORT = {torch.int64: torch.int32, torch.uint64: torch.uint32, torch.float64: torch.float32}
 _HALF = 2**63
 _HELD = 6  # chunks: of torch's one queued, one on its way and two being cut; what two are cut into
-
-
-class OfJax(Protocol):
-    """What is to be asked of JAX; see `tabfeed.loader.jax.device_chunks`."""
-
-    @property
-    def wide(self) -> bool:
-        """Whether JAX has numbers of 64 bits now."""
-        ...
-
-    def check(self, group: str, lows: Sequence[int], highs: Sequence[int]) -> None:
-        """Refuse the integers of a buffer if one of them does not fit into 32 bits."""
-        ...
-
-    def forget(self) -> None:
-        """Wait until JAX has come by all buffers that it was given, and keep none of them."""
-        ...
 
 
 class _Range(NamedTuple):
@@ -114,26 +99,28 @@ def _range(name: str, matrix: Tensor) -> _Range:
     return _Range(name, ends.to("cpu", non_blocking=True), above)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _JaxStages(GpuStages[Any]):
     """Chunks made by torch, and cut by JAX when they are there.
 
     Attributes
     ----------
-    asked
-        What is to be asked of JAX.
+    transfer
+        Gives JAX the finished buffers.
+    groups
+        The columns of each buffer.
     """
 
-    asked: Any = None
+    transfer: JaxTransfer
+    groups: tuple[Group, ...]
 
     def let_go(self) -> None:
         """Keep nothing of chunks that arrived."""
-        self.asked.forget()
+        self.transfer.forget()
 
     def cut(self, chunk: Chunk) -> list[Any]:
         """The chunk as it is, but for the width of numbers, and the ranges of those."""
-        ranges = [] if self.asked.wide else _shorten(chunk.matrices)
-        return [(chunk, ranges)]
+        return [(chunk, [] if has_64_bits() else _shorten(chunk.matrices))]
 
     def arrive(self, made: Any) -> list[Any]:
         """The batches of a chunk, which was queued when the one before it arrived.
@@ -143,7 +130,8 @@ class _JaxStages(GpuStages[Any]):
         made.event.synchronize()
         ((chunk, ranges),) = made.batches
         for found in ranges:
-            self.asked.check(found.group, *found.numbers())
+            group = next(g for g in self.groups if g.name == found.group)
+            check_32_bits(group.columns, group.dtype.kind, *found.numbers())
         with span("queue"):
             batches: list[Any] = self.finish(chunk)
         return batches
@@ -151,10 +139,10 @@ class _JaxStages(GpuStages[Any]):
 
 def made_by_torch(
     pipeline: Pipeline[Any],
-    number: int,
+    transfer: JaxTransfer,
+    groups: tuple[Group, ...],
     options: GpuOptions,
     copied: Callable[[int], Pipeline[Any]],
-    asked: OfJax,
 ) -> Pipeline[Any]:
     """The same batches from chunks that torch makes; `NotOnDeviceError` if it can't.
 
@@ -162,16 +150,17 @@ def made_by_torch(
     ----------
     pipeline
         Makes them of chunks in host memory.
-    number
-        Of the GPU.
+    transfer
+        Gives JAX the finished buffers.
+    groups
+        The columns of each buffer.
     options
         Reader and memory.
     copied
         Gives a pipeline of batches that are copied, within the memory divided by a number: for
         passes aside, and if there is no memory left on the GPU, or not enough to begin with.
-    asked
-        What is to be asked of JAX.
     """
+    number = int(transfer.there.local_hardware_id or 0)
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         raise NotOnDeviceError("PyTorch, which makes batches on a GPU, does not see this one")
     stages: Any = pipeline.stages
@@ -193,14 +182,17 @@ def made_by_torch(
         if isinstance(e, RuntimeError) and not no_memory(e):
             raise
         raise NotOnDeviceError(str(e)) from e
-    ours = _for_jax(made, copied, asked)
+    ours = _for_jax(made, copied, transfer, groups)
     if isinstance(ours, GpuPipeline) and options.reader == "auto":
         ours = replace(ours, reader_choice=_UNKNOWN)
     return ours
 
 
 def _for_jax(
-    made: Pipeline[Any], copied: Callable[[int], Pipeline[Any]], asked: OfJax
+    made: Pipeline[Any],
+    copied: Callable[[int], Pipeline[Any]],
+    transfer: JaxTransfer,
+    groups: tuple[Group, ...],
 ) -> Pipeline[Any]:
     """What torch makes as JAX takes it; copies, if torch can make but these."""
     stages: Any = made.stages
@@ -211,12 +203,12 @@ def _for_jax(
     ):
         return replace(copied(1), reader_choice=made.reader_choice)
     remake = made.remake
-    parts = {field.name: getattr(stages, field.name) for field in fields(stages)}
+    parts = {f.name: getattr(stages, f.name) for f in fields(stages)}
     return GpuPipeline(
-        _JaxStages(**parts, asked=asked),
+        _JaxStages(**parts, transfer=transfer, groups=groups),
         made.plan,
         made.options,
         made.reader_choice,
         spare=copied(FALLBACK_SHARE),
-        remake=lambda plan: _for_jax(remake(plan), copied, asked),
+        remake=lambda plan: _for_jax(remake(plan), copied, transfer, groups),
     )

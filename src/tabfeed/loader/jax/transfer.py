@@ -1,16 +1,19 @@
 """From NumPy arrays to arrays of JAX, on any device, in the background.
 
-In the computer's own memory JAX takes over an array's memory where it is aligned. To a GPU each
-buffer of a chunk is copied whole: forty small copies a batch would take longer than the model's
-step. The loader's thread waits for the copy, without the GIL; only then is the cut
-into columns queued, since a GPU runs what it is given in order, and a cut that waits for its data
-would hold up the model's steps.
+In host memory JAX takes over an array's memory if it is aligned. To a GPU each buffer of a chunk is
+copied whole: forty small copies a batch would take longer than the model's step. The loader's
+thread waits for the copy, without the GIL; only then is the cut into columns queued, since a GPU
+runs what it is given in order, and a cut that waits for its data would hold up the model's steps.
 
 A batch is cut by one call, compiled for its number of rows. Where in the chunk it lies is an
 argument, and chunks are all sent in one size, the last and shorter one too: so there is one
 compilation, and another if the last batch is a short one. What was given up: one call for all
 batches of a chunk. XLA makes a kernel for each column of each batch, and for 16 batches of 40
 columns that took it a minute.
+
+JAX has numbers of 32 bits, unless ``jax_enable_x64`` is on; files mostly have wider ones. Fractions
+are rounded, as JAX itself does it. Integers are checked first, and refused if one of them does not
+fit: JAX would truncate it silently.
 """
 
 from __future__ import annotations
@@ -31,12 +34,22 @@ from tabfeed.budget import cpu_count
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
 from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.plan.order import ChunkPlan
-from tabfeed.loader.read.blocks import BlockReader, ReadsBlocks
+from tabfeed.loader.plan import ChunkPlan
+from tabfeed.loader.read.arrow_columns import fits
+from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import PartReader
 from tabfeed.trace import span
 
-__all__ = ["Carrier", "WholeChunks", "find_device", "in_whole_chunks"]
+__all__ = [
+    "JaxTransfer",
+    "WholeChunks",
+    "as_wide_as_jax",
+    "check_32_bits",
+    "find_device",
+    "has_64_bits",
+    "in_whole_chunks",
+]
+
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
@@ -76,7 +89,7 @@ def find_device(device: Any) -> Any:
     return there[int(number or 0)]
 
 
-class Carrier:
+class JaxTransfer:
     """Takes arrays to a device; threads may share it.
 
     Parameters
@@ -88,9 +101,9 @@ class Carrier:
 
     Examples
     --------
-    >>> carry = Carrier()
+    >>> transfer = JaxTransfer()
     >>> buffers = [np.array([[1, 2, 3], [4, 5, 6]], np.int32), np.array([[7, 8, 9]], np.float32)]
-    >>> for batch in carry.columns(buffers, (0, 2, 3)):
+    >>> for batch in transfer.columns(buffers, (0, 2, 3)):
     ...     print([column.tolist() for column in batch])
     [[1, 2], [4, 5], [7.0, 8.0]]
     [[3], [6], [9.0]]
@@ -123,7 +136,7 @@ class Carrier:
 
     def columns(self, matrices: Sequence[Array], bounds: Sequence[int]) -> list[Sequence[Any]]:
         """For each batch of a chunk the columns of all its ``(columns, rows)`` buffers."""
-        wholes = self._carry(matrices)
+        wholes = self._to_device(matrices)
         batches = [
             _cut(wholes, self._place(low), high - low, self.column)
             for low, high in pairwise(bounds)
@@ -146,7 +159,7 @@ class Carrier:
             while held[0][1].is_ready() or len(held) > _MOST_HELD:
                 held.popleft()[1].block_until_ready()
 
-    def _carry(self, matrices: Sequence[Any]) -> Sequence[Any]:
+    def _to_device(self, matrices: Sequence[Any]) -> Sequence[Any]:
         """Buffers on the device, as long as the longest so far; there when they are given.
 
         Those that are there already, and not JAX's, are taken over where they lie.
@@ -174,9 +187,9 @@ class Carrier:
         return _again, (_name(self.device), self.column)
 
 
-def _again(device: str | None, column: tuple[int, ...]) -> Carrier:
+def _again(device: str | None, column: tuple[int, ...]) -> JaxTransfer:
     """A carrier in another process: arrays on a device do not travel."""
-    return Carrier(find_device(device), column)
+    return JaxTransfer(find_device(device), column)
 
 
 def _name(device: Any) -> str | None:
@@ -223,20 +236,77 @@ class WholeChunks:
 
 
 def in_whole_chunks(pipeline: Pipeline[T]) -> Pipeline[T]:
-    """The same batches, from chunks in one piece, made in few steps of Python."""
+    """The same batches, from chunks in one piece, made in few steps of Python.
+
+    With many cores, all columns of a partition are read by one call: every call of every thread
+    queues for the GIL, which the training loop needs as well.
+    """
     maker: Any = pipeline.stages.maker
-    reader = _in_large_steps(pipeline.stages.reader)
+    reader = pipeline.stages.reader
+    many = cpu_count() > _FEW_CORES
+    if many and isinstance(reader, BlockReader) and isinstance(reader.parts, PartReader):
+        reader = reader.reading(replace(reader.parts, at_once=2**40))
     stages = replace(pipeline.stages, reader=reader, maker=WholeChunks(maker))
     return replace(pipeline, stages=stages)
 
 
-def _in_large_steps(reader: ReadsBlocks) -> ReadsBlocks:
-    """Where there are many cores: all columns of a partition by one call.
+def has_64_bits() -> bool:
+    """Whether JAX has numbers of 64 bits now."""
+    config: Any = jax.config
+    return bool(config.jax_enable_x64)
 
-    Every call of every thread queues for the GIL, which the training loop needs as well.
+
+def as_wide_as_jax(matrix: Array, names: Sequence[str]) -> Array:
+    """Columns, ``(columns, ...)``, in a dtype that JAX has.
+
+    Examples
+    --------
+    >>> as_wide_as_jax(np.array([[1, 2]]), ["a"])
+    array([[1, 2]], dtype=int32)
+    >>> as_wide_as_jax(np.array([[1, 2], [3, 2**31]]), ["a", "b"])
+    Traceback (most recent call last):
+        ...
+    tabfeed.errors.LoaderError: column 'b' goes from 3 to 2147483648, beyond the 32 bits JAX uses: \
+jax.config.update("jax_enable_x64", True) allows 64
     """
-    if not isinstance(reader, BlockReader) or not isinstance(reader.parts, PartReader):
-        return reader
-    if cpu_count() <= _FEW_CORES:
-        return reader
-    return reader.reading(replace(reader.parts, at_once=2**40))
+    if has_64_bits() or matrix.dtype.itemsize < 8:
+        return matrix
+    if not isinstance(matrix, np.ndarray):  # on a GPU, made as wide as JAX had them then
+        raise LoaderError(
+            "jax_enable_x64 was on when this batch was made, and is off now; switch it between "
+            "two passes over the data"
+        )
+    if matrix.dtype.kind not in "iuf":
+        return matrix
+    narrow = np.dtype(f"{matrix.dtype.kind}4")
+    if narrow.kind != "f" and not fits(matrix, narrow):
+        lows, highs = ([int(f(row)) for row in matrix] for f in (np.min, np.max))
+        check_32_bits(names, narrow.kind, lows, highs)
+    return matrix.astype(narrow)
+
+
+def check_32_bits(
+    names: Sequence[str], kind: str, lows: Sequence[int], highs: Sequence[int]
+) -> None:
+    """Refuse columns of integers whose smallest or largest number does not fit into 32 bits.
+
+    Parameters
+    ----------
+    names
+        The columns.
+    kind
+        ``"i"`` or ``"u"``, as NumPy has it.
+    lows, highs
+        The smallest and the largest number of each column.
+
+    Examples
+    --------
+    >>> check_32_bits(["a", "b"], "u", [0, 5], [2**32 - 1, 7])
+    """
+    limits = np.iinfo(f"{kind}4")
+    for name, low, high in zip(names, lows, highs, strict=True):
+        if low < limits.min or high > limits.max:
+            raise LoaderError(
+                f"column {name!r} goes from {low} to {high}, beyond the 32 bits JAX uses: "
+                'jax.config.update("jax_enable_x64", True) allows 64'
+            )

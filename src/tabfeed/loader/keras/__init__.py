@@ -26,7 +26,6 @@ try:
 except ImportError as e:
     raise MissingExtraError("keras", "Keras loaders") from e
 
-from tabfeed.loader.keras.sequence import KerasSequenceLoader
-from tabfeed.loader.keras.trainer import KerasSequenceValidater
+from tabfeed.loader.keras.sequence import KerasSequenceLoader, KerasSequenceValidater
 
 __all__ = ["KerasSequenceLoader", "KerasSequenceValidater"]

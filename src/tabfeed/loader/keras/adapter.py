@@ -7,22 +7,27 @@ whole; in an order of Keras's own 13 times, since each batch is then gathered fr
 were not read ahead. Keras lets a "custom data adapter" give whole epochs instead, but has no public
 name for that class. So it is taken from `keras.src`, and where a later Keras has it elsewhere the
 loader is a `PyDataset` and no more.
+
+Keras passes neither the model nor ``class_weight`` and ``sample_weight`` to an adapter. Weights
+would be ignored silently, and several labels would be paired with outputs in the order of their
+sorted names. Keras has no public way to these, so `_labels_by_name` reads them from the frame of
+the running `fit`, `evaluate` or `predict`.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 
 from tabfeed.errors import ArgumentError, StateError
 from tabfeed.loader.base_loader import BaseLoader
-from tabfeed.loader.keras.fields import Array, Field
-from tabfeed.loader.keras.roles import Roles
-from tabfeed.loader.keras.trainer import labels_by_name
+from tabfeed.loader.keras.fields import Array, Field, Roles
 from tabfeed.loader.pipeline import Pipeline, Stages
 from tabfeed.loader.position import Position
 from tabfeed.loader.state import EpochIterator, Mark
@@ -87,7 +92,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
 
     def _lazily(self) -> Iterator[Any]:
         """An epoch that begins with its first batch."""
-        by_name = labels_by_name(self, self.roles.labels)
+        by_name = _labels_by_name(self, self.roles.labels)
         self._epochs_begun += 1
         batches = self._one_epoch(self._epochs_begun)
         return map(self._with_named_labels, batches) if by_name else batches
@@ -206,11 +211,15 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
         The first begins now, while Keras builds what will take it. The dataset is made once: that
         takes as long as some hundred thousand rows, and ``evaluate`` asks after every epoch.
         """
-        by_name = labels_by_name(self, self.roles.labels)
+        by_name = _labels_by_name(self, self.roles.labels)
         begun = self._begin(self._raw)
         self._early = (self.state.upcoming, begun)
         if by_name not in self._fit_datasets:
-            self._fit_datasets[by_name] = self._tf_dataset(_weakly(self), by_name=by_name)
+            fit_epoch = weakref.WeakMethod(self.fit_epoch)  # Keras holds the loader while it reads
+            self._fit_datasets[by_name] = self._tf_dataset(
+                lambda: fit_epoch()(),  # type: ignore[misc]
+                by_name=by_name,
+            )
         return self._fit_datasets[by_name]
 
     def as_tf_dataset(self) -> Any:
@@ -281,13 +290,85 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
         super().close()
 
 
-def _weakly(loader: KerasBase) -> Callable[[], Iterator[list[Array]]]:
-    """Begins epochs of a loader, without keeping it alive in between."""
-    found = weakref.ref(loader)
+# -- what Keras was called with ------------------------------------------------------------------
 
-    def batches() -> Iterator[list[Array]]:
-        alive = found()
-        assert alive is not None  # Keras holds the loader as long as it reads
-        return alive.fit_epoch()
+_METHODS = ("fit", "evaluate", "predict")
+_dict_keys: MutableMapping[Any, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
-    return batches
+
+def _labels_by_name(loader: Any, labels: Sequence[str]) -> bool:
+    """Whether the running `fit` or `evaluate` takes labels as a dict by name.
+
+    Refuses arguments that Keras would ignore, and labels that no output is named for.
+    """
+    call = _running_call()
+    if call is None or "y" not in call:  # predict takes no labels
+        return False
+    for prefix in ("", "val_"):
+        if call.get(f"{prefix}x") is loader:
+            _refuse_ignored(call, prefix)
+    return len(labels) > 1 and _has_outputs_named(call["self"], loader, labels)
+
+
+def _running_call() -> Mapping[str, Any] | None:
+    """The arguments of the innermost `fit`, `evaluate` or `predict` of a model."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in _METHODS:
+            found = frame.f_locals
+            if isinstance(found.get("self"), keras.Model):
+                return dict(found)
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+
+
+def _refuse_ignored(call: Mapping[str, Any], prefix: str) -> None:
+    """Refuse what was given beside the loader; `prefix` tells validation data apart in `fit`."""
+    if call.get(f"{prefix}y") is not None:
+        raise ArgumentError(
+            "y= does not reach a loader; give it the columns of the labels: "
+            'KerasSequenceLoader(..., label_names=["click"])'
+        )
+    if not prefix and call.get("class_weight") is not None:
+        raise ArgumentError(
+            "fit(class_weight=...) does not reach a loader; give it to the loader: "
+            "KerasSequenceLoader(..., class_weight={0: 1.0, 1: 5.0})"
+        )
+    if call.get(f"{prefix}sample_weight") is not None:
+        raise ArgumentError(
+            "sample_weight= does not reach a loader; give class_weight= to KerasSequenceLoader, or "
+            "on TensorFlow add weights with loader.as_tf_dataset().map(...)"
+        )
+
+
+def _has_outputs_named(model: Any, loader: Any, labels: Sequence[str]) -> bool:
+    """Whether each label is the name of an output.
+
+    A model without a loss pairs labels and outputs in code of its own.
+    """
+    names = getattr(model, "output_names", None)
+    if names is not None and not isinstance(model.output, dict):
+        return set(labels) == set(names)
+    if names is None and getattr(model, "loss", None) is None:
+        return False
+    keys = _keys_by_running(model, loader) if names is None else tuple(model.output)
+    if keys and not set(labels) <= set(keys):
+        raise ArgumentError(
+            f"the model's outputs are {', '.join(keys)}, the loader's labels "
+            f"{', '.join(labels)}; name outputs as the labels are, so that they can be paired"
+        )
+    return bool(keys)
+
+
+def _keys_by_running(model: Any, loader: Any) -> tuple[str, ...]:
+    """The keys of a model's outputs; none if they are no dict.
+
+    Only a functional model knows its outputs before it runs, so others run once, on one batch.
+    """
+    if model not in _dict_keys:
+        strategy = getattr(model, "distribute_strategy", None)  # variables belong to it
+        with strategy.scope() if strategy else nullcontext():
+            outputs = model(loader.peek()[0], training=False)
+        _dict_keys[model] = tuple(outputs) if isinstance(outputs, dict) else ()
+    return _dict_keys[model]

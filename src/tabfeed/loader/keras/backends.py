@@ -1,16 +1,16 @@
 """How arrays become tensors on each of Keras's backends, and on which device.
 
-In host memory a tensor takes over the array's, column by column: that costs a few
-microseconds each, and `JAX` takes a whole batch in one call. On another device each buffer of a
-chunk is copied whole, and columns are cut from it there: forty small copies a batch would take
-longer than the model's step. torch cuts by views, from chunks that were put together on the GPU
-if they can be; for JAX the cut of a batch is one compiled call.
+In host memory a tensor takes over the array's, column by column: that costs a few microseconds
+each, and `JAX` takes a whole batch in one call. On another device each buffer of a chunk is copied
+whole, and columns are cut from it there: forty small copies a batch would take longer than the
+model's step. torch cuts by views, from chunks that were put together on the GPU if they can be; for
+JAX the cut of a batch is one compiled call. `Finish` does it, in the background.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,13 @@ import keras
 import numpy as np
 
 from tabfeed.errors import ArgumentError, LoaderError
-from tabfeed.loader.keras.fields import Array, Field
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.keras.fields import Array, Cutter, Field, make_entries, weights_of
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.pipeline import Pipeline
 
-__all__ = ["Tensors", "device_scope", "find_device", "find_tensors"]
+__all__ = ["Finish", "Tensors", "device_scope", "find_device", "find_tensors"]
+
 
 # "gpu", "GPU:1", and as TensorFlow has them "/device:GPU:1", "/job:worker/task:0/device:GPU:1"
 _NAME = re.compile(r"(?:.*/)?(?:device:)?(?P<kind>[a-z]\w*)(?::(?P<number>\d+))?", re.ASCII)
@@ -148,40 +150,40 @@ def _tensorflow(device: str | None, _: GpuOptions) -> Tensors:
 
 
 def _torch(device: str | None, options: GpuOptions) -> Tensors:
-    from tabfeed.loader.tensors.transfer import Carrier
+    from tabfeed.loader.tensors.device import TorchTransfer
 
-    carry = Carrier(_lies_in(device))
+    transfer = TorchTransfer(_lies_in(device))
 
     def put(arrays: Sequence[Array]) -> Sequence[Any]:
-        return [carry(array) for array in arrays]
+        return [transfer(array) for array in arrays]
 
     def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         from tabfeed.loader.gpu.build import gpu_pipeline
 
         parts = (pipeline.stages, pipeline.plan, pipeline.options)
-        return gpu_pipeline(*parts, device=carry.device, gpu=options)
+        return gpu_pipeline(*parts, device=transfer.device, gpu=options)
 
-    if carry.device.type == "cpu":
+    if transfer.device.type == "cpu":
         return Tensors(put)
-    if carry.device.type != "cuda":
-        return Tensors(put, columns=carry.columns)
-    return Tensors(put, columns=carry.columns, on_device=made_there)
+    if transfer.device.type != "cuda":
+        return Tensors(put, columns=transfer.columns)
+    return Tensors(put, columns=transfer.columns, on_device=made_there)
 
 
 def _jax(device: str | None, options: GpuOptions) -> Tensors:
     from tabfeed.loader.jax.device_chunks import on_device
-    from tabfeed.loader.jax.transfer import Carrier
+    from tabfeed.loader.jax.transfer import JaxTransfer
 
-    carry = Carrier(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
+    transfer = JaxTransfer(column=(1,))  # to where Keras makes tensors: `Finish` sees to that
 
     def made_there(pipeline: Pipeline[Any]) -> Pipeline[Any]:
         with device_scope(device):
             groups = pipeline.stages.finish.cutter.groups  # type: ignore[attr-defined]
-            return on_device(pipeline, carry, groups, options)
+            return on_device(pipeline, transfer, groups, options)
 
     if on_cpu(device):
-        return Tensors(carry)
-    return Tensors(carry, columns=carry.columns, on_device=made_there)
+        return Tensors(transfer)
+    return Tensors(transfer, columns=transfer.columns, on_device=made_there)
 
 
 def _any(device: str | None, _: GpuOptions) -> Tensors:
@@ -193,3 +195,76 @@ def _any(device: str | None, _: GpuOptions) -> Tensors:
 
 _FINDERS = {"tensorflow": _on_tensorflow, "torch": _on_torch, "jax": _on_jax}
 _KINDS = {"tensorflow": _tensorflow, "torch": _torch, "jax": _jax}
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Chunks to ``(dict of tensors, labels)`` of the backend.
+
+    Attributes
+    ----------
+    fields
+        The entries of a batch, labels last.
+    cutter
+        Gives the arrays of those entries that are not cut from whole buffers on the device.
+    tensors
+        Makes entries from them.
+    labels
+        How many of the entries are labels.
+    device
+        Where tensors shall be; None lets Keras decide.
+    weights
+        Of rows, by their label.
+    """
+
+    fields: tuple[Field, ...]
+    cutter: Cutter
+    tensors: Tensors
+    labels: int
+    device: str | None
+    weights: Mapping[int, float] | None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it looks at values, and so would wait for a GPU."""
+        return bool(self.cutter.limits)
+
+    def __call__(self, chunk: Chunk) -> list[Any]:
+        """The batches of a chunk."""
+        with device_scope(self.device):
+            cut = zip(self.cutter(chunk), self._from_buffers(chunk), strict=True)
+            return [self._batch(arrays, ready) for arrays, ready in cut]
+
+    def _from_buffers(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """For each batch the columns that are cut from buffers on the device, if any are."""
+        groups = self.cutter.groups
+        if self.tensors.columns is None or not groups:
+            return [{} for _ in range(chunk.steps)]
+        names = [name for group in groups for name in group.columns]
+        matrices = [chunk.matrices[group.name] for group in groups]
+        batches = self.tensors.columns(matrices, chunk.bounds.tolist())
+        return [dict(zip(names, columns, strict=True)) for columns in batches]
+
+    def _batch(self, arrays: Sequence[Array], ready: dict[str, Any]) -> Any:
+        """One batch from the arrays that are left and the entries there are already."""
+        made = self.tensors.put(arrays) if arrays else ()
+        entries = make_entries(self.fields, made, self.tensors.entry, ready)
+        names = [field.name for field in self.fields[len(self.fields) - self.labels :]]
+        labels = [entries.pop(name) for name in names]
+        batch = (entries, (labels or [None])[0] if len(labels) < 2 else labels)
+        if self.weights is None:
+            return batch
+        if self.tensors.columns is not None:
+            return (*batch, _weights_there(labels[-1], self.weights))
+        weights = weights_of(keras.ops.convert_to_numpy(labels[-1]), self.weights)
+        return (*batch, self.tensors.put([weights])[0])
+
+
+def _weights_there(labels: Any, weights: Mapping[int, float]) -> Any:
+    """The same as `weights_of`, on the device: to fetch labels from there would stop the model."""
+    column = labels[:, 0]
+    found, others = 0.0, 1.0
+    for label, weight in weights.items():
+        alike: Any = keras.ops.cast(column == label, "float32")
+        found, others = found + alike * weight, others - alike
+    return found + others if weights else keras.ops.ones_like(column)

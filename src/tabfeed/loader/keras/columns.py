@@ -26,6 +26,7 @@ __all__ = [
     "Indicator",
     "Numeric",
     "categories_of",
+    "read_categories",
     "read_column",
     "read_columns",
 ]
@@ -220,52 +221,41 @@ def read_column(column: Any, categories: Callable[[Any], Categories] | None = No
     categories
         What reads the categorical column within an embedding or indicator.
     """
-    of = categories or _read_categories
+    of = categories or read_categories
     if isinstance(column, Embedding | Indicator):
         return column if categories is None else replace(column, categories=of(column.categories))
     if isinstance(column, Column):
         return column
     kind = type(column).__name__
+    if kind == "NumericColumn":
+        return _read_numeric(column)
+    if kind == "BucketizedColumn":
+        boundaries = tuple(float(b) for b in column.boundaries)
+        return Bucketized(_read_numeric(column.source_column), boundaries)
+    if kind == "IdentityCategoricalColumn":
+        default = None if column.default_value is None else int(column.default_value)
+        return Identity(column.key, int(column.number_buckets), default)
     if kind == "EmbeddingColumn":
         return _read_embedding(column, of(column.categorical_column))
     if kind == "IndicatorColumn":
         return Indicator(of(column.categorical_column))
-    if kind not in _READERS:
-        raise ArgumentError(_refusal(column))
-    return _READERS[kind](column)
-
-
-def _refusal(column: Any) -> str:
-    kind = type(column).__name__
     if kind in _TRANSFORMS:
-        return (
+        raise ArgumentError(
             f"{kind} {column.name!r} turns raw values into ids, which a layer does not do: "
             "make_feature_column_workflow gives a Workflow that does, and the columns for the model"
         )
-    return (
+    raise ArgumentError(
         f"{column!r} is not a feature column known here; use numeric_column, bucketized_column, "
         "categorical_column_with_identity, embedding_column or indicator_column"
     )
 
 
 def _read_numeric(column: Any) -> Numeric:
-    shape = tuple(int(n) for n in column.shape)
-    return Numeric(column.key, shape, column.normalizer_fn)
+    return Numeric(column.key, tuple(int(n) for n in column.shape), column.normalizer_fn)
 
 
-def _read_bucketized(column: Any) -> Bucketized:
-    boundaries = tuple(float(b) for b in column.boundaries)
-    return Bucketized(_read_numeric(column.source_column), boundaries)
-
-
-def _read_identity(column: Any) -> Identity:
-    default = column.default_value
-    return Identity(
-        column.key, int(column.number_buckets), None if default is None else int(default)
-    )
-
-
-def _read_categories(column: Any) -> Categories:
+def read_categories(column: Any) -> Categories:
+    """A column of ids; refused if it has none."""
     read = read_column(column)
     if not isinstance(read, Categories):
         raise ArgumentError(f"{read.name!r} has no ids to look up; give a categorical column")
@@ -289,11 +279,6 @@ def _read_embedding(column: Any, categories: Categories) -> Embedding:
     )
 
 
-_READERS: dict[str, Callable[[Any], Column]] = {
-    "NumericColumn": _read_numeric,
-    "BucketizedColumn": _read_bucketized,
-    "IdentityCategoricalColumn": _read_identity,
-}
 _TRANSFORMS = {
     "VocabularyListCategoricalColumn",
     "VocabularyFileCategoricalColumn",

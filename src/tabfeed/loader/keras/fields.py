@@ -1,16 +1,17 @@
 """What a Keras batch is made of, cut from chunks as NumPy arrays; no framework is needed for it.
 
-A `Field` is one entry of the dict a batch is: a column, and the form it comes in. `Cutter` gives,
-for each batch of a chunk, one flat list of arrays; an adapter makes its tensors from them. Arrays
-are views of the chunk wherever the form allows.
+`Roles` say which columns are ids, numbers and labels: from feature columns, names or tags. A
+`Field` is one entry of the dict a batch is: a column, and the form it comes in. `Cutter` gives, for
+each batch of a chunk, one flat list of arrays; an adapter makes its tensors from them. Arrays are
+views of the chunk wherever the form allows.
 
 Ids are checked here, once a chunk and column: one beyond what a feature column allows would be a
-garbage embedding on a GPU, and says which column and which id here.
+garbage embedding on a GPU; the error here says which column and which id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -19,21 +20,133 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.errors import ArgumentError, ColumnNotFoundError, LoaderError
 from tabfeed.loader.assemble.batch_ops import pad_lists
 from tabfeed.loader.assemble.chunk import Chunk
-from tabfeed.loader.keras.roles import Roles
+from tabfeed.loader.keras.columns import Bucketized, Identity, Numeric, categories_of, read_columns
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists
-from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema import ColumnSchema, Schema, Tags
 
-__all__ = ["PARTS", "Cutter", "Field", "ListForms", "make_layout", "weights_of"]
+__all__ = [
+    "PARTS",
+    "Cutter",
+    "Field",
+    "ListForms",
+    "Roles",
+    "find_roles",
+    "make_entries",
+    "make_layout",
+    "weights_of",
+]
+
+
+Names = Sequence[str] | str | None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns by what they are.
+
+    Attributes
+    ----------
+    cats, conts, labels
+        Names.
+    widths
+        Numbers in a row of a column, where a feature column says.
+    limits
+        Ids of a column must be below this.
+    """
+
+    cats: tuple[str, ...]
+    conts: tuple[str, ...]
+    labels: tuple[str, ...]
+    widths: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_roles(
+    schema: Schema,
+    feature_columns: Iterable[Any] | None,
+    cats: Names,
+    conts: Names,
+    labels: Names,
+) -> Roles:
+    """The columns asked for, each of which must be in `schema`.
+
+    Where neither feature columns nor names are given, tags decide.
+
+    Examples
+    --------
+    >>> schema = Schema.from_arrow(__import__("pyarrow").schema({"C": "int64", "I": "float"}))
+    >>> find_roles(schema, [Identity("C", 10), Numeric("I")], None, None, None).limits
+    {'C': 10}
+    """
+    if feature_columns is not None:
+        if cats is not None or conts is not None:
+            raise ArgumentError("give feature_columns, or cat_names and cont_names, not both")
+        found = _from_columns(feature_columns, _listed(labels))
+    elif cats is None and conts is None:
+        found = _from_tags(schema, labels)
+    else:
+        found = Roles(_listed(cats), _listed(conts), _listed(labels))
+    names = [*found.cats, *found.conts, *found.labels]
+    for name in names:
+        if name not in schema:
+            raise ColumnNotFoundError(name, schema.column_names)
+        if names.count(name) > 1:
+            raise ArgumentError(f"column {name!r} is asked for twice; it can have one role")
+    if not found.cats and not found.conts:
+        raise ArgumentError(
+            "a batch would have no inputs: give feature_columns, or cat_names and cont_names, or "
+            "tag columns of the schema as categorical or continuous"
+        )
+    return found
+
+
+def _listed(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
+def _from_columns(columns: Iterable[Any], labels: tuple[str, ...]) -> Roles:
+    cats: dict[str, None] = {}
+    conts: dict[str, None] = {}
+    widths: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for column in read_columns(columns):
+        categories = categories_of(column)
+        if isinstance(categories, Identity):
+            cats[categories.key] = None
+            if categories.default_value is None:
+                limits[categories.key] = min(
+                    categories.num_buckets, limits.get(categories.key, categories.num_buckets)
+                )
+            continue
+        source = categories.source if isinstance(categories, Bucketized) else column
+        assert isinstance(source, Numeric)  # all that is left
+        conts[source.key] = None
+        widths[source.key] = source.width
+    for name in cats:
+        if name in conts:
+            raise ArgumentError(f"feature columns use {name!r} both as an id and as a number")
+    return Roles(tuple(cats), tuple(conts), labels, widths, limits)
+
+
+def _from_tags(schema: Schema, labels: Names) -> Roles:
+    targets = (
+        schema.select_by_tag(Tags.TARGET).column_names if labels is None else list(_listed(labels))
+    )
+    inputs = schema.excluding([name for name in targets if name in schema])
+    return Roles(
+        tuple(inputs.select_by_tag(Tags.CATEGORICAL).column_names),
+        tuple(inputs.select_by_tag(Tags.CONTINUOUS).column_names),
+        tuple(targets),
+    )
+
 
 Array = npt.NDArray[Any]
 
 # How many arrays each form takes.
 PARTS = {"scalar": 1, "fixed": 1, "dense": 1, "ragged": 2, "pair": 2, "sparse": 3}
-_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-_FLOAT32 = np.dtype(np.float32)
 _SMALL = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
 
 
@@ -67,37 +180,48 @@ class ListForms:
     """How columns of lists come: one form for all, but for those that are to be matrices."""
 
     form: str
-    matrices: tuple[str, ...] = ()
-    widths: Mapping[str, int] = field(default_factory=dict)
-    matrix_form: str = "sparse"
+    widths: Mapping[str, int]
+    matrix_form: str
 
-    def __post_init__(self) -> None:
-        for name in self.matrices:
-            if name not in self.widths:
+    @classmethod
+    def choose(
+        cls,
+        backend: str,
+        form: str | None,
+        matrices: Sequence[str] | None,
+        widths: Mapping[str, int] | None,
+        as_dense: bool,
+    ) -> ListForms:
+        """The forms that a user asks for; refused if the backend has no such tensors."""
+        chosen = form or ("ragged" if backend == "tensorflow" else "pair")
+        if chosen not in ("ragged", "pair"):
+            raise ArgumentError(f'lists is {form!r}; it must be "ragged" or "pair"')
+        if backend != "tensorflow" and (chosen == "ragged" or (matrices and not as_dense)):
+            raise ArgumentError(
+                f"ragged and sparse tensors are TensorFlow's; on {backend} use "
+                'lists="pair", or sparse_names with sparse_as_dense=True'
+            )
+        for name in matrices or ():
+            if name not in (widths or {}):
                 raise ArgumentError(
                     f"sparse_names has {name!r}, but sparse_max says nothing of it; give "
                     f'sparse_max={{"{name}": most values in a row}}'
                 )
+        widths = {name: int((widths or {})[name]) for name in matrices or ()}
+        return cls(chosen, widths, "dense" if as_dense else "sparse")
 
     def field(self, column: ColumnSchema, dtype: np.dtype[Any], width: int | None) -> Field:
         """The entry a column gives."""
         name = column.name
         if not column.is_list:
             return Field(name, dtype)
-        if name in self.matrices:
-            return Field(name, dtype, self.matrix_form, int(self.widths[name]))
+        if name in self.widths:
+            return Field(name, dtype, self.matrix_form, self.widths[name])
         if width is None and not column.is_ragged and column.value_count is not None:
             width = column.value_count[0]
         if width is not None:
             return Field(name, dtype, "fixed", width)
         return Field(name, dtype, self.form)
-
-
-def id_dtype(column: ColumnSchema, *, narrow: bool) -> np.dtype[Any]:
-    """The dtype of ids: 32 bits where the data have no more, 64 otherwise."""
-    leaf = column.leaf_dtype
-    small = leaf is not None and leaf in _SMALL
-    return _INT32 if narrow or small else _INT64
 
 
 def make_layout(
@@ -114,29 +238,47 @@ def make_layout(
     forms
         How lists come.
     narrow
-        Whether ids must be 32 bits wide.
+        Whether ids must be 32 bits wide; else they have 64, unless the data have no more than 32.
     """
     fields = []
     for name in (*roles.cats, *roles.conts, *roles.labels):
-        is_id = name in roles.cats
-        dtype = id_dtype(schema[name], narrow=narrow) if is_id else _FLOAT32
-        fields.append(forms.field(schema[name], dtype, roles.widths.get(name)))
+        column, kind = schema[name], "float32"
+        if name in roles.cats:
+            kind = "int32" if narrow or column.leaf_dtype in _SMALL else "int64"
+        fields.append(forms.field(column, np.dtype(kind), roles.widths.get(name)))
     for label in fields[len(fields) - len(roles.labels) :]:
         if label.form not in ("scalar", "fixed"):
             raise LoaderError(f"label {label.name!r} holds lists; a label must be a number")
-    return _layout(fields), tuple(fields)
-
-
-def _layout(fields: Sequence[Field]) -> Layout:
     groups: dict[np.dtype[Any], list[str]] = {}
     for entry in fields:
         if entry.form == "scalar":
             groups.setdefault(entry.dtype, []).append(entry.name)
-    return Layout(
+    layout = Layout(
         groups=tuple(Group(str(d), tuple(names), d) for d, names in groups.items()),
         lists=tuple((f.name, f.dtype) for f in fields if f.form not in ("scalar", "fixed")),
         fixed=tuple((f.name, f.width, f.dtype) for f in fields if f.form == "fixed"),
     )
+    return layout, tuple(fields)
+
+
+def make_entries(
+    fields: Sequence[Field],
+    tensors: Sequence[Any],
+    entry: Callable[[Field, Sequence[Any]], Any],
+    ready: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The entries of a batch by name, each made by `entry` from its own tensors, in order.
+
+    Those that are `ready` have no tensors.
+    """
+    entries, at = {}, 0
+    for one in fields:
+        if ready and one.name in ready:
+            entries[one.name] = ready[one.name]
+            continue
+        entries[one.name] = entry(one, tensors[at : at + PARTS[one.form]])
+        at += PARTS[one.form]
+    return entries
 
 
 @dataclass(frozen=True)
@@ -176,7 +318,9 @@ class Cutter:
         tops: dict[str, int] = {}
         for group in self.groups:
             if chunk.rows and not self.limits.keys().isdisjoint(group.columns):
-                tops.update(zip(group.columns, _row_tops(chunk.matrices[group.name]), strict=True))
+                found: Any = chunk.matrices[group.name].max(1)  # may lie on a GPU, asked once
+                found = getattr(found, "values", found).tolist()
+                tops.update(zip(group.columns, found, strict=True))
         for name, limit in self.limits.items():
             if name not in tops:
                 ids = chunk.lists[name].values if name in chunk.lists else chunk.columns[name]
@@ -195,26 +339,16 @@ class Cutter:
             return ([rows[low:high]] for low, high in pairwise(bounds))
         lists = chunk.lists[entry.name]
         if entry.form in ("dense", "sparse"):
-            _check_lengths(lists, entry)
+            longest = int(np.diff(lists.offsets).max(initial=0))
+            if longest > entry.width:
+                raise LoaderError(
+                    f"column {entry.name!r} has a row of {longest} values; sparse_max allows "
+                    f"{entry.width}"
+                )
         if entry.form == "dense":
             rows = pad_lists(lists, entry.width)
             return ([rows[low:high]] for low, high in pairwise(bounds))
         return (_LIST_FORMS[entry.form](lists, low, high, entry) for low, high in pairwise(bounds))
-
-
-def _row_tops(matrix: Any) -> list[int]:
-    """The largest id of each row; the matrix may lie on a GPU, which is asked once."""
-    found = matrix.max(1)
-    tops: list[int] = getattr(found, "values", found).tolist()
-    return tops
-
-
-def _check_lengths(lists: Lists, entry: Field) -> None:
-    longest = int(np.diff(lists.offsets).max(initial=0))
-    if longest > entry.width:
-        raise LoaderError(
-            f"column {entry.name!r} has a row of {longest} values; sparse_max allows {entry.width}"
-        )
 
 
 def _slice(lists: Lists, low: int, high: int) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""`KerasSequenceLoader`: the loader for Keras, made from what a user asks for."""
+"""`KerasSequenceLoader`, made from what a user asks for, and a callback that validates."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 
-from tabfeed.budget import parse_bytes
+from tabfeed.budget import device_memory, parse_bytes
 from tabfeed.errors import ArgumentError
-from tabfeed.gpu_memory import device_memory
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.build import build_pipeline, output_schema, table_steps
 from tabfeed.loader.keras.adapter import KerasBase
-from tabfeed.loader.keras.backends import find_device, find_tensors
-from tabfeed.loader.keras.fields import Cutter, ListForms, make_layout
-from tabfeed.loader.keras.finish import Finish
-from tabfeed.loader.keras.roles import find_roles
+from tabfeed.loader.keras.backends import Finish, find_device, find_tensors
+from tabfeed.loader.keras.fields import Cutter, ListForms, find_roles, make_layout
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.pipeline import Pipeline
-from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.shuffle_quality import warn_if_sorted
 from tabfeed.schema import Schema
 
-__all__ = ["KerasSequenceLoader"]
+__all__ = ["KerasSequenceLoader", "KerasSequenceValidater"]
 
 
 class KerasSequenceLoader(KerasBase):
@@ -136,9 +134,9 @@ class KerasSequenceLoader(KerasBase):
         steps = table_steps(transforms, "KerasSequenceLoader")
         known = _with_remarks(output_schema(dataset, transforms, steps), schema)
         self.roles = find_roles(known, feature_columns, cat_names, cont_names, label_names)
-        forms = _list_forms(lists, sparse_names, sparse_max, sparse_as_dense)
-        narrow = keras.backend.backend() == "jax"
-        layout, self.fields = make_layout(known, self.roles, forms, narrow=narrow)
+        backend = keras.backend.backend()
+        forms = ListForms.choose(backend, lists, sparse_names, sparse_max, sparse_as_dense)
+        layout, self.fields = make_layout(known, self.roles, forms, narrow=backend == "jax")
         if class_weight is not None and len(self.roles.labels) != 1:
             raise ArgumentError(f"class_weight needs one label; there are {len(self.roles.labels)}")
         self.class_weight = None if class_weight is None else dict(class_weight)
@@ -180,25 +178,33 @@ def _with_remarks(found: Schema, given: Schema | None) -> Schema:
     )
 
 
-def _list_forms(
-    form: str | None,
-    names: Sequence[str] | None,
-    widths: Mapping[str, int] | None,
-    as_dense: bool,
-) -> ListForms:
-    on_tensorflow = keras.backend.backend() == "tensorflow"
-    chosen = form or ("ragged" if on_tensorflow else "pair")
-    if chosen not in ("ragged", "pair"):
-        raise ArgumentError(f'lists is {form!r}; it must be "ragged" or "pair"')
-    matrix = "dense" if as_dense else "sparse"
-    if not on_tensorflow and (chosen == "ragged" or (names and matrix == "sparse")):
-        raise ArgumentError(
-            f"ragged and sparse tensors are TensorFlow's; on {keras.backend.backend()} use "
-            'lists="pair", or sparse_names with sparse_as_dense=True'
-        )
-    return ListForms(chosen, tuple(names or ()), dict(widths or {}), matrix)
-
-
 def _buffer_bytes(size: int | float | str | None) -> int | None:
     """An amount in bytes; a share is one of the GPU's memory, where there is one."""
     return None if size is None else parse_bytes(size, name="buffer_size", of=device_memory())
+
+
+class KerasSequenceValidater(keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
+    """Evaluates the model on a loader after each epoch; the history then has ``val_*``.
+
+    Metrics are reset before, and are afterwards as training left them.
+    ``fit(validation_data=loader)`` does the same.
+
+    Parameters
+    ----------
+    dataloader
+        What to evaluate on: a `KerasSequenceLoader`, or anything else ``model.evaluate`` takes.
+    """
+
+    def __init__(self, dataloader: Any) -> None:
+        super().__init__()
+        self.dataloader = dataloader
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Evaluate, and add what came out to `logs`."""
+        variables = [v for metric in self.model.metrics for v in metric.variables]
+        kept = [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
+        found = self.model.evaluate(self.dataloader, verbose=0, return_dict=True)
+        for variable, value in zip(variables, kept, strict=True):
+            variable.assign(value)
+        if logs is not None:
+            logs.update({f"val_{name}": value for name, value in found.items()})

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tabfeed.loader.keras.fields import PARTS, Array, Field, weights_of
+from tabfeed.loader.keras.fields import Array, Field, make_entries, weights_of
 
 __all__ = ["Structure", "as_tensor", "build_entry", "make_dataset", "put", "put_on_device"]
 
@@ -121,19 +121,13 @@ class Structure:
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Any:
         """The batch; without labels ``(inputs,)``."""
-        entries, at = [], 0
-        for field in self.fields:
-            count = PARTS[field.form]
-            entries.append(build_entry(field, tensors[at : at + count]))
-            at += count
-        inputs = len(entries) - self.labels
-        names = [field.name for field in self.fields]
-        x, y = dict(zip(names[:inputs], entries, strict=False)), entries[inputs:]
+        x = make_entries(self.fields, tensors, build_entry)
+        names = [field.name for field in self.fields[len(self.fields) - self.labels :]]
+        y = {name: x.pop(name) for name in names}
         if not y:
             return (x,)
-        labels: Any = y[0] if len(y) == 1 else tuple(y)
-        if self.by_name:
-            labels = dict(zip(names[inputs:], y, strict=True))
+        found = tuple(y.values())
+        labels: Any = y if self.by_name else found[0] if len(found) == 1 else found
         return (x, labels) if self.weights is None else (x, labels, tensors[-1])
 
 

@@ -1,4 +1,4 @@
-"""Read partitions and decode them into shuffle blocks.
+"""Read partitions, decode them into shuffle blocks, and keep them for later epochs.
 
 A column is decoded into memory that is used again and again, and gathered by the block's
 permutation while it is in the processor's cache: a whole row group decoded in one call lands in

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BufferPool", "Scratch"]
-
 _ALIGN = 64
 Array = npt.NDArray[Any]
 

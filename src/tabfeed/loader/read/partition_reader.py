@@ -3,31 +3,36 @@
 `PartReader` reads one partition: file to table, table through the user's transforms, table to
 arrays; a few columns at a time where the files allow it. `NullWatch` warns, once for each column,
 that nulls become NaN: as soon as footers of Parquet files count them, else when they are read.
+
+Threads that decode are as many as there are cores; connections are as many as the network wants. So
+`ReadAhead` requests the bytes of the remote partitions that come next early, up to a budget, in the
+order in which they will be needed; a thread that reads one finds it there or on its way.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tabfeed.arguments import explain
 from tabfeed.errors import ColumnNotFoundError, LoaderError, TabfeedWarning
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.base import RowGroups
 from tabfeed.io.partition import Partition
 from tabfeed.io.storage.fetch import Fetch
+from tabfeed.lazy import cached_property
 from tabfeed.loader.read.arrow_columns import Layout, Part, is_plain, make_part, plain_array
 from tabfeed.trace import span
-from tabfeed.user_functions import explain
 
-__all__ = ["NullWatch", "PartReader", "ReadsParts", "columns_read", "describe_partition"]
+if TYPE_CHECKING:
+    from tabfeed.io.formats.parquet.file import ParquetFile
 
 Array = npt.NDArray[Any]
 TableFunction = Callable[[pa.Table], pa.Table]
@@ -196,8 +201,8 @@ class PartReader:
 
     def straight(
         self, numbers: Sequence[int], columns: Sequence[str]
-    ) -> Iterator[tuple[str, Sequence[pa.ChunkedArray]]] | None:
-        """Columns of partitions, side by side, as the files have them.
+    ) -> Iterator[tuple[tuple[str, pa.ChunkedArray], ...]] | None:
+        """Columns of partitions, side by side, as the files have them: name and values of each.
 
         None where anything is to be done to them. The same as `pieces`, with less Python.
         """
@@ -206,12 +211,12 @@ class PartReader:
         units = [self._stored(number) for number in numbers]
         if None in units:
             return None
-        found = cast(list[tuple[RowGroups, int]], units)
+        found = cast("list[tuple[ParquetFile, int]]", units)
         first, unit = found[0]
         groups = list(first.groups_of([unit], columns, self.at_once // len(numbers)))
-        return _side_by_side([file.columns(unit, groups) for file, unit in found])
+        return zip(*(file.columns(unit, groups) for file, unit in found), strict=True)
 
-    def _stored(self, number: int) -> tuple[RowGroups, int] | None:
+    def _stored(self, number: int) -> tuple[ParquetFile, int] | None:
         """The row group that a partition is, if that can be read as it is stored."""
         pieces = self.partitions[number].pieces
         if len(pieces) != 1 or not pieces[0].whole:
@@ -292,9 +297,80 @@ def describe_partition(dataset: Dataset, partition: Partition, number: int) -> s
     return f"partition {number} ({dataset.files[first.file]}, row group {first.unit})"
 
 
-def _side_by_side(
-    readers: Sequence[Iterator[tuple[str, pa.ChunkedArray]]],
-) -> Iterator[tuple[str, Sequence[pa.ChunkedArray]]]:
-    """The same column of each, one column after the other."""
-    for found in zip(*readers, strict=True):
-        yield found[0][0], [column for _, column in found]
+# -- remote partitions ----------------------------------------------------------------------------
+
+
+class BeginsParts(ReadsParts, Protocol):
+    """A reader that can begin to fetch partitions before they are read."""
+
+    remote: bool
+
+    def begin(self, number: int) -> Sequence[Any]:
+        """Begin to fetch a partition, as long as the result is held; each has ``nbytes``."""
+        ...
+
+
+def reading_ahead(reader: Any, coming: Iterable[int], budget: int) -> Any:
+    """The reader for one epoch; where that helps, a `ReadAhead` of these partitions."""
+    if not getattr(reader, "remote", False):
+        return reader
+    return ReadAhead(reader, coming, budget)
+
+
+class ReadAhead:
+    """Reads partitions, the next ones begun already.
+
+    Parameters
+    ----------
+    reader
+        Reads a partition.
+    order
+        The partitions, about in the order in which they will be read.
+    budget
+        Most bytes to have fetched and not yet decoded; one partition at least.
+    """
+
+    def __init__(self, reader: BeginsParts, order: Iterable[int], budget: int) -> None:
+        self._reader = reader
+        self._coming = deque(order)
+        self._left = budget
+        self._held: dict[int, tuple[Sequence[Any], int]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._top_up()
+
+    def read(self, number: int) -> Part:
+        """A partition."""
+        try:
+            return self._reader.read(number)
+        finally:
+            self._release(number)
+
+    def pieces(self, number: int) -> Iterator[Part]:
+        """The same, a few columns at a time."""
+        try:
+            yield from self._reader.pieces(number)
+        finally:
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        with self._lock:
+            _, nbytes = self._held.pop(number, ((), 0))
+            self._left += nbytes
+        self._top_up()
+
+    def _top_up(self) -> None:
+        """Begin what fits, and always one."""
+        with self._lock:
+            while self._coming and not self._closed and (self._left > 0 or not self._held):
+                number = self._coming.popleft()
+                begun = self._reader.begin(number)
+                if begun:
+                    nbytes = sum(fetch.nbytes for fetch in begun)
+                    self._held[number] = (begun, nbytes)
+                    self._left -= nbytes
+
+    def close(self) -> None:
+        """Fetch nothing more, let go of what is here. Takes no lock: it may run in a finaliser."""
+        self._closed = True
+        self._held = {}

@@ -26,12 +26,14 @@ import numpy.typing as npt
 
 from tabfeed.loader.read.arrow_columns import Group, Layout, casts
 from tabfeed.loader.read.blocks import BlockReader
-from tabfeed.loader.read.decoder_processes import DecoderProcess, DecoderProcesses
+from tabfeed.loader.read.decoder_processes import (
+    DecoderProcess,
+    DecoderProcesses,
+    StagingBuffer,
+    StagingBuffers,
+)
 from tabfeed.loader.read.partition_reader import PartReader
-from tabfeed.loader.read.staging import StagingBuffer, StagingBuffers
 from tabfeed.trace import span
-
-__all__ = ["DecodeRequest", "StagingSlice", "can_decode", "decoders_of", "decoding", "quick_fill"]
 
 Array = npt.NDArray[Any]
 

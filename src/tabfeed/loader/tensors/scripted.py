@@ -10,18 +10,52 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 
 __all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_copy_runs", "prepare"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Tensor = torch.Tensor
 _ALONE = 2**15 - 1  # numbers: with more of them torch would use other threads too
 _FEW = 64  # converting more pieces takes longer than the call saves
+_COMPILERS: list[Callable[[], object]] = []
 
 
+def prepare() -> None:
+    """Compile all of them, on the thread that makes a loader, before any other runs.
+
+    Compiling warns, and warnings can only be silenced for all threads at once.
+    """
+    for compiled in _COMPILERS:
+        compiled()
+
+
+def _scripted(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, compiled by TorchScript, if possible, before its first call."""
+
+    @cache
+    def compiled() -> Callable[P, T]:
+        try:
+            # That TorchScript is deprecated. A temporary filter would apply to all threads.
+            warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+            script: Callable[P, T] = torch.jit.script(function)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return function
+        return script
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return compiled()(*args, **kwargs)
+
+    _COMPILERS.append(compiled)
+    return call
+
+
+@_scripted
 def gather_all(
     wholes: list[Tensor],
     width_groups: list[int],
@@ -51,8 +85,16 @@ def gather_all(
     >>> gather_all([whole], [0], [torch.empty(0, dtype=torch.int64)], [[1, 1]], places)
     [tensor([[7, 5]]), tensor([[10,  8]])]
     """
-    found: list[Tensor] = _as_one(_gather_all)(wholes, width_groups, casts, counts, places)
-    return found
+    found = places.to(wholes[0].device, non_blocking=True)
+    out: list[Tensor] = []
+    for i in range(len(wholes)):
+        part = wholes[i].index_select(1, found[width_groups[i]])
+        part = part.to(casts[i].dtype)
+        if len(counts[i]) == 1:
+            out.append(part)
+        else:
+            out.extend(list(torch.unsafe_split_with_sizes(part, counts[i])))
+    return out
 
 
 def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
@@ -66,11 +108,20 @@ def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
     >>> [[part.tolist() for part in parts] for parts in cut_all([torch.arange(3)], [2, 1])]
     [[[0, 1], [2]]]
     """
-    worth_it = len(sizes) <= _FEW and any(tensor.is_cuda for tensor in tensors)
-    cut: list[list[Tensor]] = (_as_one(_cut_all) if worth_it else _cut_all)(tensors, sizes)
-    return cut
+    if len(sizes) <= _FEW and any(tensor.is_cuda for tensor in tensors):
+        return _cut_all(tensors, sizes)
+    return [list(torch.unsafe_split_with_sizes(tensor, sizes)) for tensor in tensors]
 
 
+@_scripted
+def _cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
+    out: list[list[Tensor]] = []
+    for tensor in tensors:
+        out.append(list(torch.unsafe_split_with_sizes(tensor, sizes)))
+    return out
+
+
+@_scripted
 def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
     """Copy some bytes one behind the other, and `table` to their device.
 
@@ -81,10 +132,14 @@ def copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
     >>> copy_all(to, parts, torch.tensor([1, 2])), to
     (tensor([1, 2]), tensor([5, 6, 7, 0], dtype=torch.uint8))
     """
-    found: Tensor = _as_one(_copy_all)(to, parts, table)
-    return found
+    at = 0
+    for part in parts:
+        to.narrow(0, at, part.numel()).copy_(part, non_blocking=True)
+        at += part.numel()
+    return table.to(to.device, non_blocking=True)
 
 
+@_scripted
 def fill_table(
     table: Tensor,
     known: list[list[Tensor]],
@@ -114,101 +169,6 @@ def fill_table(
     >>> table[:, 0].tolist()
     [15, 0, 27, 0, 0, 0, 401, 22]
     """
-    _as_one(_fill_table)(table, known, places, starts)
-
-
-def lay_copy_runs(
-    places: Tensor, orders: list[Tensor], firsts: list[list[int]], copy_runs: list[list[int]]
-) -> None:
-    """Write the positions of the rows of some copy runs to their places in a chunk.
-
-    Parameters
-    ----------
-    places
-        For each width group, one for each place of the chunk.
-    orders
-        The permutation of each run's block: row ``i`` is row ``order[i]`` in file order.
-    firsts
-        For each width group, the position of the first row of each run's block.
-    copy_runs
-        Which rows go where: the fields of `tabfeed.loader.plan.order.CopyRun`.
-
-    Examples
-    --------
-    Rows 1 and 2 of a block to the end of one batch of three, rows 3 and 4 to that of the next:
-
-    >>> from tabfeed.loader.plan.order import CopyRun
-    >>> places = torch.zeros((1, 6), dtype=torch.int32)
-    >>> run = CopyRun(7, start=1, src_stride=2, steps=2, width=2, position=1, dst_stride=3)
-    >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
-    >>> lay_copy_runs(places, [order], [[100]], [list(run)])
-    >>> places.tolist()
-    [[0, 100, 103, 0, 101, 102]]
-    """
-    _as_one(_lay_copy_runs)(places, orders, firsts, copy_runs, _ALONE)
-
-
-def prepare() -> None:
-    """Compile all of them, on the thread that makes a loader, before any other runs.
-
-    Compiling warns, and warnings can only be silenced for all threads at once.
-    """
-    for function in (_gather_all, _cut_all, _copy_all, _fill_table, _lay_copy_runs):
-        _as_one(function)
-
-
-@cache
-def _as_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, compiled by TorchScript if possible."""
-    try:
-        # That TorchScript is deprecated. A temporary filter would apply to all threads.
-        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
-        scripted: Callable[..., Any] = torch.jit.script(function)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return function
-    return scripted
-
-
-def _gather_all(
-    wholes: list[Tensor],
-    width_groups: list[int],
-    casts: list[Tensor],
-    counts: list[list[int]],
-    places: Tensor,
-) -> list[Tensor]:
-    found = places.to(wholes[0].device, non_blocking=True)
-    out: list[Tensor] = []
-    for i in range(len(wholes)):
-        part = wholes[i].index_select(1, found[width_groups[i]])
-        part = part.to(casts[i].dtype)
-        if len(counts[i]) == 1:
-            out.append(part)
-        else:
-            out.extend(list(torch.unsafe_split_with_sizes(part, counts[i])))
-    return out
-
-
-def _cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
-    out: list[list[Tensor]] = []
-    for tensor in tensors:
-        out.append(list(torch.unsafe_split_with_sizes(tensor, sizes)))
-    return out
-
-
-def _copy_all(to: Tensor, parts: list[Tensor], table: Tensor) -> Tensor:
-    at = 0
-    for part in parts:
-        to.narrow(0, at, part.numel()).copy_(part, non_blocking=True)
-        at += part.numel()
-    return table.to(to.device, non_blocking=True)
-
-
-def _fill_table(
-    table: Tensor,
-    known: list[list[Tensor]],
-    places: list[Tensor],
-    starts: list[list[int]],
-) -> None:
     done = 0
     for i in range(len(known)):
         pages, column, coded = known[i]
@@ -223,13 +183,41 @@ def _fill_table(
         done += pages.size(1)
 
 
-def _lay_copy_runs(
+@_scripted
+def lay_copy_runs(
     places: Tensor,
     orders: list[Tensor],
     firsts: list[list[int]],
     copy_runs: list[list[int]],
-    most: int,
+    most: int = _ALONE,
 ) -> None:
+    """Write the positions of the rows of some copy runs to their places in a chunk.
+
+    Parameters
+    ----------
+    places
+        For each width group, one for each place of the chunk.
+    orders
+        The permutation of each run's block: row ``i`` is row ``order[i]`` in file order.
+    firsts
+        For each width group, the position of the first row of each run's block.
+    copy_runs
+        Which rows go where: the fields of `tabfeed.loader.plan.CopyRun`.
+    most
+        Numbers that are written at a time.
+
+    Examples
+    --------
+    Rows 1 and 2 of a block to the end of one batch of three, rows 3 and 4 to that of the next:
+
+    >>> from tabfeed.loader.plan import CopyRun
+    >>> places = torch.zeros((1, 6), dtype=torch.int32)
+    >>> run = CopyRun(7, start=1, src_stride=2, steps=2, width=2, position=1, dst_stride=3)
+    >>> order = torch.tensor([4, 0, 3, 1, 2], dtype=torch.int32)
+    >>> lay_copy_runs(places, [order], [[100]], [list(run)])
+    >>> places.tolist()
+    [[0, 100, 103, 0, 101, 102]]
+    """
     for width_group in range(len(firsts)):
         out = places[width_group]
         for i in range(len(copy_runs)):

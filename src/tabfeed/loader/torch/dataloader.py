@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
+from tabfeed.arguments import Guarded
+from tabfeed.display import box
 from tabfeed.errors import ArgumentError, LoaderError, StateError
 from tabfeed.loader.torch.base import TorchBase
-from tabfeed.notebook import box
-from tabfeed.user_functions import Guarded
 
 __all__ = ["DLDataLoader"]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from tabfeed.arguments import known_arguments
+from tabfeed.arguments import explain, known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.build import DictColumns, build_pipeline, split_targets
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Layout
-from tabfeed.loader.sorted_files import warn_if_sorted
+from tabfeed.loader.shuffle_quality import warn_if_sorted
 from tabfeed.loader.tensors.cut import (
     as_tensor,
     batch_sizes,
@@ -28,7 +28,6 @@ from tabfeed.loader.tensors.cut import (
 from tabfeed.loader.tensors.device import choose_device
 from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
-from tabfeed.user_functions import explain
 
 __all__ = ["Loader"]
 
@@ -53,7 +52,7 @@ class _FinishDicts:
         return not self.functions
 
     def __call__(self, chunk: Chunk) -> list[Any]:
-        with collector_paused():
+        with collector_paused:
             batches = self._cut(chunk)
         for function in self.functions:
             batches = _mapped(function, batches, chunk.first_step)
@@ -62,8 +61,11 @@ class _FinishDicts:
     def _cut(self, chunk: Chunk) -> list[Any]:
         columns = self._columns(chunk)
         names, targets = split_targets(columns, self.targets)
-        inputs = _dicts(columns, names, chunk.steps)
-        return list(zip(inputs, _targets(columns, targets, chunk.steps), strict=True))
+        learned: Sequence[Any] = [None] * chunk.steps
+        if targets is not None:
+            several = isinstance(targets, list)
+            learned = _dicts(columns, targets, chunk.steps) if several else columns[targets]
+        return list(zip(_dicts(columns, names, chunk.steps), learned, strict=True))
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
         tensors = [as_tensor(array, self.device) for array in chunk.columns.values()]
@@ -95,12 +97,6 @@ def _dicts(columns: Mapping[str, Sequence[Any]], names: list[str], steps: int) -
         return [{} for _ in range(steps)]
     rows = zip(*(columns[n] for n in names), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _targets(columns: Mapping[str, Sequence[Any]], targets: Any, steps: int) -> Sequence[Any]:
-    if targets is None:
-        return [None] * steps
-    return _dicts(columns, targets, steps) if isinstance(targets, list) else columns[targets]
 
 
 # -- the forms in which ragged columns come ------------------------------------------------------
@@ -215,7 +211,7 @@ class Loader(TorchBase):
         ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
     static_batch
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
-        `tabfeed.loader.torch.static`.
+        `tabfeed.loader.torch.base`.
 
     Examples
     --------
@@ -267,7 +263,7 @@ class Loader(TorchBase):
             dataset, chosen.layout, options.off_device, finish, chosen.steps, assemble
         )
         if static_batch:
-            from tabfeed.loader.torch.static import ragged_after
+            from tabfeed.loader.torch.base import ragged_after
 
             self._keep_static(ragged_after(chosen.layout, chosen.steps))
         warn_if_sorted(dataset, self.targets, self.pipeline.plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,15 +16,20 @@ import torch
 from tabfeed.arguments import known_arguments
 from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.loader.assemble.batch_ops import pad_lists
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.base_loader import line
 from tabfeed.loader.build import build_pipeline, matrix_layout, output_schema, table_steps
 from tabfeed.loader.options import GpuOptions, LoaderOptions
 from tabfeed.loader.read.arrow_columns import Lists
-from tabfeed.loader.sorted_files import warn_if_sorted
-from tabfeed.loader.tensors.cut import as_tensor, batch_sizes, cut_lists, cut_rows
+from tabfeed.loader.shuffle_quality import warn_if_sorted
+from tabfeed.loader.tensors.cut import (
+    as_tensor,
+    batch_sizes,
+    cut_lists,
+    pad_ragged,
+)
 from tabfeed.loader.tensors.device import choose_device
-from tabfeed.loader.tensors.ragged import longest_row, pad_any
 from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
 from tabfeed.schema import Schema, Tags
@@ -58,14 +63,18 @@ class _Sparse:
         """One column of each batch."""
         if name not in self.names:
             return cut_lists(lists, chunk, device)
+        values, offsets = cast(Any, lists.values), cast(Any, lists.offsets)
         width = self.widths[name]
-        longest = longest_row(lists)
+        on_device = isinstance(values, Tensor)
+        lengths = offsets.diff() if on_device else np.diff(offsets)
+        longest = int(lengths.max()) if len(lengths) else 0  # waits for a GPU
         if longest > width:
             raise LoaderError(
                 f"column {name!r} has a row of {longest} values; sparse_max allows {width}"
             )
         if self.as_dense:
-            return list(cut_rows(as_tensor(pad_any(lists, width), device), chunk))
+            rows = pad_ragged(values, offsets, width, 0) if on_device else pad_lists(lists, width)
+            return cut_all([as_tensor(rows, device)], batch_sizes(chunk))[0]
         return [_coo(v, o, width) for v, o in cut_lists(lists, chunk, device)]
 
 
@@ -148,7 +157,7 @@ class TorchAsyncItr(TorchBase):
         ``cache="device"`` `device_memory` is for all of the data; half of what is free by default.
     static_batch
         Give every batch in the same tensors, for CUDA graphs and `torch.compile`; see
-        `tabfeed.loader.torch.static`.
+        `tabfeed.loader.torch.base`.
 
     Attributes
     ----------
@@ -213,7 +222,12 @@ class TorchAsyncItr(TorchBase):
                 ("labels", self.labels, np.dtype(np.float32)),
             ],
         )
-        _only_cats_are_lists(schema, [*self.conts, *self.labels])
+        for name in [*self.conts, *self.labels]:
+            if schema[name].is_list:
+                raise LoaderError(
+                    f"column {name!r} holds lists; here only categories may: use "
+                    "tabfeed.loader.torch.Loader for other lists"
+                )
         self.device = choose_device(device)
         sparse = _Sparse(tuple(sparse_names or ()), dict(sparse_max or {}), sparse_as_dense)
         finish = _FinishTuples(
@@ -253,12 +267,3 @@ def _roles(
     for name in [n for group in chosen for n in group]:
         schema[name]
     return sorted(chosen[0]), chosen[1], chosen[2]
-
-
-def _only_cats_are_lists(schema: Schema, names: Sequence[str]) -> None:
-    for name in names:
-        if schema[name].is_list:
-            raise LoaderError(
-                f"column {name!r} holds lists; here only categories may: use "
-                "tabfeed.loader.torch.Loader for other lists"
-            )

@@ -11,22 +11,17 @@ here, while the graph is being built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import GraphError, TabfeedError
-from tabfeed.execute.forks import refuse_forked
-from tabfeed.io.to_polars import frame_of
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.schema import ColumnSchema, Schema
-from tabfeed.schema.selector import ColumnSelector
+from tabfeed.schema.schema import ColumnSelector
 
 _MOST_SHOWN = 500  # characters
-
-__all__ = ["Concat", "Dependencies", "Exclude", "Node", "Selection", "Subset", "list_nodes"]
 
 
 class Node:
@@ -143,9 +138,14 @@ class Node:
 
     def remove_inputs(self, names: Iterable[str] | str) -> Node:
         """The same graph without these raw columns and all that is made of nothing else."""
-        from tabfeed.ops.graph.prune import remove_inputs
+        from tabfeed.ops.graph.subgraph import remove_inputs
 
         return remove_inputs(self, [names] if isinstance(names, str) else list(names))
+
+    def on(self, new: Mapping[Node, Node]) -> Node:
+        """The same operator on other nodes: on ``new[n]`` where it took columns from ``n``."""
+        parents = [new.get(p, p) for p in self.parents]
+        return Node(self.op, parents, [new.get(d, d) for d in self.dependencies])
 
     def describe(self) -> str:
         """Operator and columns in a few words, as far as they are known without data."""
@@ -191,14 +191,10 @@ class Selection(Structural):
         chosen = self.selector.resolve(whole)
         return whole.select([n for n in chosen if n not in self.without])
 
-    def groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
-        """The columns found, `schema`, in groups; what is left of a group stands alone."""
-        if not self.selector.subgroups:
-            return tuple((n,) for n in schema.column_names)
+    def groups(self, schema: Schema) -> list[tuple[str, ...]]:
+        """The groups of the columns found, `schema`, that are still whole."""
         found = self.selector.groups(self._with_absent(schema))
-        whole = [g for g in found if all(n in schema for n in g)]
-        covered = {n for g in whole for n in g}
-        return (*whole, *((n,) for n in schema.column_names if n not in covered))
+        return [g for g in found if all(n in schema for n in g)]
 
     def _with_absent(self, schema: Schema) -> Schema:
         """The schema, and columns for the names that are taken away and are not in it.
@@ -287,7 +283,7 @@ def as_operator(what: Any) -> Operator:
     if isinstance(what, Operator):
         return what
     if callable(what):
-        from tabfeed.ops.rows import LambdaOp
+        from tabfeed.ops.columns import LambdaOp
 
         return LambdaOp(what)
     raise GraphError(f">> takes an operator, an operator class or a function, not {what!r}")
@@ -408,17 +404,3 @@ def _misaligned(node: Node, sets: dict[Node | None, Node]) -> str:
         f"{other!r}. Put all columns that belong together in front of it: "
         f"(a + b + ...) >> {changed.op.label}(...), then choose with node[...]"
     )
-
-
-def to_polars(table: pa.Table) -> pl.DataFrame:
-    """An Arrow table in Polars: dictionaries decoded, fixed-size lists as lists."""
-    refuse_forked()
-    columns = []
-    for column in table.columns:
-        kind = column.type
-        if pa.types.is_dictionary(kind):
-            column = column.cast(kind.value_type)
-        elif pa.types.is_fixed_size_list(kind):
-            column = column.cast(pa.list_(kind.value_type))
-        columns.append(column)
-    return frame_of(pa.table(columns, names=table.column_names))

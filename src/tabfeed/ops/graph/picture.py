@@ -12,8 +12,6 @@ from typing import TypeAlias
 from tabfeed.ops.base import StatOperator
 from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 
-__all__ = ["Picture"]
-
 _HIGH, _GAP, _CHAR = 34, 46, 7.2
 
 _Point: TypeAlias = tuple[float, float]

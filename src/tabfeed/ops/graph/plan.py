@@ -10,11 +10,11 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from tabfeed.arguments import add_note, is_users
 from tabfeed.errors import (
     DuplicateColumnError,
     GraphError,
@@ -23,6 +23,7 @@ from tabfeed.errors import (
     TabfeedError,
     WorkflowError,
 )
+from tabfeed.lazy import cached_property
 from tabfeed.ops.base import Inputs, StatOperator
 from tabfeed.ops.graph.node import (
     Concat,
@@ -35,10 +36,8 @@ from tabfeed.ops.graph.node import (
     list_nodes,
 )
 from tabfeed.schema import ColumnSchema, Schema
-from tabfeed.user_functions import add_note, is_users
 
-__all__ = ["Phase", "Plan"]
-
+Columns = dict[str, ColumnSchema]
 _seen_data: weakref.WeakKeyDictionary[Node, Schema] = weakref.WeakKeyDictionary()
 
 
@@ -77,15 +76,16 @@ class Plan:
         self.inputs: dict[Node, Inputs] = {}
         self.schemas: dict[Node, Schema] = {}
         self.groups: dict[Node, tuple[tuple[str, ...], ...]] = {}
-        self._names: dict[Node, list[str]] = {}  # of the columns that each node makes
+        self._made: dict[Node, Columns] = {}
+        self._taken: dict[Node, Columns] = {}
         raw = Inputs.of(source)
         for node in self.nodes:
-            inputs = raw if isinstance(node.op, Selection) else self._gather(node)
+            inputs = raw if isinstance(node.op, Selection) else self._gather(node, raw)
             self.inputs[node] = inputs
             if on_inputs is not None:
                 on_inputs(node, inputs)
             schema = self._resolve(node, inputs)
-            self.schemas[node], self._names[node] = schema, schema.column_names
+            self.schemas[node], self._made[node] = schema, {c.name: c for c in schema}
             self.groups[node] = self._output_groups(node, schema, inputs)
 
     @classmethod
@@ -107,7 +107,7 @@ class Plan:
     def without_unused_columns(self) -> Plan:
         """The same plan for data that has no more columns than the graph uses."""
         selections = [n for n in self.nodes if isinstance(n.op, Selection)]
-        used = {c for n in selections for c in self._names[n]}
+        used = {c for n in selections for c in self._made[n]}
         new = copy.copy(self)
         new.source = self.source.select([n for n in self.source.column_names if n in used])
         new.inputs = {**self.inputs, **dict.fromkeys(selections, Inputs.of(new.source))}
@@ -144,31 +144,32 @@ class Plan:
                 f"{node!r} cannot say what it makes: {type(e).__name__}: {e}"
             ) from e
 
-    def _gather(self, node: Node) -> Inputs:
+    def _gather(self, node: Node, raw: Inputs) -> Inputs:
         parents = node.parents
-        columns: dict[str, ColumnSchema] = {}
+        columns: Columns = {}
         owner: dict[str, Node] = {}
         gone: set[str] = set()
         if isinstance(node.op, Exclude) and len(parents) > 1:
-            gone, parents = set(self._names[parents[1]]), parents[:1]
+            gone, parents = set(self._made[parents[1]]), parents[:1]
         for parent in parents:
-            for column in self.schemas[parent]:
-                if isinstance(node.op, Dependencies) and column.name in columns:
+            for name, column in self._made[parent].items():
+                if isinstance(node.op, Dependencies) and name in columns:
                     continue
-                if owner.setdefault(column.name, parent) is not parent:
-                    self._refuse_twice(column.name, owner[column.name], parent, node)
-                if column.name not in gone:
-                    columns[column.name] = column
+                if owner.setdefault(name, parent) is not parent:
+                    self._refuse_twice(name, owner[name], parent, node)
+                if name not in gone:
+                    columns[name] = column
         names = tuple(columns)
         for dependency in node.dependencies:
-            for column in self.schemas[dependency]:
-                columns.setdefault(column.name, column)
+            for name, column in self._made[dependency].items():
+                columns.setdefault(name, column)
         groups = self._input_groups(node, parents, names)
         if not isinstance(node.op, Structural):
             for column in columns.values():
                 if column.dtype is not None:
                     _require_usable(node, column.name)
-        return Inputs(Schema(columns.values()), names, groups)
+        self._taken[node] = columns
+        return replace(raw, schema=Schema(columns.values()), names=names, groups=groups)
 
     def _refuse_twice(self, name: str, a: Node, b: Node, node: Node) -> None:
         if self.origin(a, name) == self.origin(b, name):
@@ -183,7 +184,7 @@ class Plan:
         while isinstance(node.op, Structural):
             if isinstance(node.op, Selection):
                 return None, name
-            node = next(p for p in node.parents if name in self._names[p])
+            node = next(p for p in node.parents if name in self._made[p])
         return node, name
 
     def _input_groups(
@@ -196,7 +197,7 @@ class Plan:
             if i not in inside:
                 groups += self.groups[parent]
         for numbers in grouped:
-            members = (n for i in numbers for n in self._names[parents[i]])
+            members = (n for i in numbers for n in self._made[parents[i]])
             groups.append(tuple(dict.fromkeys(members)))
         known = set(names)
         return tuple(dict.fromkeys(g for g in groups if set(g) <= known))
@@ -205,10 +206,11 @@ class Plan:
         self, node: Node, schema: Schema, inputs: Inputs
     ) -> tuple[tuple[str, ...], ...]:
         """Groups survive an operator that keeps their names."""
+        made = self._made[node]
         if isinstance(node.op, Selection):
-            return node.op.groups(schema)
-        made = dict.fromkeys(self._names[node])
-        kept = [g for g in inputs.groups if made.keys() >= set(g)]
+            kept = node.op.groups(schema) if node.op.selector.subgroups else []
+        else:
+            kept = [g for g in inputs.groups if made.keys() >= set(g)]
         if isinstance(node.op, Subset) and node.op.selector.subgroups:
             named = node.op.selector.groups(inputs.schema.select(inputs.names), where="the node")
             kept = list(dict.fromkeys([*(g for g in kept if len(g) > 1), *named]))
@@ -219,7 +221,7 @@ class Plan:
 
     def required(self, targets: Iterable[Node]) -> tuple[dict[Node, list[str]], list[str]]:
         """Columns needed of each node, and of the data, to compute `targets` whole."""
-        need: dict[Node, set[str]] = {t: set(self._names[t]) for t in targets}
+        need: dict[Node, set[str]] = {t: set(self._made[t]) for t in targets}
         read: set[str] = set()
         for node in reversed(self.nodes):
             if node not in need:
@@ -229,7 +231,7 @@ class Plan:
                 continue
             for source, names in self.sources(node, need[node]):
                 need.setdefault(source, set()).update(names)
-        ordered = {n: [c for c in self._names[n] if c in cols] for n, cols in need.items()}
+        ordered = {n: [c for c in self._made[n] if c in cols] for n, cols in need.items()}
         return ordered, [c for c in self.source.column_names if c in read]
 
     def sources(
@@ -240,12 +242,12 @@ class Plan:
         While `fitting` the node itself, those too that it needs only to learn.
         """
         structural = isinstance(node.op, Structural)
-        left = set(wanted) if structural else set(self.inputs[node].schema.column_names)
+        left = set(wanted if structural else self._taken[node])
         parents = node.parents[:1] if isinstance(node.op, Exclude) else node.parents
         skip = node.op.dependencies_only_for_fit and not fitting
         out = []
         for source in parents if skip else parents + node.dependencies:
-            names = [n for n in self._names[source] if n in left]
+            names = [n for n in self._made[source] if n in left]
             left -= set(names)
             if names or node.op.changes_rows:
                 out.append((source, names))
@@ -279,7 +281,7 @@ class Plan:
             if node.op.reads_dictionaries:
                 for name in self.inputs[node].names:
                     for parent in node.parents:
-                        if name in self._names[parent]:
+                        if name in self._made[parent]:
                             origin, raw = self.origin(parent, name)
                             wanted |= {raw} if origin is None else set()
         return [c for c in columns if c in wanted and _is_text(self.source[c].dtype)]

@@ -1,9 +1,9 @@
-"""A part of a graph that is applied again and again, until a condition holds.
+"""Parts of a graph: named, repeated until a condition holds, moved to other inputs, cut down.
 
-The part stands in the graph as it is written, so its operators are fitted like all others, on
-what comes in first. Behind its end stands a `Loop`, which applies the part to its own result
-until the condition holds. An `Entrance` marks where the part begins, which is
-what lets a saved graph be loaded again without keeping the part twice.
+A part that is repeated stands in the graph as it is written, so its operators are fitted like all
+others, on what comes in first. Behind its end stands a `Loop`, which applies the part to its own
+result until the condition holds. An `Entrance` marks where the part begins, so that a saved graph
+can be loaded again without keeping the part twice.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tabfeed.arguments import call
 from tabfeed.errors import ColumnNotFoundError, GraphError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.graph.node import Node, Selection, Structural, list_nodes, to_polars
+from tabfeed.ops.frames import as_table, cast_table, run, to_polars
+from tabfeed.ops.graph.node import (
+    Concat,
+    Dependencies,
+    Exclude,
+    Node,
+    Selection,
+    Structural,
+    Subset,
+    list_nodes,
+)
 from tabfeed.ops.graph.plan import Plan
-from tabfeed.ops.graph.run import as_table, cast_table, run
 from tabfeed.schema import Schema
-from tabfeed.schema.selector import ColumnSelector
-from tabfeed.user_functions import call
-
-__all__ = ["Entrance", "Loop"]
+from tabfeed.schema.schema import ColumnSelector
 
 MOST_TIMES = 1_000
 
@@ -113,8 +120,7 @@ def _cut(end: Node) -> Node:
         if isinstance(node.op, Entrance):
             new[node] = Node(Selection(ColumnSelector("*")))
         elif node in inside:
-            parents = [new[p] for p in node.parents]
-            new[node] = Node(node.op, parents, [new[d] for d in node.dependencies])
+            new[node] = node.on(new)
     return new[end]
 
 
@@ -127,3 +133,161 @@ def _inside(end: Node) -> set[Node]:
             found.add(node)
             todo += [] if isinstance(node.op, Entrance) else node.sources
     return found
+
+
+def remove_inputs(output: Node, names: list[str]) -> Node:
+    """The graph without `names` and without all that is made of nothing else.
+
+    An operator that needed a removed column only in order to learn keeps what it learned.
+    """
+    _refuse_unknown(output, names)
+    new: dict[Node, Node | None] = {}
+    for node in list_nodes(output):
+        new[node] = _without(node, names, new)
+    found = new[output]
+    if found is None:
+        raise GraphError(f"nothing is left of the graph without {names}")
+    return found
+
+
+def _refuse_unknown(output: Node, names: list[str]) -> None:
+    """Refuse a name that is no raw column, where the graph names all of them."""
+    selections = [n.op for n in list_nodes(output) if isinstance(n.op, Selection)]
+    if any(op.is_open for op in selections):
+        return
+    known: dict[str, None] = {}
+    for op in selections:
+        groups = (n for g in op.selector.subgroups for n in g)
+        known.update(dict.fromkeys([*op.selector.names, *groups]))
+    for name in names:
+        if name not in known:
+            raise ColumnNotFoundError(name, known, where="the graph's inputs")
+
+
+def _without(node: Node, names: list[str], new: dict[Node, Node | None]) -> Node | None:
+    if isinstance(node.op, Selection):
+        return _shrink(node, node.op, names)
+    parents = [p for p in (new[q] for q in node.parents) if p is not None]
+    if not parents or (
+        isinstance(node.op, Dependencies) and set(node.op.selector.names) <= set(names)
+    ):
+        return None
+    if isinstance(node.op, Exclude) and len(parents) < len(node.parents):
+        return parents[0]
+    dependencies = [new[d] for d in node.dependencies]
+    if None in dependencies and not node.op.dependencies_only_for_fit:
+        raise GraphError(f"{node!r} needs a column that is to be removed: {names}")
+    kept = [d for d in dependencies if d is not None]
+    if parents == list(node.parents) and kept == list(node.dependencies):
+        return node
+    if isinstance(node.op, Concat) and node.op.grouped:
+        return _regrouped(node, new)
+    return Node(_narrowed(node, names), parents, kept)
+
+
+def _regrouped(node: Node, new: dict[Node, Node | None]) -> Node | None:
+    """Nodes side by side, without the groups that lost a column."""
+    assert isinstance(node.op, Concat)
+    same = [new[p] is p for p in node.parents]
+    whole = [g for g in node.op.grouped if all(same[i] for i in g)]
+    lost = {i for g in node.op.grouped for i in g} - {i for g in whole for i in g}
+    place: dict[int, int] = {}
+    parents: list[Node] = []
+    for i, parent in enumerate(node.parents):
+        kept = new[parent]
+        if kept is not None and i not in lost:
+            place[i] = len(parents)
+            parents.append(kept)
+    return Node(Concat([[place[i] for i in g] for g in whole]), parents) if parents else None
+
+
+def _narrowed(node: Node, names: list[str]) -> Operator:
+    """A choice of columns that no longer names what is gone; other operators as they are."""
+    if isinstance(node.op, Subset | Exclude) and node.op.selector is not None:
+        old = node.op.selector
+        kept = ColumnSelector([n for n in old.names if n not in names], subgroups=old.subgroups,
+                              tags=old.tags, dtypes=old.dtypes, excluded=old.excluded)  # fmt: skip
+        return type(node.op)(kept)
+    return node.op
+
+
+def _shrink(node: Node, op: Selection, names: list[str]) -> Node | None:
+    """The selection without `names`; None if it named nothing else."""
+    selector = op.selector
+    left = [n for n in selector.names if n not in names]
+    groups = [g for g in selector.subgroups if not set(g) & set(names)]
+    if op.is_open:
+        return Node(Selection(selector, [*op.without, *names]))
+    if not left and not groups:
+        return None
+    if len(left) == len(selector.names) and len(groups) == len(selector.subgroups):
+        return node
+    return Node(Selection(ColumnSelector(left, subgroups=groups), op.without))
+
+
+def replant(output: Node, parent: Node) -> Node:
+    """The same graph, taking its columns from `parent` instead of from the data."""
+    new: dict[Node, Node] = {}
+    for node in list_nodes(output):
+        if isinstance(node.op, Selection):
+            new[node] = Node(Subset(node.op.selector), [parent])
+        else:
+            new[node] = node.on(new)
+    return new[output]
+
+
+class Subgraph(Structural):
+    """A part of a graph under a name, which `Workflow.get_subworkflow` finds.
+
+    Alone it takes its columns from the data; after ``>>`` from the node in front of it.
+
+    Parameters
+    ----------
+    name
+        The name.
+    output_node
+        The part's last node.
+    loop_until
+        From a Polars frame, the part's result on one partition, to whether that is enough; until
+        then the part is applied to its own result again. It must make the columns it takes in.
+
+    Examples
+    --------
+    >>> from tabfeed import Workflow, ops
+    >>> halve = ops.Subgraph("halve", ["x"] >> ops.LambdaOp(lambda col: col / 2),
+    ...                      loop_until=lambda df: df["x"].max() < 1)
+    >>> Workflow(halve).transform({"x": [8.0, 1.0]})
+    {'x': array([0.5   , 0.0625])}
+    >>> node = Node.of(Subgraph("numbers", ["x"] >> ops.FillMissing())) + ["y"]
+    >>> node
+    <[numbers of [FillMissing of [x]], y]>
+    """
+
+    def __init__(
+        self,
+        name: str,
+        output_node: Any = None,
+        loop_until: Callable[[pl.DataFrame], Any] | None = None,
+    ) -> None:
+        self.name, self.loop_until = name, loop_until
+        self._output_node = None if output_node is None else Node.of(output_node)
+
+    @property
+    def label(self) -> str:
+        """The part's name."""
+        return self.name
+
+    def params(self) -> dict[str, Any]:
+        """The name; the part itself is the node's parent."""
+        return {"name": self.name}
+
+    def attach(self, parent: Node | None) -> Node | None:
+        """The part, its end marked with the name."""
+        if self._output_node is None:
+            return None if parent is None else Node(self, [parent])
+        if parent is not None and self.loop_until is not None:
+            parent = Node(Entrance(), [parent])
+        end = self._output_node if parent is None else replant(self._output_node, parent)
+        if self.loop_until is not None:
+            return Node(Loop(self.name, self.loop_until), [end])
+        return Node(Subgraph(self.name), [end])

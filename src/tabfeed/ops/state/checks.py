@@ -16,12 +16,6 @@ import pyarrow as pa
 from tabfeed.errors import ArtefactError
 from tabfeed.ops.state.memory import SpilledTable
 
-__all__ = [
-    "Check", "a_flag", "a_number", "a_text", "an_integer", "anything", "by_name", "check_counts",
-    "check_groups", "check_lengths", "check_moments", "check_range", "check_vocabulary", "list_of",
-    "one_of", "or_null", "record", "shown", "wrong",
-]  # fmt: skip
-
 Check = Callable[[Any, str], None]
 _LARGEST_POWER = 5_000  # of two; floats and their squares lie within 2 ** -2148 and 2 ** 2048
 

@@ -27,19 +27,14 @@ import pyarrow.parquet as pq
 
 from tabfeed.errors import OperatorError
 from tabfeed.hashing import hash_columns
-from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
-from tabfeed.ops.state.keys import (
-    Keys,
-    base_type,
-    flatten,
-    normalise,
-    pack,
-    plain_array,
-    unpack,
-)  # fmt: skip
-from tabfeed.ops.state.memory import MemoryManager, SpilledTable
-
-__all__ = ["KEY", "Counter", "Counts", "count_combinations", "count_values", "split_rows"]
+from tabfeed.ops.state.keys import Keys, base_type, flatten, normalise, pack, plain_array, unpack
+from tabfeed.ops.state.memory import (
+    COUNT,
+    MemoryManager,
+    SpilledTable,
+    group_on_disk,
+    parquet_files,
+)
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
@@ -150,7 +145,7 @@ class Counter:
         """The counts by hash of the value: a value has the same number in every split."""
         frame = self.frame()
         values = self._as_values(frame) if self.packed else frame
-        table = values.select(self.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
+        table = _as_arrow(values.select(self.columns))
         out = []
         for rows in split_rows(frame, hash_columns(table, self.columns), count):
             part = Counter(self.dtypes, self.memory)
@@ -212,7 +207,9 @@ class Counter:
         if self.packed:
             values = [unpack(frame[KEY].to_numpy(), self.dtypes[0])]
         else:
-            values = [_arrow(frame[c], t) for c, t in zip(self.columns, self.dtypes, strict=True)]
+            values = [
+                _as_arrow(frame[c]).cast(t) for c, t in zip(self.columns, self.dtypes, strict=True)
+            ]
         names = [*(f"v{i}" for i in range(len(values))), "count"]
         return pa.table([*values, pa.array(frame[COUNT].to_numpy())], names=names)
 
@@ -346,5 +343,5 @@ def _wider(kept: list[pa.DataType], counter: Counter) -> list[pa.DataType]:
     return [pa.float64() if a != b and {a, b} <= numbers else a for a, b in pairs]
 
 
-def _arrow(series: pl.Series, dtype: pa.DataType) -> pa.Array:
-    return series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(dtype)
+def _as_arrow(values: pl.Series | pl.DataFrame) -> Any:
+    return values.to_arrow(compat_level=pl.CompatLevel.oldest())

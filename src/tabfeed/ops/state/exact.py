@@ -1,4 +1,4 @@
-"""Sums of floats without rounding: the same bits in whatever order they are added.
+"""Moments and sums of floats without rounding: the same bits in whatever order they are added.
 
 The sum of a million floats depends, in its last bits, on where the partitions were cut and who
 merged what first. Here it does not: a sum is a whole number times a power of two, and is rounded
@@ -10,42 +10,40 @@ values is cut again on a finer grid, until nothing is left: two or three rounds 
 square of a float is two floats (Dekker 1971), each added that way. It costs some 11 ns a value
 where a plain sum costs 1, and is still a small part of decoding and counting.
 
-Sums of groups of floats, the same bits in whatever order they are added.
+The moments of a column are the count, the sum, the sum of squares, and the range. So large values
+do not drown small differences.
 
-A sum is kept as two floats, the sum rounded and what the rounding took away: 106 bits, which hold
-the sums of real data without any rounding. Squares reach twice as far down, so their sums are three
-floats. Values are cut on grids as in `tabfeed.ops.state.exact`, and the pieces on each grid are
-added group by group, which is exact.
+The sum of a group is kept as two floats, the sum rounded and what the rounding took away: 106 bits,
+which hold the sums of real data without any rounding. Squares reach twice as far down, so their
+sums are three floats. The pieces on each grid are added group by group, which is exact.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
 
-__all__ = [
-    "Exact",
-    "group_squares",
-    "group_squares_of_halves",
-    "group_sums",
-    "halves",
-    "spread_of",
-    "spread_of_large",
-    "squared",
-    "sum_and_squares",
-    "whole_sums",
-]
+from tabfeed.errors import OperatorError
+from tabfeed.ops.frames import missing_to_null
+from tabfeed.schema import ColumnSchema
 
 Floats = npt.NDArray[np.float64]
-
 _BLOCK_BITS = 14
 _FINEST = -1074  # every float is a multiple of 2 to this power
 _SPLITTER = float(2**27 + 1)
 _LARGE, _SMALL = 2.0**450, 2.0**-450  # outside, a square over- or underflows
+Places = npt.NDArray[np.int64]
+Words = tuple[Floats, ...]  # which add up to a number, the first of them the number rounded
+_FOLLOWING = 1.5 * 2**16  # times the last bit of a float: what rounds to 36 bits behind it
+_LARGEST = 2.0**960  # beyond, a grid would overflow
+Moments = dict[str, Any]
 
 
 class Exact(NamedTuple):
@@ -144,13 +142,6 @@ def squared(values: Floats) -> list[Floats]:
     if not low.any():
         return [square]
     return [square, ((high * high - square) + 2.0 * high * low) + low * low]
-
-
-Places = npt.NDArray[np.int64]
-Words = tuple[Floats, ...]  # which add up to a number, the first of them the number rounded
-
-_FOLLOWING = 1.5 * 2**16  # times the last bit of a float: what rounds to 36 bits behind it
-_LARGEST = 2.0**960  # beyond, a grid would overflow
 
 
 def group_sums(parts: list[Floats], starts: Places, *, words: int = 2) -> Words:
@@ -289,3 +280,79 @@ def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     la, lb = a - ha, b - hb
     product = a * b
     return product, ((ha * hb - product) + ha * lb + la * hb) + la * lb
+
+
+def collect_moments(frame: pl.LazyFrame, columns: Sequence[ColumnSchema]) -> dict[str, Moments]:
+    """Moments of each column, nulls and NaN left out."""
+    exprs = []
+    for i, column in enumerate(columns):
+        values = pl.col(column.name).explode() if column.is_list else pl.col(column.name)
+        x = missing_to_null(values, column)
+        if column.leaf_dtype != pa.float32():
+            x = x.cast(pl.Float64)
+        exprs.append(x.implode().alias(f"x{i}"))
+    found = frame.select(exprs).collect()
+    return {c.name: _moments(found[f"x{i}"].explode()) for i, c in enumerate(columns)}
+
+
+def _moments(series: pl.Series) -> Moments:
+    values = series.drop_nulls().to_numpy()
+    if not len(values):
+        nothing = [0, 0]
+        return {"count": 0, "sum": nothing, "squares": nothing, "min": None, "max": None}
+    low, high = float(values.min()), float(values.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return {"count": len(values), "sum": None, "squares": None, "min": low, "max": high}
+    total, squares = sum_and_squares(values)
+    return {
+        "count": len(values), "sum": list(total), "squares": list(squares), "min": low, "max": high,
+    }  # fmt: skip
+
+
+def merge_moments(a: Moments, b: Moments) -> Moments:
+    """Moments of both.
+
+    Examples
+    --------
+    >>> one = {"count": 1, "sum": [1, 0], "squares": [1, 0], "min": 1.0, "max": 1.0}
+    >>> two = {"count": 1, "sum": [3, 0], "squares": [9, 0], "min": 3.0, "max": 3.0}
+    >>> merge_moments(one, two)
+    {'count': 2, 'sum': [1, 2], 'squares': [5, 1], 'min': 1.0, 'max': 3.0}
+    """
+    if not a["count"] or not b["count"]:
+        return a if a["count"] else b
+    return {
+        "count": a["count"] + b["count"],
+        "sum": _plus(a["sum"], b["sum"]),
+        "squares": _plus(a["squares"], b["squares"]),
+        "min": min(a["min"], b["min"]),
+        "max": max(a["max"], b["max"]),
+    }
+
+
+def _plus(a: list[int] | None, b: list[int] | None) -> list[int] | None:
+    """The sum of two exact numbers; of what is infinite there is none."""
+    return None if a is None or b is None else list(Exact(*a) + Exact(*b))
+
+
+def spread(moments: Moments, name: str, operator: str) -> tuple[float, float]:
+    """Mean and standard deviation (of a sample); 0 and 1 where there was no value."""
+    if not moments["count"]:
+        return 0.0, 1.0
+    if moments["sum"] is None:
+        raise OperatorError(
+            f"{operator}: column {name!r} holds infinite values, so it has no mean; "
+            "limit it first, for instance with Clip or FillMissing"
+        )
+    total, squares = (Exact(*moments[k]).value for k in ("sum", "squares"))
+    count = moments["count"]
+    variance = (squares - total * total / count) / max(1, count - 1)
+    return float(total / count), _root(variance)
+
+
+def _root(value: Fraction) -> float:
+    """A square root, also of what is too large or too small for a float."""
+    if not value:
+        return 0.0
+    shift = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(value / Fraction(4) ** shift), shift)

@@ -31,8 +31,6 @@ from tabfeed.ops.state.exact import (
 from tabfeed.ops.state.keys import base_type
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable
 
-__all__ = ["ROWS", "SUMS", "GroupStats", "key_names"]
-
 ROWS = "rows"
 # The sum and what rounding took; the sum of squares and, in two words, what rounding took of it.
 SUMS = ("sum", "low", "squares", "rest", "last")
@@ -121,7 +119,8 @@ class GroupStats:
     def _joined(self, parts: list[pl.DataFrame]) -> pl.DataFrame:
         frame = pl.concat(parts, how="vertical_relaxed")
         merges: list[pl.Expr] = [pl.col(ROWS).sum()]
-        merges += [e for i in range(self.values) for e in _merged_ranges(i)]
+        for i in range(self.values):
+            merges += [pl.col(f"n{i}").sum(), pl.col(f"min{i}").min(), pl.col(f"max{i}").max()]
         names = [f"{kind}{i}" for i in range(self.values) for kind in SUMS]
         if all(_adds_up(frame[n], squared=True) for n in names):
             merges += [pl.col(n).sum() for n in names]
@@ -195,7 +194,8 @@ class GroupStats:
         step = max(1, min(PARTITIONS, PARTITIONS * room // max(1, held)))
         for start in range(0, PARTITIONS, step):
             numbers = range(start, min(PARTITIONS, start + step))
-            parts = [_read_partitions(f, numbers) for f in files]
+            read = [pa.Table.from_batches([f.get_batch(i) for i in numbers]) for f in files]
+            parts = [pl.DataFrame(pl.from_arrow(t)) for t in read]
             yield self._finished([self._joined(parts).cast(schema)])
 
     def _like(self, memory: MemoryManager) -> GroupStats:
@@ -246,11 +246,6 @@ def _write_partitions(frame: pl.DataFrame, keys: list[str], path: Path) -> None:
             writer.write_batch(batches[0] if batches else empty)
 
 
-def _read_partitions(file: pa.ipc.RecordBatchFileReader, numbers: range) -> pl.DataFrame:
-    batches = [file.get_batch(i) for i in numbers]
-    return pl.DataFrame(pl.from_arrow(pa.Table.from_batches(batches)))
-
-
 def _adds_up(series: pl.Series, *, squared: bool = False) -> bool:
     """Whether plain sums of these numbers, and of their squares, are exact in any order.
 
@@ -277,10 +272,6 @@ def _ranges(i: int) -> list[pl.Expr]:
     return [
         count.cast(pl.Int64).alias(f"n{i}"), raw.min().alias(f"min{i}"), raw.max().alias(f"max{i}"),
     ]  # fmt: skip
-
-
-def _merged_ranges(i: int) -> list[pl.Expr]:
-    return [pl.col(f"n{i}").sum(), pl.col(f"min{i}").min(), pl.col(f"max{i}").max()]
 
 
 def _plain_sums(i: int) -> list[pl.Expr]:

@@ -3,12 +3,14 @@
 All summaries of a fit share one `MemoryManager`. Each reports its size; when the sum passes the
 limit, the largest writes itself to disk. The folder is unique to the fit and is removed
 with it, also when the fit fails; after a hard kill the next run removes it
-(`tabfeed.io.storage.temporary`).
+(`tabfeed.io.storage.local`).
 
 A learned table that is needed only now and then (the counts that an update adds to, the groups
 of a join) is a `SpilledTable`: in memory while small, else in a Parquet file, which is read
 whole, column by column or piece by piece. A file of a saved workflow is held open rather than
 read, so that it stays readable when its folder is replaced or removed meanwhile.
+
+Counts that lie on disk are grouped and sorted by DuckDB, which keeps to a memory limit.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabfeed.budget import free_memory
 from tabfeed.errors import ArtefactError, OperatorError
-from tabfeed.io.storage.temporary import TemporaryFolder
-
-__all__ = ["MemoryManager", "SpilledTable", "Spills", "require_room"]
+from tabfeed.io.storage.local import TemporaryFolder
 
 _LEAST_KEPT, _MOST_KEPT = 1 << 20, 64 << 20
+_PIECE = 250_000
+_BLOCK = 1 << 20
+COUNT = "__count__"
+_PARTITIONS = (1, 8, 64)  # of the values, grouped one after the other
+_LEAST_DATABASE = 64 * 2**20  # with less DuckDB does not sort a few million values
 
 
 class Spills(Protocol):
@@ -113,8 +118,28 @@ class MemoryManager:
         return MemoryManager, (self.limit,)
 
 
-_PIECE = 250_000
-_BLOCK = 1 << 20
+class TableFile:
+    """A Parquet file of the spill folder that tables of one schema are put behind each other in."""
+
+    def __init__(self, memory: MemoryManager) -> None:
+        self.path, self.rows = memory.new_file(), 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def append(self, table: pa.Table) -> None:
+        """Add rows; the first table gives the schema even if it has none."""
+        self._writer = self._writer or pq.ParquetWriter(
+            self.path, table.schema, compression="lz4", use_dictionary=False
+        )
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=_PIECE)
+        self.rows += table.num_rows
+
+    def __enter__(self) -> TableFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 class SpilledTable:
@@ -155,16 +180,10 @@ class SpilledTable:
     @classmethod
     def write(cls, tables: Iterable[pa.Table], memory: MemoryManager) -> SpilledTable:
         """Tables of one schema, at least one, as a file of the spill folder."""
-        path = memory.new_file()
-        writer: pq.ParquetWriter | None = None
-        try:
+        with TableFile(memory) as file:
             for table in tables:
-                writer = writer or pq.ParquetWriter(path, table.schema, compression="lz4")
-                writer.write_table(table, row_group_size=_PIECE)
-        finally:
-            if writer is not None:
-                writer.close()
-        return cls.settled(path, memory)
+                file.append(table)
+        return cls.settled(file.path, memory)
 
     @classmethod
     def settled(cls, path: Path, memory: MemoryManager) -> SpilledTable:
@@ -285,3 +304,92 @@ def require_room(nbytes: int, memory: MemoryManager, what: str) -> None:
             f"{free / 1e9:.2g} GB are free. Free some, or make the table smaller (max_size, "
             "freq_threshold)"
         )
+
+
+def _quoted(path: Path) -> str:
+    """A path as SQL text."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def parquet_files(paths: list[Path]) -> str:
+    """The rows of Parquet files, in SQL."""
+    return f"read_parquet([{', '.join(_quoted(p) for p in paths)}])"
+
+
+def group_on_disk(
+    memory: MemoryManager,
+    columns: Sequence[str],
+    rows: str,
+    order: str,
+    *,
+    first: str | None = None,
+) -> Path:
+    """Counts of equal values added up and sorted with DuckDB, into one Parquet file.
+
+    DuckDB sorts in little memory, but its groups must fit. Where they do not, the values are
+    grouped by hash partitions, each of which reads all of them.
+
+    Parameters
+    ----------
+    memory
+        The limit, and where the file goes.
+    columns
+        Names of the value columns that the rows have, beside their counts.
+    rows
+        The rows, in SQL.
+    order
+        What to sort by, in SQL; nothing if it is empty.
+    first
+        A column of which the order wants the least value of each group.
+    """
+    import duckdb
+
+    pa.default_memory_pool().release_unused()
+    out = memory.new_file()
+    names = ", ".join(f'"{c}"' for c in columns)
+    least = f", min({first}) AS {first}" if first else ""
+    sums = f"SELECT {names}, sum({COUNT})::BIGINT AS {COUNT}{least} FROM {rows}"
+    tail = f"ORDER BY {order}" if order else ""
+    room = max(_LEAST_DATABASE, (memory.limit or 0) * 45 // 100)
+    count = 1
+
+    def copy(query: str, path: Path) -> None:
+        with _database(memory, room) as connection:
+            if count > 1:
+                connection.execute("SET threads = 1")  # each takes memory of its own
+            connection.execute(
+                f"COPY ({query}) TO {_quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
+            )
+
+    for count in _PARTITIONS:
+        parts = [memory.new_file() for _ in range(count)] if count > 1 else []
+        source = f"({sums} GROUP BY {names})"
+        try:
+            for i, part in enumerate(parts):
+                copy(f"{sums} WHERE hash({names}) % {count} = {i} GROUP BY {names}", part)
+            source = parquet_files(parts) if parts else source
+            copy(f"SELECT {names}, {COUNT} FROM {source} {tail}", out)
+            return out
+        except duckdb.OutOfMemoryException as e:
+            error = e
+        finally:
+            for part in parts:
+                part.unlink(missing_ok=True)
+    limit = memory.limit or 0
+    raise OperatorError(
+        f"values that were counted cannot be sorted within memory_limit ({limit:,} bytes): DuckDB "
+        f"found no room in the {room // 2**20} MiB it may take of it; give "
+        f"memory_limit {2 * max(limit, _LEAST_DATABASE):,} bytes or more"
+    ) from error
+
+
+def _database(memory: MemoryManager, room: int) -> Any:
+    """A DuckDB in memory, limited to what the fit has left, that spills beside the runs."""
+    import duckdb
+
+    config: dict[str, Any] = {"preserve_insertion_order": "false"}
+    if memory.limit is not None:
+        config["memory_limit"] = f"{room // 2**20}MiB"
+    connection = duckdb.connect(config=config)
+    connection.execute(f"SET temp_directory = {_quoted(memory.new_file('.duckdb'))}")
+    return connection

@@ -24,14 +24,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabfeed.ops.state.counting import KEY, Counter, Counts
-from tabfeed.ops.state.disk_sort import COUNT, group_on_disk, parquet_files
 from tabfeed.ops.state.keys import Keys, pack
-from tabfeed.ops.state.memory import MemoryManager, SpilledTable
+from tabfeed.ops.state.memory import (
+    COUNT,
+    MemoryManager,
+    SpilledTable,
+    TableFile,
+    group_on_disk,
+    parquet_files,
+)
 
 if TYPE_CHECKING:
     from tabfeed.ops.state.vocabulary import Vocabulary
 
-__all__ = ["Cut", "Ranked", "grow", "rank"]
 
 POSITION = "__position__"
 _ALL = 1 << 62
@@ -174,19 +179,13 @@ def _grow_on_disk(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
 
 def _write_positions(pieces: SpilledTable, counter: Counter) -> Path:
     """The known values as the counter has them, with their positions."""
-    start = 0
-    path = counter.memory.new_file()
-    writer: pq.ParquetWriter | None = None
-    for piece in pieces.pieces():
-        frame = counter.as_frame(piece)
-        positions = pl.Series(POSITION, np.arange(start, start + len(frame)))
-        table = frame.with_columns(positions).to_arrow(compat_level=pl.CompatLevel.oldest())
-        writer = writer or pq.ParquetWriter(path, table.schema, compression="lz4")
-        writer.write_table(table)
-        start += len(frame)
-    if writer is not None:
-        writer.close()
-    return path
+    with TableFile(counter.memory) as file:
+        for piece in pieces.pieces():
+            frame = counter.as_frame(piece)
+            positions = pl.Series(POSITION, np.arange(file.rows, file.rows + len(frame)))
+            frame = frame.with_columns(positions)
+            file.append(frame.to_arrow(compat_level=pl.CompatLevel.oldest()))
+    return file.path
 
 
 # -- on disk ------------------------------------------------------------------------
@@ -210,20 +209,18 @@ def _sort_on_disk(counter: Counter, rows: str, order: str) -> Path:
 
 def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
     """A sorted file cut in two, a piece at a time, with the columns that a vocabulary has."""
-    kept, left = _Pieces(counter.memory), _Pieces(counter.memory)
     start = 0
-    for table in _tables(path, counter):
-        counts = table.column("count").to_numpy()
-        fixed = min(max(0, known - start), len(counts))
-        end = fixed + cut.kept(counts[fixed:], start + fixed)
-        kept.add(table.slice(0, end))
-        left.add(table.slice(end))
-        start += len(counts)
+    with TableFile(counter.memory) as kept, TableFile(counter.memory) as left:
+        for table in _tables(path, counter):
+            counts = table.column("count").to_numpy()
+            fixed = min(max(0, known - start), len(counts))
+            end = fixed + cut.kept(counts[fixed:], start + fixed)
+            kept.append(table.slice(0, end))
+            left.append(table.slice(end))
+            start += len(counts)
     path.unlink()
-    if left.rows == 0:
-        left.close()
-    rest = SpilledTable.settled(left.close(), counter.memory) if left.rows else None
-    return Ranked(kept.rows, path=kept.close(), rest=rest)
+    rest = SpilledTable.settled(left.path, counter.memory) if left.rows else None
+    return Ranked(kept.rows, path=kept.path, rest=rest)
 
 
 def _tables(path: Path, counter: Counter) -> Iterator[pa.Table]:
@@ -232,25 +229,3 @@ def _tables(path: Path, counter: Counter) -> Iterator[pa.Table]:
     batches = (pa.Table.from_batches([b]) for b in file.iter_batches(batch_size=500_000))
     for table in chain([file.schema_arrow.empty_table()], batches):
         yield counter.as_table(pl.DataFrame(pl.from_arrow(table)))
-
-
-class _Pieces:
-    """A Parquet file that tables are put behind each other in."""
-
-    def __init__(self, memory: MemoryManager) -> None:
-        self.path, self.rows = memory.new_file(), 0
-        self._writer: pq.ParquetWriter | None = None
-
-    def add(self, table: pa.Table) -> None:
-        """Append rows; the first table gives the schema even if it has none."""
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, table.schema, use_dictionary=False)
-        if table.num_rows:
-            self._writer.write_table(table)
-        self.rows += table.num_rows
-
-    def close(self) -> Path:
-        """The finished file."""
-        if self._writer is not None:
-            self._writer.close()
-        return self.path

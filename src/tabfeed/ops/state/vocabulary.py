@@ -2,7 +2,7 @@
 
 `Vocabulary` is all that a fit learns of one column, or of columns that share ids. Its helpers:
 `tabfeed.ops.state.counting` counts values, `tabfeed.ops.state.ranking` puts them in order,
-`tabfeed.ops.state.lookup` finds a value's position in it, and `IdLayout` turns positions into ids.
+`tabfeed.ops.state.keys` finds a value's position in it, and `IdLayout` turns positions into ids.
 
 Text is looked up once for each distinct value of a partition, not once for each row: files carry
 dictionaries, and where they do not, making one is cheaper than looking every row up. Beyond the
@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,22 @@ from tabfeed.errors import (
     OperatorError,
     SchemaError,
     SourceNotFoundError,
-)  # fmt: skip
+)
 from tabfeed.hashing import combine, hash_array
-from tabfeed.ops.columns import map_leaves
+from tabfeed.lazy import cached_property
+from tabfeed.ops.frames import map_leaves
 from tabfeed.ops.state.counting import Counter
-from tabfeed.ops.state.keys import base_type, normalise, plain_array, unpack
-from tabfeed.ops.state.lookup import Finder, KeyTable, Positions
+from tabfeed.ops.state.keys import (
+    Finder,
+    KeyTable,
+    Positions,
+    base_type,
+    normalise,
+    plain_array,
+    unpack,
+)
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
 from tabfeed.ops.state.ranking import Cut, Ranked, grow
-
-__all__ = ["OOV", "IdLayout", "Vocabulary", "read_vocabulary"]
 
 Ids = npt.NDArray[np.int64]
 PAD, NULL, OOV = 0, 1, 2

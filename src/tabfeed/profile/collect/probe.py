@@ -1,4 +1,11 @@
-"""Parts of a loader, timed alone on a sample after the run.
+"""What is timed after a run: how fast the loop could be, and parts of a loader on a sample.
+
+The *ceiling* is the training step repeated on one batch in memory: no input can make training
+faster. The step really trains, so measure it on a model that may be changed.
+
+The *baseline* is what tabfeed would deliver. One batch of the other loader is written as Parquet,
+repeated until there are enough rows to time, and read back shuffled in batches of the same size.
+Repeated rows compress better than real ones, so the file is written without compression.
 
 A tf.data pipeline runs in its own threads, a torch DataLoader in other processes, a fitted workflow
 as one fused plan: while they run, the profiler can't see into them. But each can be cut: a pipeline
@@ -13,23 +20,187 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import pairwise
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from tabfeed.profile.collect.batches import WAIT, state_of
-from tabfeed.profile.collect.stacks import StackLog
-from tabfeed.profile.run import TimedPart
+from tabfeed.errors import ArgumentError
+from tabfeed.io import Dataset
+from tabfeed.loader.assemble.chunk import Chunk
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout
+from tabfeed.loader.options import LoaderOptions
+from tabfeed.loader.pipeline import Pipeline
+from tabfeed.loader.state import LoaderState
+from tabfeed.profile.collect.batches import WAIT, arrays_of, batch_rows, state_of
+from tabfeed.profile.collect.processors import cuda_in_use
+from tabfeed.profile.collect.sampler import StackLog
+from tabfeed.profile.run import Baseline, Ceiling, TimedPart
+from tabfeed.schema import Schema
 
-__all__ = ["probe_tf_data", "probe_torch", "probe_workflow", "random_state_kept"]
+Array = npt.NDArray[Any]
+_BASELINE_ROWS = 200_000
+_BASELINE_BYTES = 64 * 2**20
+_BASELINE_COLUMNS = 1024
+_BASELINE_SECONDS = 0.5
+_WARM_UP = 3
+_MIN_STEPS = 5
 
-_SECONDS = 0.15
-_ROWS = 20_000
+
+def array_pipeline(
+    dataset: Dataset,
+    options: LoaderOptions,
+    columns: list[str],
+    transforms: Any = (),
+    *,
+    schema: Schema | None = None,
+) -> Pipeline[dict[str, Array]]:
+    """A loader without a framework: batches are dicts of NumPy arrays.
+
+    ``schema`` is the schema after the transforms; by default that of the dataset.
+    """
+    layout = dict_layout(schema or dataset.schema, columns)
+    return build_pipeline(dataset, layout, options, _cut, Steps(tuple(transforms)))
+
+
+def _cut(chunk: Chunk) -> list[dict[str, Array]]:
+    return [
+        {name: array[low:high] for name, array in chunk.columns.items()}
+        for low, high in pairwise(chunk.bounds.tolist())
+    ]
+
+
+def measure_baseline(batch: Any) -> Baseline | None:
+    """Rows per second through tabfeed; None if the batch has no arrays of numbers."""
+    rows = batch_rows(batch)
+    table = _table(batch, rows) if rows else None
+    if table is None or rows is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="tabfeed-profile-") as folder:
+        repeats = max(1, min(_BASELINE_ROWS // rows, _BASELINE_BYTES // max(1, table.nbytes)))
+        whole = pa.concat_tables([table] * repeats).combine_chunks()
+        pq.write_table(whole, Path(folder) / "sample.parquet", compression="none")
+        dataset = Dataset(folder)
+        options = LoaderOptions(batch_size=min(rows, whole.num_rows), shuffle=True)
+        state = array_pipeline(dataset, options, dataset.column_names).start()
+        return Baseline(_rows_per_second(state), whole.num_rows, table.num_columns)
+
+
+def _rows_per_second(state: LoaderState[Any]) -> float:
+    for _ in state:  # warm up
+        break
+    before, start, spent = state.rows_given, time.perf_counter(), 0.0
+    while spent < _BASELINE_SECONDS:
+        for _ in state:
+            spent = time.perf_counter() - start
+            if spent >= _BASELINE_SECONDS:
+                break
+    state.close()
+    return (state.rows_given - before) / spent
+
+
+def _table(batch: Any, rows: int) -> pa.Table | None:
+    columns: dict[str, Array] = {}
+    for path, leaf in arrays_of(batch):
+        array = _numpy(leaf)
+        if array is None or array.ndim == 0 or len(array) != rows or array.dtype.kind not in "iufb":
+            continue
+        name = "_".join(str(key) for key in path) or "column"
+        flat = array.reshape(rows, -1)
+        for i in range(min(flat.shape[1], _BASELINE_COLUMNS - len(columns))):
+            columns[f"{name}_{i}"] = np.ascontiguousarray(flat[:, i])
+    return pa.table(columns) if columns else None
+
+
+def _numpy(leaf: Any) -> Array | None:
+    for convert in ("detach", "cpu", "numpy"):
+        method = getattr(leaf, convert, None)
+        if method is not None:
+            leaf = method()
+    try:
+        return np.asarray(leaf)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+# -- the ceiling -----------------------------------------------------------------------------------
+
+
+def measure_ceiling(
+    step: Callable[[Any], Any], batch: Any, *, seconds: float = 1.0, halves: bool = False
+) -> Ceiling:
+    """Time `step` on `batch` for about `seconds`; with `halves` on half of its rows too."""
+    if not callable(step):
+        raise ArgumentError(f"step must be a function of a batch, not {type(step).__name__}")
+    if seconds <= 0:
+        raise ArgumentError(f"seconds is {seconds!r}; it must be above 0")
+    mean, steps = _time(step, batch, seconds)
+    half = _time(step, halve(batch), seconds)[0] if halves else None
+    return Ceiling(mean, batch_rows(batch), steps, half)
+
+
+def _time(step: Callable[[Any], Any], batch: Any, limit: float) -> tuple[float, int]:
+    for _ in range(_WARM_UP):
+        _synchronize(step(batch))
+    start, steps, spent = time.perf_counter(), 0, 0.0
+    result = None
+    while steps < _MIN_STEPS or spent < limit:
+        result = step(batch)
+        steps += 1
+        spent = time.perf_counter() - start
+    _synchronize(result)
+    return (time.perf_counter() - start) / steps, steps
+
+
+def _synchronize(result: Any) -> None:
+    """Wait until asynchronous work is done."""
+    cuda = cuda_in_use()
+    if cuda is not None:
+        cuda.synchronize()
+    for _, array in arrays_of(result):
+        wait = getattr(array, "block_until_ready", None)
+        if wait is not None:
+            wait()
+
+
+def halve(batch: Any) -> Any:
+    """The first half of a batch's rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> halve({"x": np.arange(4), "y": [np.arange(4)]})
+    {'x': array([0, 1]), 'y': [array([0, 1])]}
+    """
+    rows = batch_rows(batch)
+    if rows is None or rows < 2:
+        raise ArgumentError(f"a batch of {rows} rows cannot be halved; leave halves=False")
+    return _first(batch, rows, rows // 2)
+
+
+def _first(part: Any, rows: int, kept: int) -> Any:
+    if hasattr(part, "shape") and hasattr(part, "dtype"):
+        return part[:kept] if len(part.shape) and int(part.shape[0]) == rows else part
+    if isinstance(part, Mapping):
+        return {key: _first(value, rows, kept) for key, value in part.items()}
+    if isinstance(part, list | tuple):
+        values = [_first(value, rows, kept) for value in part]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
+    return part
+
+
+_PART_SECONDS = 0.15
+_PART_ROWS = 20_000
 
 
 @contextmanager
@@ -50,52 +221,36 @@ def random_state_kept() -> Iterator[None]:
 # -- tf.data -------------------------------------------------------------------------------------
 
 _TF_SOURCES = (
-    "Slice",
-    "Range",
-    "Record",
-    "TextLine",
-    "Generator",
-    "FlatMap",
-    "Interleave",
-    "Tensor",
+    *("Slice", "Range", "Record", "TextLine", "Generator"),
+    *("FlatMap", "Interleave", "Tensor"),
 )
 _TF_TRANSFORMS = ("Map", "Filter", "Batch", "Scan", "Window", "Unique")
 _TF_UNSEEN = ("Prefetch", "Options", "Take", "Skip", "Repeat", "Model", "Cache", "Shard", "Assert")
 
 
 def probe_tf_data(dataset: Any, batch_seconds: float) -> list[TimedPart]:
-    """The time each stage of a pipeline adds to a batch.
+    """The time each stage of a `tf.data.Dataset` adds to a batch.
 
-    Parameters
-    ----------
-    dataset
-        A `tf.data.Dataset`.
-    batch_seconds
-        The measured time of a batch; what follows a large shuffle buffer is derived from it.
+    What follows a large shuffle buffer is derived from `batch_seconds`, the measured time of one.
     """
-    chain = _tf_chain(dataset)
+    chain = [dataset]  # the source last
+    while len(inputs := chain[-1]._inputs()) == 1:
+        chain.append(inputs[0])
+    chain.reverse()
     parts: list[TimedPart] = []
     before = 0.0
     for number, stage in enumerate(chain):
         name = type(stage).__name__.lstrip("_").removesuffix("V2").removesuffix("Dataset")
         if any(word in name for word in _TF_UNSEEN) or _is_source(chain[number + 1 :]):
             continue
-        per_batch = _tf_elements(chain[number + 1 :])
-        if "Shuffle" in name and _tf_filling(stage) * before / per_batch > 2 * _SECONDS:
+        per_batch = prod(int(getattr(s, "_batch_size", 1)) for s in chain[number + 1 :])
+        if "Shuffle" in name and _tf_filling(stage) * before / per_batch > 2 * _PART_SECONDS:
             rest = max(0.0, batch_seconds - before)
             return [*parts, TimedPart("what follows the shuffle buffer", "input", rest)]
         seconds = _tf_element_seconds(stage) * per_batch
         parts.append(TimedPart(_tf_label(stage, name), _tf_kind(name), max(0.0, seconds - before)))
         before = max(before, seconds)
     return parts
-
-
-def _tf_chain(dataset: Any) -> list[Any]:
-    """The stages, the source first."""
-    chain = [dataset]
-    while len(inputs := chain[-1]._inputs()) == 1:
-        chain.append(inputs[0])
-    return chain[::-1]
 
 
 def _is_source(later: Sequence[Any]) -> bool:
@@ -126,15 +281,6 @@ def _tf_label(stage: Any, name: str) -> str:
     return f"{plain}({called})" if called and called != "<lambda>" else plain
 
 
-def _tf_elements(later: Sequence[Any]) -> int:
-    """How many elements of a stage make one batch."""
-    product = 1
-    for stage in later:
-        size = getattr(stage, "_batch_size", None)
-        product *= int(size) if size is not None else 1
-    return product
-
-
 def _tf_element_seconds(stage: Any) -> float:
     """Seconds per element, drained inside TensorFlow: Python would cost more than many stages."""
     each = stage.map(lambda *_: 0)
@@ -143,7 +289,7 @@ def _tf_element_seconds(stage: Any) -> float:
     while True:
         count *= 4
         got, spent = _tf_drain(each, count + 1)
-        if got <= count or spent >= _SECONDS:
+        if got <= count or spent >= _PART_SECONDS:
             return max(0.0, spent - base) / max(1, got - 1)
 
 
@@ -164,7 +310,8 @@ def probe_torch(loader: Any) -> list[TimedPart]:
     dataset = loader.dataset
     size = loader.batch_size or 1
     taken: list[Any] = []
-    items = _torch_items(dataset)
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    items = (dataset[i] for i in range(len(dataset))) if indexed else iter(dataset)
     each, log = _sampled(lambda: taken.append(next(items)))
     if not taken:
         return []
@@ -174,12 +321,6 @@ def probe_torch(loader: Any) -> list[TimedPart]:
     collate = time.perf_counter() - start
     parts = _by_kind(log, each * size)
     return [*parts, TimedPart("collating", "transform", collate)]
-
-
-def _torch_items(dataset: Any) -> Iterator[Any]:
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return (dataset[i] for i in range(len(dataset)))
-    return iter(dataset)
 
 
 def _sampled(work: Callable[[], None]) -> tuple[float, StackLog]:
@@ -194,7 +335,7 @@ def _sampled(work: Callable[[], None]) -> tuple[float, StackLog]:
     watcher.start()
     start, count = time.perf_counter(), 0
     try:
-        while time.perf_counter() - start < 2 * _SECONDS:
+        while time.perf_counter() - start < 2 * _PART_SECONDS:
             work()
             count += 1
     except StopIteration:
@@ -228,17 +369,13 @@ def probe_workflow(loader: Any) -> list[TimedPart]:
     """The cost of each operator of the loader's workflow, on the first rows of the data."""
     parts = state_of(loader).pipeline.stages.reader.parts
     reader = getattr(parts, "reader", parts)  # the reader inside a cache
-    programs = [_program(t) for t in getattr(reader, "transforms", ())]
+    transforms = getattr(reader, "transforms", ())
+    owners = [getattr(t, "__self__", t) for t in transforms]
+    programs = [o if hasattr(o, "nodes") else getattr(o, "program", None) for o in owners]
     if len(programs) != 1 or programs[0] is None:
         return []
-    table = reader.dataset.head(_ROWS)
+    table = reader.dataset.head(_PART_ROWS)
     return _by_node(programs[0], getattr(table, "to_arrow", lambda: table)())
-
-
-def _program(transform: Any) -> Any:
-    """The compiled graph of a transform, if it belongs to a workflow."""
-    owner = getattr(transform, "__self__", transform)
-    return owner if hasattr(owner, "nodes") else getattr(owner, "program", None)
 
 
 def _by_node(program: Any, table: Any) -> list[TimedPart]:
@@ -254,6 +391,6 @@ def _by_node(program: Any, table: Any) -> list[TimedPart]:
         sources = program.sources.get(node)
         if sources is not None:
             below = max((seconds.get(s, 0.0) for s, _ in sources), default=0.0)
-            name = f"{type(node.op).__name__}"
-            parts.append(TimedPart(name, "transform", max(0.0, seconds[node] - below)))
-    return list(islice(sorted(parts, key=lambda p: -p.seconds), 8))
+            name, alone = type(node.op).__name__, max(0.0, seconds[node] - below)
+            parts.append(TimedPart(name, "transform", alone))
+    return sorted(parts, key=lambda p: -p.seconds)[:8]

@@ -63,7 +63,7 @@ import pickle, sys
 from tabfeed.errors import TabfeedError
 from tabfeed.io import Dataset
 from tabfeed.io.inspect import inspect
-from tabfeed.loader.sorted_files import sorted_columns
+from tabfeed.loader.shuffle_quality import sorted_columns
 path = sys.argv[1]
 good = open(path, "rb").read()
 start = len(good) - 8 - int.from_bytes(good[-8:-4], "little")

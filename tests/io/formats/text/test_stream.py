@@ -13,14 +13,14 @@ import pyarrow.fs as pafs
 import pytest
 
 from tabfeed.errors import BadFileError, UnreadableFileError
-from tabfeed.io.formats.avro.file import open_avro
+from tabfeed.io.formats.avro import open_avro
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.ipc import open_ipc
 from tabfeed.io.formats.text.base import LineRanges
 from tabfeed.io.formats.text.csv import open_csv
 from tabfeed.io.formats.text.jsonl import open_jsonl
 from tabfeed.io.formats.text.stream import Text, last_line_end
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 from tests.io.data_files import check_data_file, write
 
 TABLE = pa.table({"a": list(range(500)), "b": [f"v{i}" for i in range(500)]})

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
-from tabfeed.io.formats.parquet.page_headers import DATA, DICTIONARY
+from tabfeed.io.formats.parquet.pages import DATA, DICTIONARY
 from tabfeed.loader.gpu.parquet.encoded_pages import (
     NO_KIND,
     ROWS,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tabfeed.loader.gpu.resident.permute import epoch_words, index_dtype, permutation
-from tabfeed.loader.plan.order import Plan
+from tabfeed.loader.plan import Plan
 
 CPU = torch.device("cpu")
 

@@ -287,7 +287,7 @@ def test_without_a_gpu(dataset, monkeypatch):
 
 
 def test_other_frameworks_refuse(dataset):
-    from tabfeed.loader.cache.partitions import with_cache
+    from tabfeed.loader.read.cache import with_cache
 
     with pytest.raises(LoaderError, match="only the torch loaders do; use cache="):
         with_cache(None, "device", 0)
@@ -336,7 +336,6 @@ def test_page_locked_memory_is_given_back(dataset):
     assert store._pinned is None and store.whole
 
 
-@pytest.mark.timeout(120)
 def test_every_promise_of_a_loader_holds(monkeypatch):
     def make(dataset, **options):
         options = {"device": "cpu", "cache": "device", **options}

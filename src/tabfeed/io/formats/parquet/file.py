@@ -3,14 +3,14 @@
 The footer is read once, when the file is opened, and kept; each later read opens the file anew with
 that footer, so threads share nothing. Page checksums are verified where the file has them: without
 that, a flipped bit in a compressed page can decode into plausible wrong numbers. Only files of the
-fast layout are read without; see `tabfeed.io.formats.parquet.page_options`.
+fast layout are read without; see `tabfeed.io.formats.parquet.pages`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,27 +29,23 @@ from tabfeed.io.formats.base import (
     ReadOptions,
     StoredColumn,
     index_columns,
+    refuse_names,
 )
 from tabfeed.io.formats.parquet.footer import EncryptedError, Footer, FooterError, read_footer
 from tabfeed.io.formats.parquet.layout import (
     STREAM_BUFFER,
     Layout,
+    arrow_schema,
+    check_texts,
     known_nulls,
     layout_of,
 )
-from tabfeed.io.formats.parquet.page_options import FAST
+from tabfeed.io.formats.parquet.pages import FAST
 from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
-from tabfeed.io.formats.parquet.stored_types import arrow_schema, check_texts
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.storage.fetch import Fetch, Range, begin
-from tabfeed.io.storage.file_ref import (
-    FileRef,
-    bad_file,
-    claims_more_than,
-    reading,
-    refuse_empty,
-    refuse_names,
-)
+from tabfeed.io.storage.files import FileRef, bad_file, claims_more_than, reading, refuse_empty
+from tabfeed.lazy import cached_property
 from tabfeed.trace import span
 
 __all__ = [
@@ -70,7 +66,7 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 def open_parquet(ref: FileRef, options: ReadOptions) -> ParquetFile:
     """Read the footer of a Parquet file."""
-    with reading(ref), ref.open(check=False) as f:
+    with reading(ref), ref.just_pinned().open() as f:
         try:
             footer = read_footer(ref, f)
             schema = arrow_schema(footer)
@@ -190,7 +186,8 @@ class ParquetFile(DataFile):
         layout = self._layout
         varying = any(layout.widths[c] is None for c in columns)
         group = self._group(unit) if varying else self.metadata.row_group(unit)
-        return layout.nbytes(group, columns, partial(self._text_bytes, unit))
+        leaves = (i for c in columns for i in layout.texts.get(c, ()))
+        return layout.nbytes(group, columns, {i: self._text_bytes(unit, i) for i in leaves})
 
     def row_bytes(self, unit: int, columns: Sequence[str]) -> npt.NDArray[np.float32] | None:
         """What each row of these columns takes once decoded; None if all rows are about alike.
@@ -347,16 +344,10 @@ class ParquetFile(DataFile):
     ) -> pa.Table:
         """The same, text columns of `dictionary` dictionary-encoded."""
         wanted = list(columns)
-        try:
+        with self._located(units, wanted):
             with self._reader(dictionary, ranges=self._ranges(units, wanted)) as reader:
                 table = self._decode(reader, list(units), wanted)
             check_texts(table)
-        except _NOT_DAMAGE as e:
-            if _is_absurd(e):
-                raise self._locate_damage(units, wanted, e) from e
-            raise
-        except _DAMAGE as e:
-            raise self._locate_damage(units, wanted, e) from e
         self._check_rows(units, table.num_rows)
         return self._finish(table, wanted, dictionary)
 
@@ -369,19 +360,15 @@ class ParquetFile(DataFile):
         it is used, and the memory it lies in is free again for the next columns.
         """
         wanted = list(columns)
-        try:
-            with self._reader(ranges=self._ranges(units, wanted)) as reader:
-                for group in self.groups_of(units, wanted, at_once):
-                    table = _read_groups(reader, list(units), group)
-                    self._check_rows(units, table.num_rows)
-                    check_texts(table)
-                    yield self._finish(table, group)
-        except _NOT_DAMAGE as e:
-            if _is_absurd(e):
-                raise self._locate_damage(units, wanted, e) from e
-            raise
-        except _DAMAGE as e:
-            raise self._locate_damage(units, wanted, e) from e
+        with (
+            self._located(units, wanted),
+            self._reader(ranges=self._ranges(units, wanted)) as reader,
+        ):
+            for group in self.groups_of(units, wanted, at_once):
+                table = _read_groups(reader, list(units), group)
+                self._check_rows(units, table.num_rows)
+                check_texts(table)
+                yield self._finish(table, group)
 
     def columns(
         self, unit: int, groups: Sequence[list[str]]
@@ -392,26 +379,22 @@ class ParquetFile(DataFile):
         from the processor's cache, so every line here costs several times what it usually does.
         """
         wanted, rows = [name for group in groups for name in group], self.unit_rows[unit]
-        try:
-            with self._reader(ranges=self._ranges([unit], wanted)) as reader:
-                for group in groups:
-                    with span("read", rows=rows if group is groups[0] else None):
-                        table = reader.read_row_group(unit, columns=group, use_threads=False)
-                    if table.num_rows != rows:
-                        self._check_rows([unit], table.num_rows)
-                    check_texts(table)
-                    if len(group) == 1:
-                        yield group[0], table.column(0)
-                    else:  # the table has them in the order of the file
-                        found = dict(zip(table.column_names, table.columns, strict=True))
-                        for name in group:
-                            yield name, found[name]
-        except _NOT_DAMAGE as e:
-            if _is_absurd(e):
-                raise self._locate_damage([unit], wanted, e) from e
-            raise
-        except _DAMAGE as e:
-            raise self._locate_damage([unit], wanted, e) from e
+        with (
+            self._located([unit], wanted),
+            self._reader(ranges=self._ranges([unit], wanted)) as reader,
+        ):
+            for group in groups:
+                with span("read", rows=rows if group is groups[0] else None):
+                    table = reader.read_row_group(unit, columns=group, use_threads=False)
+                if table.num_rows != rows:
+                    self._check_rows([unit], table.num_rows)
+                check_texts(table)
+                if len(group) == 1:
+                    yield group[0], table.column(0)
+                else:  # the table has them in the order of the file
+                    found = dict(zip(table.column_names, table.columns, strict=True))
+                    for name in group:
+                        yield name, found[name]
 
     @cached_property
     def stored_as_given(self) -> bool:
@@ -449,19 +432,13 @@ class ParquetFile(DataFile):
         """A row group as a stream; only one batch of it is decoded at a time."""
         wanted = list(columns)
         count = 0
-        try:
+        with self._located([unit], wanted):
             ranges, buffer = self._ranges([unit], wanted), self._buffer(unit, wanted, 0)
             with self._reader(buffer_size=buffer, ranges=ranges) as reader:
                 for batch in self._stream(reader, unit, wanted, rows):
                     count += batch.num_rows
                     table = self._finish(pa.Table.from_batches([batch]), wanted)
                     yield from table.to_batches()
-        except _NOT_DAMAGE as e:
-            if _is_absurd(e):
-                raise self._locate_damage([unit], wanted, e) from e
-            raise
-        except _DAMAGE as e:
-            raise self._locate_damage([unit], wanted, e) from e
         self._check_rows([unit], count)
 
     def _buffer(self, unit: int, columns: Sequence[str], least: int) -> int:
@@ -581,6 +558,18 @@ class ParquetFile(DataFile):
             self.ref.check()
             error = ValueError(f"it holds {rows:,} rows where its footer says {expected:,}")
             raise self._damage(error, units[0] if len(units) == 1 else None, None)
+
+    @contextmanager
+    def _located(self, units: Sequence[int], columns: list[str]) -> Iterator[None]:
+        """Say where the damage is, if reading these columns of row groups meets any."""
+        try:
+            yield
+        except _NOT_DAMAGE as e:
+            if _is_absurd(e):
+                raise self._locate_damage(units, columns, e) from e
+            raise
+        except _DAMAGE as e:
+            raise self._locate_damage(units, columns, e) from e
 
     def _locate_damage(
         self, units: Sequence[int], columns: list[str], error: Exception

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 
 __all__ = [
     "LIST",
@@ -63,9 +63,9 @@ _LONGEST_TEXT = 2**31
 class FooterError(ValueError):
     """What a footer says cannot be; `row_group` and `leaf` tell where, as far as that is known."""
 
-    def __init__(self, message: str, row_group: int | None = None, leaf: int | None = None) -> None:
+    def __init__(self, message: str, row_group: int | None = None) -> None:
         self.row_group = row_group
-        self.leaf = leaf
+        self.leaf: int | None = None
         super().__init__(message)
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tabfeed.io.formats.parquet.layout import chunk_range
-from tabfeed.io.formats.parquet.page_headers import DATA, DATA_V2, DICTIONARY, Header, headers
+from tabfeed.io.formats.parquet.pages import DATA, DATA_V2, DICTIONARY, Header, headers
 
 __all__ = ["dictionary_bytes", "sizes_in_group", "sizes_in_table", "varies"]
 

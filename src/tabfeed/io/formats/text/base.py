@@ -11,35 +11,32 @@ when the file was opened, so every unit comes out with the same ones.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import pyarrow as pa
 
-from tabfeed.errors import BadFileError
 from tabfeed.io.align import rebatch
 from tabfeed.io.formats.base import StreamedFile
 from tabfeed.io.formats.text.stream import (
     LONGEST_ROW,
+    Head,
     Text,
+    at_line,
     changed_length,
     no_line_end,
     read_exactly,
 )
-from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
+from tabfeed.io.storage.files import FileRef, reading
 
-__all__ = ["INFER_BYTES", "Head", "TextFile", "TextFormat", "at_line", "read_head"]
-
-T = TypeVar("T")
-
-INFER_BYTES = 2**20
-"""Bytes at the start of a file from which its types are inferred."""
+__all__ = ["TextFile", "TextFormat"]
 
 _SMALLEST_PIECE = 2**14
-_BOM = b"\xef\xbb\xbf"
+_COUNTED = 2**20  # of text; units as a whole would stay with the allocator
+_SMALLEST_UNIT = 2**18  # of text: opening and seeking would cost more than they save
 
 
 class TextFormat(Protocol):
@@ -63,103 +60,6 @@ class TextFormat(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Head:
-    """The first rows of a file.
-
-    Attributes
-    ----------
-    text
-        Whole lines, without a byte order mark.
-    offset
-        Where `text` starts in the file.
-    complete
-        Whether this is all of the file.
-    """
-
-    text: bytes
-    offset: int
-    complete: bool
-
-    def skip(self, nbytes: int) -> Head:
-        """The same without its first bytes."""
-        return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
-
-
-def read_head(ref: FileRef, cut: Callable[[bytes], int]) -> Head:
-    """The first rows of a file, enough to infer types from; refuses other data.
-
-    Parameters
-    ----------
-    ref
-        The file.
-    cut
-        Where the last whole row of a text ends.
-    """
-    size = INFER_BYTES
-    while True:
-        with Text(ref).at(0) as read:
-            data = read(size + 1)
-        if b"\0" in data:
-            raise bad_file(ref, _binary(data))
-        complete = len(data) <= size
-        end = len(data) if complete else cut(data[:size])
-        if end > data.find(b"\n") + 1 or (complete and end):  # two rows: one may be a header
-            break
-        if complete:
-            raise bad_file(ref, "holds nothing (0 bytes of text)")
-        if size >= LONGEST_ROW:
-            raise no_line_end(ref)
-        size = min(size * 8, LONGEST_ROW)
-    offset = len(_BOM) if data.startswith(_BOM) else 0
-    return Head(data[offset:end], offset, complete)
-
-
-def _binary(data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "is text in UTF-16; convert it to UTF-8"
-    return f"is not text: it holds zero bytes and starts with {data[:16]!r}"
-
-
-def at_line(
-    text: Text,
-    offset: int,
-    rows: bytes,
-    cut: Callable[[bytes], int],
-    parse: Callable[[bytes], T],
-) -> T:
-    """Parse rows that start at `offset`; an error names the line of the first that fails.
-
-    The line is looked for only once there is an error: by halves, and by counting the lines before
-    `offset`.
-    """
-    try:
-        return parse(rows)
-    except BadFileError as e:
-        error = e
-
-    def fails(end: int) -> bool:
-        try:
-            parse(rows[: cut(rows[:end])])
-        except BadFileError:
-            return True
-        return False
-
-    ends = [m.end() for m in re.finditer(rb"\n", rows)]
-    line = _line_ends_before(text, offset) + bisect_left(ends, True, key=fails) + 1
-    message = f"{error} (line {line:,})"
-    raise BadFileError(message, file=error.file, column=error.column) from error
-
-
-def _line_ends_before(text: Text, offset: int) -> int:
-    count = 0
-    with text.at(0) as read:
-        while offset and (data := read(min(offset, 2**20))):
-            count += data.count(b"\n")
-            offset -= len(data)
-    return count
-
-
 class LineRanges:
     """Even ranges of uncompressed text; each cut moves to the next line end when it is needed.
 
@@ -179,6 +79,13 @@ class LineRanges:
         self.size = ref.size - start
         self.count = max(1, round(self.size / block_size)) if self.size > 0 else 0
         self._bounds: dict[int, int] = {0: start, self.count: ref.size}
+
+    def divided(self, by: int) -> LineRanges:
+        """The same text in `by` times as many ranges; every old cut is one of the new."""
+        new = copy.copy(self)
+        new.count = self.count * by
+        new._bounds = {index * by: offset for index, offset in self._bounds.items()}
+        return new
 
     def __len__(self) -> int:
         return self.count
@@ -309,15 +216,44 @@ class TextFile(StreamedFile):
             return units.rows[unit]
         rows = self._counts[unit]
         if rows is None:
-            text, cut = self._read_text(unit), self._form.last_row_end
-            rows = at_line(self._text, units[unit][0], text, cut, self._form.count) if text else 0
+            cut, count = self._form.last_row_end, self._form.count
+            pieces = self._pieces(unit)
+            rows = sum(at_line(self._text, start, text, cut, count) for start, text in pieces)
             self._counts[unit] = rows
         return rows
+
+    def _pieces(self, unit: int) -> Iterator[tuple[int, bytes]]:
+        """The text of a unit, a little at a time: where it starts, and whole rows."""
+        start, end = self._units[unit]
+        for rows in self._text.rows(start, _COUNTED, self._form.last_row_end, left=end - start):
+            yield start, rows
+            start += len(rows)
+        if unit == len(self._units) - 1:
+            with self._text.at(end) as read:
+                if read(1):
+                    raise changed_length(self.ref)
 
     def nbytes(self, unit: int, columns: Sequence[str]) -> int:
         """Estimate: the unit's text, times the memory that text of the first rows took."""
         share = sum(self._widths[c] for c in columns)
         return max(1, int(self._units.nbytes(unit) * share))
+
+    def in_smaller_units(self, nbytes: int) -> tuple[TextFile, int]:
+        """The same file in units of at most `nbytes`, of text and in memory, unless counted.
+
+        Slices of counted units are read for less.
+        """
+        units = self._ranges
+        if not isinstance(units, LineRanges) or None not in self._counts:
+            return self, 1
+        most = max(_SMALLEST_UNIT, nbytes / max(1.0, sum(self._widths.values())))
+        by = math.ceil(units.size / units.count / most)
+        if by <= 1:
+            return self, 1
+        new = copy.copy(self)
+        new._ranges = units.divided(by)
+        new._counts = [None] * new._ranges.count
+        return new, by
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole units, decoded on the calling thread without the GIL."""
@@ -346,9 +282,7 @@ class TextFile(StreamedFile):
             start += len(rows)
 
     def _decode(self, offset: int, rows: bytes, columns: Sequence[str]) -> pa.Table:
-        def decode(text: bytes) -> pa.Table:
-            return self._form.decode(text, columns)
-
+        decode = partial(self._form.decode, columns=columns)
         return at_line(self._text, offset, rows, self._form.last_row_end, decode)
 
     def _read_text(self, unit: int) -> bytes:

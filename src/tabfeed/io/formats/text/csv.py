@@ -24,16 +24,16 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
-from tabfeed.io.formats.base import ReadOptions
-from tabfeed.io.formats.text.base import Head, TextFile, at_line, read_head
-from tabfeed.io.formats.text.exact_numbers import (
+from tabfeed.io.formats.base import ReadOptions, refuse_duplicates
+from tabfeed.io.formats.text.base import TextFile
+from tabfeed.io.formats.text.checks import (
     InexactError,
     exact_numbers,
     has_large,
     padded_columns,
 )
-from tabfeed.io.formats.text.stream import Text, last_line_end
-from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_duplicates, refuse_empty
+from tabfeed.io.formats.text.stream import Head, Text, at_line, last_line_end, read_head
+from tabfeed.io.storage.files import FileRef, bad_file, refuse_empty
 from tabfeed.schema.dtypes import format_type
 
 __all__ = ["CsvFormat", "first_row_end", "inside_quotes", "last_row_end", "open_csv"]

@@ -8,7 +8,7 @@ Types that Arrow's JSON reader cannot make (dictionaries, dates, fixed-size list
 as what they are made of and converted.
 
 Arrow's reader ends the process at a line that is ``null`` and at deep nesting, and rounds integers
-in a column of doubles; `json_checks` refuses these. The alternatives give wrong values without a
+in a column of doubles; `checks` refuses these. The alternatives give wrong values without a
 word: DuckDB rounds 1.5 to 2 in a column of integers and reads 1e400 as infinity, Polars takes the
 first of two members of one name and reads half a surrogate pair as a zero byte.
 """
@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.align import normalize_type
-from tabfeed.io.formats.base import ReadOptions
-from tabfeed.io.formats.text.base import TextFile, at_line, read_head
-from tabfeed.io.formats.text.json_checks import check_lines, rounded_integer
-from tabfeed.io.formats.text.stream import Text, last_line_end
-from tabfeed.io.storage.file_ref import FileRef, bad_file, refuse_empty, refuse_names
+from tabfeed.io.align import invalid_column, normalize_type
+from tabfeed.io.formats.base import ReadOptions, refuse_names
+from tabfeed.io.formats.text.base import TextFile
+from tabfeed.io.formats.text.checks import check_lines, rounded_integer
+from tabfeed.io.formats.text.stream import Text, at_line, last_line_end, read_head
+from tabfeed.io.storage.files import FileRef, bad_file, refuse_empty
 from tabfeed.schema.dtypes import format_type
 
 __all__ = ["JsonFormat", "open_jsonl"]
@@ -43,7 +43,7 @@ def open_jsonl(ref: FileRef, options: ReadOptions) -> TextFile:
     """Read the first rows of a file of JSON lines, and fix its types."""
     refuse_empty(ref)
     head = read_head(ref, last_line_end)
-    _check_text(ref, head.text)
+    _refuse_array(ref, head.text)
 
     def infer(text: bytes) -> pa.Schema:
         return _infer(ref, text, options)
@@ -55,11 +55,7 @@ def open_jsonl(ref: FileRef, options: ReadOptions) -> TextFile:
     return TextFile(ref, form, head, block_size=options.block_size, scan=ref.compressed)
 
 
-def _check_text(ref: FileRef, text: bytes) -> None:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise bad_file(ref, f"is not text in UTF-8: {e}") from e
+def _refuse_array(ref: FileRef, text: bytes) -> None:
     if text.lstrip().startswith(b"["):
         raise bad_file(
             ref,
@@ -71,15 +67,28 @@ def _check_text(ref: FileRef, text: bytes) -> None:
 def _infer(ref: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
     given = {n: normalize_type(t) for n, t in options.dtypes.items()}
     form = JsonFormat(ref, pa.schema(list(given.items())), options)
-    inferred = form.parse(text, form.schema, "infer").schema
-    if inferred.names:
-        refuse_names(ref, inferred.names)
+    table = form.parse(text, form.schema, "infer")
+    inferred = table.schema
+    try:
+        names = inferred.names
+    except UnicodeDecodeError as e:
+        raise bad_file(ref, f"has a member whose name is not text in UTF-8: {e.object!r}") from e
+    if names:
+        refuse_names(ref, names)
+    _check_utf8(ref, table)
     types = {f.name: given.get(f.name, _settled(f.type)) for f in inferred}
     types.update(
         {n: pa.uint64() for n in types if n not in given and _is_large(form, text, types, n)}
     )
     order = _order_in(text, list(types)) if given else list(types)
     return pa.schema([(n, types[n]) for n in order])
+
+
+def _check_utf8(ref: FileRef, table: pa.Table) -> None:
+    """Refuse text that is not UTF-8; Arrow's JSON reader lets any bytes pass."""
+    if (found := invalid_column(table)) is not None:
+        name, why = found
+        raise bad_file(ref, f"has text in column {name!r} that is not UTF-8: {why}", column=name)
 
 
 def _is_large(form: JsonFormat, text: bytes, types: dict[str, pa.DataType], name: str) -> bool:
@@ -147,10 +156,7 @@ class JsonFormat:
             table = self.parse(text, self.schema, "error").select(list(columns))
         else:
             table = self.parse(text, wanted, "ignore")
-        try:
-            table.validate(full=True)  # Arrow's JSON reader lets any bytes pass for text
-        except pa.ArrowInvalid as e:
-            raise bad_file(self.ref, f"is not text in UTF-8: {e}") from e
+        _check_utf8(self.ref, table)
         self._refuse_rounding(table, text)
         return self._convert(table, wanted)
 

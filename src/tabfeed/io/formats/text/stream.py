@@ -1,4 +1,4 @@
-"""The bytes of a file after decompression, readable from any offset.
+"""The text of a file: its bytes after decompression, readable from any offset, and its first rows.
 
 An uncompressed file is simply sought in. A compressed one can only be read forwards, so `Text`
 keeps the few streams it has opened and resumes the closest one that lies before: reading ranges in
@@ -8,22 +8,34 @@ one reader at a time, so no lock is held while anything is read.
 
 from __future__ import annotations
 
+import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tabfeed.errors import BadFileError
-from tabfeed.io.storage.file_ref import FileRef, bad_file, reading
+from tabfeed.io.storage.files import FileRef, bad_file, reading
+
+T = TypeVar("T")
 
 __all__ = [
+    "INFER_BYTES",
     "LONGEST_ROW",
+    "Head",
     "Text",
+    "at_line",
     "changed_length",
     "last_line_end",
     "no_line_end",
     "read_exactly",
+    "read_head",
 ]
+
+INFER_BYTES = 2**20
+"""Bytes at the start of a file from which its types are inferred."""
 
 LONGEST_ROW = 256 * 2**20
 """Bytes without a line end after which a file is taken not to be text.
@@ -31,6 +43,7 @@ LONGEST_ROW = 256 * 2**20
 So a line of text takes at most twice this of memory, and no more of a compressed file is unpacked.
 """
 
+_BOM = b"\xef\xbb\xbf"
 _IDLE_STREAMS = 4
 _SKIP_BYTES = 2**20
 
@@ -147,6 +160,104 @@ class Text:
             surplus = self._idle.pop(0) if len(self._idle) > _IDLE_STREAMS else None
         if surplus is not None:
             surplus.close()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first rows of a file.
+
+    Attributes
+    ----------
+    text
+        Whole lines, without a byte order mark.
+    offset
+        Where `text` starts in the file.
+    complete
+        Whether this is all of the file.
+    """
+
+    text: bytes
+    offset: int
+    complete: bool
+
+    def skip(self, nbytes: int) -> Head:
+        """The same without its first bytes."""
+        return Head(self.text[nbytes:], self.offset + nbytes, self.complete)
+
+
+def read_head(ref: FileRef, cut: Callable[[bytes], int]) -> Head:
+    """The first rows of a file, enough to infer types from; refuses other data.
+
+    Parameters
+    ----------
+    ref
+        The file.
+    cut
+        Where the last whole row of a text ends.
+    """
+    size = INFER_BYTES
+    text = Text(ref if ref.compressed else ref.just_pinned())  # rows are read, and checked, again
+    while True:
+        with text.at(0) as read:
+            data = read(size + 1)
+        if b"\0" in data:
+            raise bad_file(ref, _binary(data))
+        complete = len(data) <= size
+        end = len(data) if complete else cut(data[:size])
+        if end > data.find(b"\n") + 1 or (complete and end):  # two rows: one may be a header
+            break
+        if complete:
+            raise bad_file(ref, "holds nothing (0 bytes of text)")
+        if size >= LONGEST_ROW:
+            raise no_line_end(ref)
+        size = min(size * 8, LONGEST_ROW)
+    offset = len(_BOM) if data.startswith(_BOM) else 0
+    return Head(data[offset:end], offset, complete)
+
+
+def _binary(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is text in UTF-16; convert it to UTF-8"
+    return f"is not text: it holds zero bytes and starts with {data[:16]!r}"
+
+
+def at_line(
+    text: Text,
+    offset: int,
+    rows: bytes,
+    cut: Callable[[bytes], int],
+    parse: Callable[[bytes], T],
+) -> T:
+    """Parse rows that start at `offset`; an error names the line of the first that fails.
+
+    The line is looked for only once there is an error: by halves, and by counting the lines before
+    `offset`.
+    """
+    try:
+        return parse(rows)
+    except BadFileError as e:
+        error = e
+
+    def fails(end: int) -> bool:
+        try:
+            parse(rows[: cut(rows[:end])])
+        except BadFileError:
+            return True
+        return False
+
+    ends = [m.end() for m in re.finditer(rb"\n", rows)]
+    line = _line_ends_before(text, offset) + bisect_left(ends, True, key=fails) + 1
+    message = f"{error} (line {line:,})"
+    raise BadFileError(message, file=error.file, column=error.column) from error
+
+
+def _line_ends_before(text: Text, offset: int) -> int:
+    count = 0
+    with text.at(0) as read:
+        while offset and (data := read(min(offset, 2**20))):
+            count += data.count(b"\n")
+            offset -= len(data)
+    return count
 
 
 def read_exactly(read: Callable[[int], bytes], nbytes: int) -> bytes:

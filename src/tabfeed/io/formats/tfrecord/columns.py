@@ -16,18 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from tabfeed.errors import BadFileError, SchemaError
 from tabfeed.io.align import cast_table
-from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS, KINDS, Records, records_of
-from tabfeed.io.formats.tfrecord.values import WIRE_TYPES, Values, lists_of, scalars_of
+from tabfeed.io.formats.tfrecord.records import Records, records_of
+from tabfeed.io.formats.tfrecord.values import (
+    BYTES,
+    FLOATS,
+    INTS,
+    KINDS,
+    WIRE_TYPES,
+    Values,
+    lists_of,
+    scalars_of,
+)
 from tabfeed.io.formats.tfrecord.walk import Ints, Spans
-from tabfeed.io.storage.file_ref import FileRef, bad_file
-from tabfeed.io.storage.paths import natural_key
+from tabfeed.io.storage.files import FileRef, bad_file, natural_key
+from tabfeed.lazy import cached_property
 from tabfeed.schema.dtypes import format_type, is_list_type, leaf_type
 
 __all__ = ["Column", "Columns", "infer_columns", "is_text"]

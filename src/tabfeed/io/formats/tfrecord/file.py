@@ -1,11 +1,11 @@
 """TFRecord files of ``tf.train.Example``, read without TensorFlow.
 
 A unit is a run of whole records of about ``block_size`` bytes. Units are found by one pass over
-the frames (`frames`), made when they are first needed, which counts the records as well;
+the frames (`records`), made when they are first needed, which counts the records as well;
 in a compressed file that pass decompresses. A unit is read in blocks of some thousand records:
 their checksums are verified (`crc32c`), all of them are walked in step to find the features
 (`walk`), and the values of each feature are decoded at once (`values`). Records that are laid out
-in an unusual way are read one by one (`records.parse_example`), with the same result. The types are
+in an unusual way are read one by one (`values.parse_example`), with the same result. The types are
 fixed by the first records (`columns`).
 
 What this gives up: sequences of features (``SequenceExample``) are refused, and a damaged record
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import cached_property
 
 import pyarrow as pa
 
@@ -24,20 +23,22 @@ from tabfeed.io.align import normalize_type, rebatch
 from tabfeed.io.formats.base import ReadOptions, StreamedFile
 from tabfeed.io.formats.text.stream import Text, changed_length
 from tabfeed.io.formats.tfrecord.columns import Columns, infer_columns
-from tabfeed.io.formats.tfrecord.frames import (
+from tabfeed.io.formats.tfrecord.records import (
     FOOTER,
     HEADER,
+    Records,
     Unit,
     bad_length,
     cut_short,
     find_units,
     frame_starts,
     is_header,
+    records_of,
     refuse_bomb,
     unpacked,
 )
-from tabfeed.io.formats.tfrecord.records import Records, records_of
-from tabfeed.io.storage.file_ref import FileRef, bad_file
+from tabfeed.io.storage.files import FileRef, bad_file
+from tabfeed.lazy import cached_property
 
 __all__ = ["TFRecordFile", "open_tfrecord"]
 

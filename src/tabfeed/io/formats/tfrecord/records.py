@@ -1,163 +1,273 @@
-"""Blocks of records: cut out of a file, verified, and walked when a column is needed.
+"""The records of a TFRecord file: where they are, as units, and verified in blocks.
 
-`walk` reads blocks of records laid out as every writer lays them out. Records laid out otherwise
-but legally (a list in several pieces, a feature given twice, unpacked numbers) are read here one at
-a time, in plain Python (`parse_example`), with the meaning protocol buffers give them: a later
-piece of a list is added to it, a later list of another type or a later feature of the same name
-replaces it.
+A record is in a frame:
 
-Fields that an Example does not have are refused rather than ignored: a record that has them is
-something else.
+::
+
+    8 bytes   length of the record, little end first
+    4 bytes   masked CRC32C of those eight
+    n bytes   the record
+    4 bytes   masked CRC32C of the record
+
+Nothing in the file says where frames start, so they are found by hopping from one to the next; a
+hop is one read of eight bytes, and the checksums of the lengths are verified for many frames at
+once. Looking for something that resembles a frame in the middle of a file would be quicker, but a
+record may itself hold a TFRecord file. Compressed files are compressed as a whole, with gzip or
+zlib whatever their names say; the first bytes tell, since a plain file starts with a frame.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
+import pyarrow as pa
 
-from tabfeed.io.formats.tfrecord.crc32c import PAD, crc32c, masked
-from tabfeed.io.formats.tfrecord.frames import FOOTER, HEADER, place, whole_frames
+from tabfeed.errors import BadFileError
+from tabfeed.io.formats.text.stream import Text
+from tabfeed.io.formats.tfrecord.crc32c import PAD, crc32c, crc32c_of_words, masked
+from tabfeed.io.formats.tfrecord.values import Feature, NotAnExampleError, parse_example
 from tabfeed.io.formats.tfrecord.walk import PAD_AFTER, Bytes, Ints, Walk
-from tabfeed.io.storage.file_ref import FileRef, bad_file
+from tabfeed.io.storage.files import FileRef, bad_file, reading
+from tabfeed.lazy import cached_property
 
 __all__ = [
-    "BYTES",
-    "FLOATS",
-    "INTS",
-    "KINDS",
-    "Feature",
-    "NotAnExampleError",
+    "FOOTER",
+    "HEADER",
     "Records",
-    "parse_example",
+    "Unit",
+    "find_units",
+    "frame_starts",
+    "is_header",
     "records_of",
+    "refuse_bomb",
+    "unpacked",
+    "whole_frames",
 ]
 
-BYTES, FLOATS, INTS = 1, 2, 3
-KINDS = {BYTES: "bytes", FLOATS: "float", INTS: "int64"}
-
-Feature = tuple[int, list[Any]]
-"""The kind of a feature and its values. Kind 0: its name is there, but nothing else."""
-
-_VARINT, _DELIMITED, _FIXED32 = 0, 2, 5
-_Known = dict[int, tuple[int, ...]]  # the fields of a message, and how each may be encoded
-_ENTRY: _Known = {1: (_DELIMITED,)}
-_NAME_AND_VALUE: _Known = {1: (_DELIMITED,), 2: (_DELIMITED,)}
-_ONE_OF: _Known = {BYTES: (_DELIMITED,), FLOATS: (_DELIMITED,), INTS: (_DELIMITED,)}
-
-
-class NotAnExampleError(ValueError):
-    """A record is no Example; the message goes on after "the record"."""
-
-
-def parse_example(data: bytes) -> dict[str, Feature]:
-    r"""The features of a record.
-
-    Examples
-    --------
-    >>> parse_example(b"\n\x0c\n\n\n\x01a\x12\x05\x1a\x03\n\x01*")
-    {'a': (3, [42])}
-    >>> parse_example(b"Hello")
-    Traceback (most recent call last):
-        ...
-    tabfeed.io.formats.tfrecord.records.NotAnExampleError: is not an Example: it has a field 9
-    """
-    features: dict[str, Feature] = {}
-    for field, value in _fields(data, _NAME_AND_VALUE):
-        if field == 2:
-            raise NotAnExampleError("is a SequenceExample; tabfeed reads Examples")
-        for _, entry in _fields(value, _ENTRY):
-            name, feature = _named(entry)
-            features[name] = feature
-    return features
-
-
-def _named(data: bytes) -> tuple[str, Feature]:
-    name, message = b"", b""
-    for field, value in _fields(data, _NAME_AND_VALUE):
-        if field == 1:
-            name = value
-        else:
-            message += value  # parts of a message add up when they are joined
-    try:
-        return name.decode("utf-8"), _feature(message)
-    except UnicodeDecodeError:
-        raise NotAnExampleError(
-            f"is not an Example: the name {name!r} of a feature is not UTF-8"
-        ) from None
-
-
-def _feature(data: bytes) -> Feature:
-    kind, content = 0, b""
-    for field, value in _fields(data, _ONE_OF):
-        content = content + value if field == kind else value
-        kind = field
-    if kind == BYTES:
-        return kind, [value for _, value in _fields(content, _ENTRY)]
-    if kind == FLOATS:
-        return kind, list(_floats(content))
-    return kind, list(_ints(content))
-
-
-def _floats(data: bytes) -> Iterator[float]:
-    for _, packed in _fields(data, {1: (_DELIMITED, _FIXED32)}):
-        if len(packed) % 4:
-            raise NotAnExampleError(f"is not an Example: {len(packed)} bytes are no list of floats")
-        yield from struct.unpack(f"<{len(packed) // 4}f", packed)
-
-
-def _ints(data: bytes) -> Iterator[int]:
-    for _, value in _fields(data, {1: (_DELIMITED, _VARINT)}):
-        position = 0
-        while position < len(value):
-            number, position = _varint(value, position)
-            yield number - 2**64 if number >= 2**63 else number
-
-
-# -- the wire ---------------------------------------------------------------------------
-
-
-def _fields(data: bytes, known: _Known) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message: numbers and the bytes of their values, a varint's still encoded."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        field, wire = tag >> 3, tag & 7
-        if wire not in known.get(field, ()):
-            raise NotAnExampleError(f"is not an Example: it has a field {field}")
-        end = position + 4
-        if wire == _VARINT:
-            _, end = _varint(data, position)
-        elif wire == _DELIMITED:
-            length, position = _varint(data, position)
-            end = position + length
-        if end > len(data):
-            raise NotAnExampleError("is not an Example: a value ends beyond what holds it")
-        yield field, data[position:end]
-        position = end
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    value = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise NotAnExampleError("is not an Example: a number in it does not end")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value & (2**64 - 1), position
-
-
+HEADER = 12
+FOOTER = 4
+_LONGEST = 2**31 - 1  # what a protocol buffer may have
+_ALWAYS_READ = 2**27  # bytes of a record, however small the compressed file is
+_WINDOW = 2**22
+_PACKED_WINDOW = 2**18  # less of a damaged stream is lost
 # What the caches hold, and enough records that a step of the walk is more than its overhead.
 _BLOCK_BYTES = 2**22
 _BLOCK_RECORDS = 2**14
+_length = struct.Struct("<Q").unpack_from
+
+
+# -- compression ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plain(FileRef):
+    """A file that is not compressed, whatever its name says."""
+
+    @property
+    def compressed(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class _Deflated(FileRef):
+    """A file compressed with gzip or zlib, whatever its name says."""
+
+    @property
+    def compressed(self) -> bool:
+        return True
+
+    def stream(self) -> pa.NativeFile:
+        return pa.CompressedInputStream(self.open(), "gzip")  # which takes zlib's header as well
+
+
+def unpacked(ref: FileRef) -> FileRef:
+    """The same file, its compression detected from its first bytes."""
+    with reading(ref), ref.open() as file:
+        start = bytes(file.read(HEADER))
+    kind: type[FileRef] | None = None
+    if is_header(start) or not start:
+        kind = _Plain
+    elif _is_deflated(start):
+        kind = _Deflated
+    elif ref.compressed:
+        return ref
+    if kind is None:
+        raise bad_file(ref, f"is not a TFRecord file: it starts with {start!r}")
+    return kind(**{f.name: getattr(ref, f.name) for f in fields(ref)})
+
+
+def is_header(start: bytes) -> bool:
+    """Whether these bytes start a frame: a length and the right checksum of it."""
+    return len(start) >= HEADER and not _first_bad_header(start, np.zeros(1, np.int64))[0]
+
+
+def _is_deflated(start: bytes) -> bool:
+    gzip = start[:2] == b"\x1f\x8b"
+    zlib = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    return gzip or zlib
+
+
+# -- hopping ----------------------------------------------------------------------------
+
+
+def frame_starts(data: bytes, position: int = 0) -> tuple[Ints, int]:
+    """Where the frames start whose headers lie in `data`, and where the next one would.
+
+    Only lengths are looked at; the last frame may end beyond `data`.
+    """
+    starts = []
+    last = len(data) - HEADER
+    while position <= last:
+        starts.append(position)
+        position += _length(data, position)[0] + HEADER + FOOTER
+    return np.array(starts, np.int64), position
+
+
+def _first_bad_header(data: bytes, starts: Ints) -> tuple[bool, int]:
+    """Whether a header among these is wrong, and which is the first."""
+    words = np.ndarray((max(0, len(data) - 7),), "<u8", data, strides=(1,))[starts]
+    found = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))[starts + 8]
+    wrong = (masked(crc32c_of_words(words)) != found) | (words > np.uint64(_LONGEST))
+    first = int(wrong.argmax()) if len(wrong) else 0
+    return bool(len(wrong) and wrong[first]), first
+
+
+def whole_frames(ref: FileRef, data: bytes, offset: int) -> Ints:
+    """Where the frames of `data` start, and where the last ends; their headers are verified.
+
+    Parameters
+    ----------
+    ref
+        The file, for the message.
+    data
+        Whole frames, without a gap.
+    offset
+        Where they start in the file.
+    """
+    starts, end = frame_starts(data)
+    bad, first = _first_bad_header(data, starts)
+    if bad:
+        raise bad_length(ref, offset + int(starts[first]))
+    if end != len(data):
+        raise cut_short(ref, offset + int(starts[-1] if len(starts) else 0))
+    return np.append(starts, end)
+
+
+def bad_length(ref: FileRef, offset: int) -> BadFileError:
+    """The error for a frame that does not start as one."""
+    return bad_file(
+        ref,
+        f"is damaged at {place(ref, offset)}: the length of a record is expected there, and "
+        "its checksum does not match",
+    )
+
+
+def cut_short(ref: FileRef, offset: int) -> BadFileError:
+    """The error for a file that ends within a frame."""
+    return bad_file(
+        ref,
+        f"is cut short: the record at {place(ref, offset)} is not all there",
+    )
+
+
+def refuse_bomb(ref: FileRef, offset: int, length: int) -> None:
+    """Refuse a record of a compressed file that is far larger than the file."""
+    if ref.compressed and length > max(_ALWAYS_READ, 100 * ref.size):
+        raise bad_file(
+            ref,
+            f"has a record of {length:,} bytes at {place(ref, offset)}, over a hundred times "
+            "the size of the file",
+            remedy="Decompress the file, if it is not meant to exhaust memory",
+        )
+
+
+def place(ref: FileRef, offset: int) -> str:
+    """An offset's name in errors; in a compressed file it counts decompressed bytes."""
+    return f"byte {offset:,}" + (" (decompressed)" if ref.compressed else "")
+
+
+# -- units ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A run of whole frames; or, with an error, the rest of a file that cannot be cut."""
+
+    start: int
+    end: int
+    rows: int
+    error: BadFileError | None = None
+
+
+def find_units(text: Text, block_size: int) -> list[Unit]:
+    """Runs of frames of about `block_size` bytes, found in one pass over the file.
+
+    What follows a damaged length, or is cut short, is a unit of its own that carries the error.
+    """
+    units: list[Unit] = []
+    start = end = rows = 0
+    error: BadFileError | None = None
+    try:
+        for ends in _frame_ends(text):
+            while len(ends):
+                fit = int(np.searchsorted(ends, start + block_size, side="right"))
+                fit = 1 if fit == rows == 0 else fit  # a unit has one frame at least
+                if fit:
+                    rows, end, ends = rows + fit, int(ends[fit - 1]), ends[fit:]
+                if len(ends):
+                    units.append(Unit(start, end, rows))
+                    start, rows = end, 0
+    except BadFileError as e:
+        error = e
+    if rows:
+        units.append(Unit(start, end, rows))
+    if error is not None:
+        units.append(Unit(end, end, 0, error))
+    return units
+
+
+def _frame_ends(text: Text) -> Iterator[Ints]:
+    """Where successive frames end, window by window; raises where no frame can be made out.
+
+    A frame counts when its last byte has been seen: the file may be cut short. `begun` is the
+    one that has not been seen to its end.
+    """
+    size = _PACKED_WINDOW if text.ref.compressed else _WINDOW
+    base = position = 0
+    begun: int | None = None
+    data = b""
+    while True:
+        with text.at(base + len(data)) as read:
+            more = read(size)
+        data += more
+        reach = base + len(data)
+        if not more:
+            break
+        if position > reach:
+            continue
+        starts, following = frame_starts(data, position - base)
+        bad, first = _first_bad_header(data, starts)
+        marks = np.append(starts, following) + base  # the first is the end of what came before
+        if bad:
+            marks = marks[: first + 1]
+        whole = marks[0 if begun is not None else 1 :]
+        yield whole[whole <= reach]
+        if bad:
+            raise bad_length(text.ref, int(marks[-1]))
+        position = base + following
+        begun = base + int(starts[-1]) if position > reach else None
+        if position > reach:  # the rest of the frame is passed over, but for its last bytes
+            data, base = b"", max(reach, position - FOOTER)
+        else:
+            data, base = data[position - base :], position
+    if begun is not None or data:
+        raise cut_short(text.ref, base if begun is None else begun)
+
+
+# -- blocks of records --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,27 @@
-"""The values of one feature of many records: from where they lie to Arrow arrays.
+"""The values of features: of one feature in many records at once, or of one record.
 
 Bytes and packed floats are copied out by Arrow: an array over the block whose every other
 element is a value and the rest what lies between is built from offsets alone, and Arrow takes the
 values out of it. Varints are decoded eight bytes at a time: the bits that carry the number are
 squeezed together in three steps, for all numbers at once.
+
+Records laid out otherwise than every writer lays them out, but legally (a list in several pieces, a
+feature given twice, unpacked numbers), are read one at a time, in plain Python (`parse_example`),
+with the meaning protocol buffers give them: a later piece of a list is added to it, a later list of
+another type or a later feature of the same name replaces it. Fields that an Example does not have
+are refused rather than ignored: a record that has them is something else.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tabfeed.io.formats.tfrecord.records import BYTES, FLOATS, INTS
 from tabfeed.io.formats.tfrecord.walk import (
     PAD_AFTER,
     Bytes,
@@ -25,7 +33,25 @@ from tabfeed.io.formats.tfrecord.walk import (
     sliding,
 )
 
-__all__ = ["WIRE_TYPES", "Values", "lists_of", "scalars_of"]
+__all__ = [
+    "BYTES",
+    "FLOATS",
+    "INTS",
+    "KINDS",
+    "WIRE_TYPES",
+    "Feature",
+    "NotAnExampleError",
+    "Values",
+    "lists_of",
+    "parse_example",
+    "scalars_of",
+]
+
+BYTES, FLOATS, INTS = 1, 2, 3
+KINDS = {BYTES: "bytes", FLOATS: "float", INTS: "int64"}
+
+Feature = tuple[int, list[Any]]
+"""The kind of a feature and its values. Kind 0: its name is there, but nothing else."""
 
 WIRE_TYPES = {BYTES: pa.binary(), FLOATS: pa.float32(), INTS: pa.int64()}
 
@@ -47,7 +73,7 @@ class Values:
     array
         A value or a list for each record that ``fine`` says, in order.
     fine
-        Whether each record could be read; the others are left to `records.parse_example`.
+        Whether each record could be read; the others are left to `parse_example`.
     """
 
     array: pa.Array
@@ -210,3 +236,117 @@ def _bytes_of(packed: pa.BinaryArray) -> Bytes:
 
 def _as_lists(offsets: Ints, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+
+
+# -- records laid out in an unusual way --------------------------------------------------
+
+_VARINT, _DELIMITED, _FIXED32 = 0, 2, 5
+_Known = dict[int, tuple[int, ...]]  # the fields of a message, and how each may be encoded
+_ENTRY: _Known = {1: (_DELIMITED,)}
+_NAME_AND_VALUE: _Known = {1: (_DELIMITED,), 2: (_DELIMITED,)}
+_ONE_OF: _Known = {BYTES: (_DELIMITED,), FLOATS: (_DELIMITED,), INTS: (_DELIMITED,)}
+
+
+class NotAnExampleError(ValueError):
+    """A record is no Example; the message goes on after "the record"."""
+
+
+def parse_example(data: bytes) -> dict[str, Feature]:
+    r"""The features of a record.
+
+    Examples
+    --------
+    >>> parse_example(b"\n\x0c\n\n\n\x01a\x12\x05\x1a\x03\n\x01*")
+    {'a': (3, [42])}
+    >>> parse_example(b"Hello")
+    Traceback (most recent call last):
+        ...
+    tabfeed.io.formats.tfrecord.values.NotAnExampleError: is not an Example: it has a field 9
+    """
+    features: dict[str, Feature] = {}
+    for field, value in _fields(data, _NAME_AND_VALUE):
+        if field == 2:
+            raise NotAnExampleError("is a SequenceExample; tabfeed reads Examples")
+        for _, entry in _fields(value, _ENTRY):
+            name, feature = _named(entry)
+            features[name] = feature
+    return features
+
+
+def _named(data: bytes) -> tuple[str, Feature]:
+    name, message = b"", b""
+    for field, value in _fields(data, _NAME_AND_VALUE):
+        if field == 1:
+            name = value
+        else:
+            message += value  # parts of a message add up when they are joined
+    try:
+        return name.decode("utf-8"), _feature(message)
+    except UnicodeDecodeError:
+        raise NotAnExampleError(
+            f"is not an Example: the name {name!r} of a feature is not UTF-8"
+        ) from None
+
+
+def _feature(data: bytes) -> Feature:
+    kind, content = 0, b""
+    for field, value in _fields(data, _ONE_OF):
+        content = content + value if field == kind else value
+        kind = field
+    if kind == BYTES:
+        return kind, [value for _, value in _fields(content, _ENTRY)]
+    if kind == FLOATS:
+        return kind, list(_floats(content))
+    return kind, list(_ints(content))
+
+
+def _floats(data: bytes) -> Iterator[float]:
+    for _, packed in _fields(data, {1: (_DELIMITED, _FIXED32)}):
+        if len(packed) % 4:
+            raise NotAnExampleError(f"is not an Example: {len(packed)} bytes are no list of floats")
+        yield from struct.unpack(f"<{len(packed) // 4}f", packed)
+
+
+def _ints(data: bytes) -> Iterator[int]:
+    for _, value in _fields(data, {1: (_DELIMITED, _VARINT)}):
+        position = 0
+        while position < len(value):
+            number, position = _varint(value, position)
+            yield number - 2**64 if number >= 2**63 else number
+
+
+# -- the wire ---------------------------------------------------------------------------
+
+
+def _fields(data: bytes, known: _Known) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message: numbers and the bytes of their values, a varint's still encoded."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        field, wire = tag >> 3, tag & 7
+        if wire not in known.get(field, ()):
+            raise NotAnExampleError(f"is not an Example: it has a field {field}")
+        end = position + 4
+        if wire == _VARINT:
+            _, end = _varint(data, position)
+        elif wire == _DELIMITED:
+            length, position = _varint(data, position)
+            end = position + length
+        if end > len(data):
+            raise NotAnExampleError("is not an Example: a value ends beyond what holds it")
+        yield field, data[position:end]
+        position = end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise NotAnExampleError("is not an Example: a number in it does not end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value & (2**64 - 1), position

@@ -25,7 +25,7 @@ from tabfeed.loader.gpu.buffers import DeviceBuffers, WidthGroup
 from tabfeed.loader.gpu.devices import on_device, why_not_driver
 from tabfeed.loader.gpu.parquet.cudf_pool import Grant, Reading
 from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader
-from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.plan import Epoch
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
 from tabfeed.trace import span
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tabfeed.io.formats.base import RowGroups
+from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.partition import Piece
 from tabfeed.io.storage.fetch import Range
-from tabfeed.io.storage.file_ref import FileRef
+from tabfeed.io.storage.files import FileRef
 from tabfeed.loader.gpu.buffers import width_groups_of
 from tabfeed.loader.gpu.devices import on_device
 from tabfeed.loader.gpu.parquet.encoded_pages import (
@@ -41,11 +41,10 @@ from tabfeed.loader.gpu.parquet.encoded_pages import (
 from tabfeed.loader.gpu.parquet.nvcomp import why_not_nvcomp
 from tabfeed.loader.gpu.parquet.unpack import EncodedBlock, EncodedGroup
 from tabfeed.loader.gpu.staging import GpuBlock, GpuBlockReader
-from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.plan import Epoch
 from tabfeed.loader.read.blocks import BlockReader
-from tabfeed.loader.read.decoder_processes import DecoderProcesses
+from tabfeed.loader.read.decoder_processes import DecoderProcesses, StagingBuffer
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
-from tabfeed.loader.read.staging import StagingBuffer
 from tabfeed.trace import span
 
 __all__ = ["EncodedBlockReader", "EncodedRow", "encoded_row", "kinds_of", "why_not_unpacked"]
@@ -324,7 +323,7 @@ class EncodedBlockReader:
         return next((parts.dataset.files[p.file] for p in self._pieces(partitions)), "no file")
 
 
-def _file(parts: ReadsParts, piece: Piece) -> RowGroups:
+def _file(parts: ReadsParts, piece: Piece) -> ParquetFile:
     """The file of a row group."""
     assert isinstance(parts, PartReader)
     file = parts.dataset.fileset.files[piece.file].row_groups

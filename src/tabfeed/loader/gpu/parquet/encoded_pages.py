@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from tabfeed.io.formats.base import RowGroups
+from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.io.formats.parquet.layout import chunk_range, known_nulls
-from tabfeed.io.formats.parquet.page_headers import DATA, DICTIONARY, headers
+from tabfeed.io.formats.parquet.pages import DATA, DICTIONARY, headers
 from tabfeed.io.storage.fetch import Range
 
 __all__ = [
@@ -143,7 +143,7 @@ class Wanted(NamedTuple):
     number: int
 
 
-def extent_of(file: RowGroups, unit: int, columns: Sequence[Wanted]) -> Extent:
+def extent_of(file: ParquetFile, unit: int, columns: Sequence[Wanted]) -> Extent:
     """The bytes of some columns of a row group; `UnsupportedError` if the GPU can't decode them."""
     found = file.chunks_in(unit, [column.name for column in columns])
     codecs = {chunk.compression for chunk, _ in found}

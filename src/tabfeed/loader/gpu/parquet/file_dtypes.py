@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tabfeed.io.dataset import Dataset
-from tabfeed.io.formats.base import RowGroups
+from tabfeed.io.formats.parquet.file import ParquetFile
 from tabfeed.loader.gpu.parquet.encoded_pages import UnsupportedError, may_have_nulls
 from tabfeed.loader.read.arrow_columns import Group, Layout, is_plain
 from tabfeed.loader.read.blocks import BlockReader
@@ -174,5 +174,5 @@ def _are_short(dataset: Dataset, name: str) -> bool:
     )
 
 
-def _files(dataset: Dataset) -> list[RowGroups]:
+def _files(dataset: Dataset) -> list[ParquetFile]:
     return [file.row_groups for file in dataset.fileset.files if file.row_groups]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tabfeed.loader.plan.order import Epoch
+from tabfeed.loader.plan import Epoch
 
 __all__ = ["AT_ONCE", "WORKING_BYTES", "epoch_words", "index_dtype", "permutation"]
 

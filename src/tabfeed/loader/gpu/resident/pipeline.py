@@ -42,16 +42,14 @@ from tabfeed.loader.gpu.resident.permute import (
     permutation,
 )
 from tabfeed.loader.gpu.resident.store import Size, Store, too_large
-from tabfeed.loader.options import GpuOptions, LoaderOptions
-from tabfeed.loader.pipeline import Pipeline, Stages
-from tabfeed.loader.plan.order import Epoch, Plan
-from tabfeed.loader.plan.shard import Shard
-from tabfeed.loader.read.block_window import Ahead, BlockWindow
+from tabfeed.loader.options import GpuOptions, LoaderOptions, Shard
+from tabfeed.loader.pipeline import Ahead, BlockWindow, Pipeline, Stages
+from tabfeed.loader.plan import Epoch, Plan
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.partition_reader import ReadsParts
 from tabfeed.loader.state import LoaderState
+from tabfeed.loader.tensors.cut import gather_ragged
 from tabfeed.loader.tensors.device import check_device
-from tabfeed.loader.tensors.ragged import gather_ragged
 from tabfeed.trace import span
 
 __all__ = ["ResidentReader", "ResidentStages", "resident_pipeline"]

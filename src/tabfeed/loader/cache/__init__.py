@@ -1,1 +1,0 @@
-"""Decoded partitions kept for later epochs, in memory or on disk."""

@@ -1,1 +1,0 @@
-"""Which rows come when: arithmetic only, no reading and no threads."""

@@ -1,1 +1,0 @@
-"""From recordings to a verdict."""

@@ -1,1 +1,0 @@
-"""A run as text, as a page, and beside another run."""
