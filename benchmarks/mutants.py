@@ -30,7 +30,7 @@ DEADLINE = 300.0  # seconds for the tests of one mutant; a hang is noticed
 
 # Each module, and the tests next to it.
 MODULES = {
-    "tabfeed.loader.plan": ["tests/loader/test_plan.py"],
+    "tabfeed.loader.plan": ["tests/loader/test_plan.py", "tests/integration/test_saved_before.py"],
     "tabfeed.loader.position": ["tests/loader/test_state.py"],
     "tabfeed.loader.prefetch": ["tests/loader/test_prefetch.py"],
     "tabfeed.io.commit.commit": [
