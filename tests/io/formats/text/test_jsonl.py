@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tabfeed import Dataset
 from tabfeed.errors import BadFileError, SchemaError
 from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.text import stream
@@ -233,6 +234,20 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         location = write(tmp_path / "bad.jsonl", text)
         with pytest.raises(BadFileError, match=r"bad\.jsonl has .* not (text in )?UTF-8"):
             open_jsonl(location, PLAIN)
+
+
+def test_nested_names_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bad.jsonl"
+    for value in (b'{"\xff": 1}', b'[{"b": {"\xff": null}}]'):
+        path.write_bytes(b'{"n": 1, "a": ' + value + b"}\n")
+        for dtypes in (None, {"n": "int8"}):
+            with pytest.raises(BadFileError, match=r"bad\.jsonl has a member whose name .* UTF-8"):
+                Dataset(path, dtypes=dtypes)
+        monkeypatch.setattr(stream, "INFER_BYTES", 40)
+        path.write_bytes(b'{"n": 1}\n' * 9 + b'{"n": 1, "a": ' + value + b"}\n")
+        with pytest.raises(BadFileError, match=r"has a member, .* rows lack.*line 10"):
+            Dataset(path).to_arrow()
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("levels", [63, 64, 66])

@@ -70,13 +70,13 @@ def _infer(ref: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
     table = form.parse(text, form.schema, "infer")
     inferred = table.schema
     try:
-        names = inferred.names
+        found = {f.name: _settled(f.type) for f in inferred}
     except UnicodeDecodeError as e:
         raise bad_file(ref, f"has a member whose name is not text in UTF-8: {e.object!r}") from e
-    if names:
-        refuse_names(ref, names)
+    if inferred.names:
+        refuse_names(ref, inferred.names)
     _check_utf8(ref, table)
-    types = {f.name: given.get(f.name, _settled(f.type)) for f in inferred}
+    types = {**found, **{n: t for n, t in given.items() if n in found}}
     types.update(
         {n: pa.uint64() for n in types if n not in given and _is_large(form, text, types, n)}
     )
@@ -263,17 +263,21 @@ class JsonFormat:
         return "?"
 
     def _explain_new(self, text: bytes) -> BadFileError:
-        new = []
+        new: list[tuple[str, str]] = []
         with suppress(pa.ArrowInvalid, UnicodeDecodeError):  # what follows may be damaged
             found = self._parse(text, pajson.ParseOptions()).schema
-            new = [f for f in found if f.name not in self.schema.names]
+            new = [
+                (f.name, format_type(_settled(f.type)))
+                for f in found
+                if f.name not in self.schema.names
+            ]
         if not new:
             return bad_file(
                 self.ref,
                 "has a member, or a nested member, that its first rows lack",
                 remedy="Pass the whole type of its column in dtypes=",
             )
-        name, dtype = new[0].name, format_type(_settled(new[0].type))
+        name, dtype = new[0]
         return bad_file(
             self.ref,
             f"has a member {name!r} that its first rows lack",
