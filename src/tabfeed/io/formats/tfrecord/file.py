@@ -3,7 +3,7 @@
 A unit is a run of whole records of about ``block_size`` bytes. Units are found by one pass over
 the frames (`records`), made when they are first needed, which counts the records as well;
 in a compressed file that pass decompresses. A unit is read in blocks of some thousand records:
-their checksums are verified (`crc32c`), all of them are walked in step to find the features
+their checksums are verified, all of them are walked in step to find the features
 (`walk`), and the values of each feature are decoded at once (`values`). Records that are laid out
 in an unusual way are read one by one (`values.parse_example`), with the same result. The types are
 fixed by the first records (`columns`).
