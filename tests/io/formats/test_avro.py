@@ -534,3 +534,22 @@ def test_a_block_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch) -> N
     file = open_avro(locate(tmp_path / "a.avro"), OPTIONS)
     monkeypatch.setattr(type(file), "_data", None)
     assert file.bytes_at_once(0, ["x"], 100_000) > 1_000_000
+
+
+def test_a_failure_that_does_not_come_again_is_of_no_column(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path / "a.avro", SCHEMA, ROWS)
+    dataset = Dataset(tmp_path / "a.avro")
+    read, calls = pl.read_avro, []
+
+    def fails_once(*args: Any, **options: Any) -> pl.DataFrame:
+        calls.append(args)
+        if len(calls) == 1:
+            raise OSError("a fault")
+        return read(*args, **options)
+
+    monkeypatch.setattr(pl, "read_avro", fails_once)
+    with pytest.raises(
+        BadFileError, match=r"a\.avro is an Avro file .* damaged: a fault"
+    ) as caught:
+        dataset.to_arrow()
+    assert caught.value.column is None

@@ -291,7 +291,7 @@ class AvroFile(DataFile):
         return {s.name: s.to_arrow(compat_level=oldest) for s in frame.iter_columns()}
 
     def _refused(self, container: io.BytesIO, wires: dict[str, Any]) -> str | None:
-        """The column that Polars does not decode; None if it decodes none of several."""
+        """The column that Polars does not decode; None if it is not one of several."""
         refused = []
         for name in wires:
             container.seek(0)
@@ -299,7 +299,9 @@ class AvroFile(DataFile):
                 pl.read_avro(container, columns=[name])
             except _REFUSED:
                 refused.append(name)
-        return None if len(refused) == len(self._stored) > 1 else refused[0]
+        if not refused or len(refused) == len(self._stored) > 1:
+            return None
+        return refused[0]
 
     def _finish(self, decoded: dict[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.Table:
         arrays = {}
