@@ -13,8 +13,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from tabfeed.errors import BadFileError, UnreadableFileError
+from tabfeed.io import ReadOptions
 from tabfeed.io.formats.avro import open_avro
-from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.ipc import open_ipc
 from tabfeed.io.formats.text.base import LineRanges
 from tabfeed.io.formats.text.csv import open_csv
