@@ -163,6 +163,12 @@ def test_a_member_without_a_name_is_refused_with_the_file(tmp_path: Path) -> Non
         opened(tmp_path / "a.jsonl", b'{"": 1, "a": 2}\n')
 
 
+def test_rows_without_members_count(tmp_path: Path) -> None:
+    file = opened(tmp_path / "a.jsonl", b'{"a":1}\n{}\n{}\n')
+    assert file.num_rows == 3
+    assert rows_in(file) == [{"a": 1}, {"a": None}, {"a": None}]
+
+
 # -- values that do not fit ---------------------------------------------------------------
 
 FIRST_ROWS = 120_000  # more than types are inferred from

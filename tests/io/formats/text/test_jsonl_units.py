@@ -14,7 +14,7 @@ from tabfeed.errors import BadFileError
 from tabfeed.io import ReadOptions
 from tabfeed.io.formats.text import stream
 from tabfeed.io.formats.text.jsonl import open_jsonl
-from tests.io.data_files import check_data_file, rows_of, write
+from tests.io.data_files import check_data_file, write
 
 PLAIN = ReadOptions()
 
@@ -40,12 +40,6 @@ def test_line_ends_marks_and_blanks(tmp_path: Path, text: bytes, size: int) -> N
     check_data_file(open_jsonl(write(tmp_path / "a.json", text), options), table)
     zipped = write(tmp_path / "a.ndjson.gz", gzip.compress(text))
     check_data_file(open_jsonl(zipped, options), table)
-
-
-def test_rows_without_members_count(tmp_path: Path) -> None:
-    file = open_jsonl(write(tmp_path / "a.jsonl", b'{"a":1}\n{}\n{}\n'), PLAIN)
-    assert file.count(0) == 3
-    assert rows_of(file) == [{"a": 1}, {"a": None}, {"a": None}]
 
 
 # -- values that do not fit ---------------------------------------------------------------
