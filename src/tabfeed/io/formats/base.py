@@ -270,13 +270,6 @@ class StreamedFile(DataFile):
         super().__init__(schema, ref)
         self._lock = threading.Lock()
 
-    def _empty(self, columns: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
-
-    def _at_least_one(self, columns: Sequence[str]) -> list[str]:
-        """No reader counts rows without reading a column; a table without one forgets them."""
-        return list(columns) or self.schema.names[:1]
-
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_lock"}
 

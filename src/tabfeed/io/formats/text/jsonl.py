@@ -10,7 +10,8 @@ as what they are made of and converted.
 Arrow's reader ends the process at a line that is ``null`` and at deep nesting, and rounds integers
 in a column of doubles; `checks` refuses these. The alternatives give wrong values without a
 word: DuckDB rounds 1.5 to 2 in a column of integers and reads 1e400 as infinity, Polars takes the
-first of two members of one name and reads half a surrogate pair as a zero byte.
+first of two members of one name, reads half a surrogate pair as a zero byte, drops members that are
+not in the schema, and takes 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -239,7 +240,9 @@ class JsonFormat:
             return self._explain_column(name, match["type"], f"{match['value']!r} came")
         if "unexpected field" in message:
             return self._explain_new(text)
-        return bad_file(self.ref, f"is not JSON lines: {message}{_first_words(text)}")
+        return bad_file(
+            self.ref, f"is not JSON lines: {message} (the text starts with {text[:60]!r})"
+        )
 
     def _explain_column(self, name: str, wanted: str, came: str) -> BadFileError:
         source = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
@@ -292,10 +295,6 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
         if pa.types.is_dictionary(dtype)
         else column.cast(dtype)
     )
-
-
-def _first_words(text: bytes) -> str:
-    return f" (the text starts with {text[:60]!r})"
 
 
 _CHANGED = re.compile(r"Column\((?P<column>[^)]*)\) changed from (?P<old>\w+) to (?P<new>\w+)")
