@@ -116,7 +116,7 @@ MOVED = {"tabfeed.schema_formats", "tabfeed.loader.gpu_options", "tabfeed.loader
 FORBIDDEN = {("workflow", "loader"), ("loader", "workflow")}
 
 # Third-party modules every module may import, at the top too: the base install.
-BASE = {"duckdb", "fsspec", "numpy", "polars", "pyarrow", "rich", "typer"}
+BASE = {"duckdb", "fsspec", "google_crc32c", "numpy", "polars", "pyarrow", "rich", "typer"}
 
 # Optional ones any module may import inside a function, where they are accepted but not required.
 OPTIONAL = {"pandas"}

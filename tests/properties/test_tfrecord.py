@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, DatasetError, SkippedFileWarning
-from tabfeed.io.formats.base import ReadOptions
+from tabfeed.io import ReadOptions
 from tabfeed.io.formats.tfrecord import walk
 from tabfeed.io.formats.tfrecord.file import open_tfrecord
 from tabfeed.io.formats.tfrecord.values import KINDS, NotAnExampleError, parse_example

@@ -1,8 +1,7 @@
 """Open whatever a user gives as a dataset: paths, frames, Arrow datasets.
 
-`tabfeed.io.find_files` turns paths into files, and the module of their format opens each. A format
-is added with a row in each table of formats, here and in `tabfeed.io.formats.base`, and a module in
-`tabfeed.io.formats` that defines ``open_<format>(ref, options)``.
+`tabfeed.io.find_files` turns paths into files, and the module of their format opens each:
+`tabfeed.io.formats.base` has the table of formats.
 
 An Arrow dataset of whole Parquet files with folder keys is opened as these files, so that its row
 groups can be read in any order; any other (with a filter, chosen row groups, another format) can
@@ -14,7 +13,6 @@ writer left beside the files adds tags and properties, and the user's own schema
 
 from __future__ import annotations
 
-import importlib
 import os
 import posixpath
 import sys
@@ -30,7 +28,7 @@ from tabfeed.io.commit.manifest import MANIFEST, outermost_key, read_manifest
 from tabfeed.io.fileset import FileSet, SkipList
 from tabfeed.io.filters import parse_filters
 from tabfeed.io.find_files import Found, find_files, open_files
-from tabfeed.io.formats.base import OpenFormat, ReadOptions, engine_of
+from tabfeed.io.formats.base import FORMATS, ReadOptions, engine_of
 from tabfeed.io.formats.memory import as_data_file
 from tabfeed.io.formats.parquet.file import open_parquet
 from tabfeed.io.partition import DEFAULT_PART_SIZE
@@ -39,7 +37,7 @@ from tabfeed.io.storage.retry import reason, remedy
 from tabfeed.io.table import PartitionedTable, Partitioning, select_columns
 from tabfeed.schema import ColumnSchema, Schema
 
-__all__ = ["ENGINES", "common_engine", "infer_engine", "open_format", "open_table", "with_metadata"]
+__all__ = ["common_engine", "infer_engine", "open_table", "with_metadata"]
 
 T = TypeVar("T")
 _MERLIN = (".merlin/schema.json", "schema.pbtxt")  # where NVTabular and Merlin put schemas
@@ -96,15 +94,15 @@ def _open_source(
     """The files that `source` means, and the schema found beside them, if any."""
     if on_bad_file not in ("raise", "skip"):
         raise ArgumentError(f'on_bad_file is {on_bad_file!r}; it must be "raise" or "skip"')
-    if engine is not None and engine not in ENGINES:
-        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+    if engine is not None and engine not in _BY_ENGINE:
+        raise ArgumentError(f"engine is {engine!r}; it must be one of {', '.join(_BY_ENGINE)}")
     skips = SkipList(allowed=on_bad_file == "skip")
     if not _is_path(source):
         return _open_frame(source, skips), None
-    chosen = None if engine is None else ENGINES[engine]
+    chosen = None if engine is None else _BY_ENGINE[engine].name
     found = find_files(source, engine=chosen, storage_options=storage_options)
     chosen = chosen or common_engine(found.files, options)
-    files = open_files(found.files, open_format(chosen), options, skips)
+    files = open_files(found.files, _BY_ENGINE[chosen].open, options, skips)
     beside = _schema_beside(found)
     return (files if beside is None else _with_key_types(files, beside)), beside
 
@@ -271,34 +269,7 @@ def _is_value(keys: Mapping[str, Any], name: str, dtype: pa.DataType) -> bool:
 
 # -- formats -------------------------------------------------------------------------------
 
-_MODULES = {
-    "parquet": "tabfeed.io.formats.parquet.file",
-    "csv": "tabfeed.io.formats.text.csv",
-    "jsonl": "tabfeed.io.formats.text.jsonl",
-    "ipc": "tabfeed.io.formats.ipc",
-    "avro": "tabfeed.io.formats.avro",
-    "tfrecord": "tabfeed.io.formats.tfrecord.file",
-}
-_FIRST_BYTES = {b"PAR1": "parquet", b"ARRO": "ipc", b"Obj\x01": "avro"}
-
-ENGINES = {
-    "parquet": "parquet",
-    "csv": "csv",
-    "jsonl": "jsonl",
-    "json": "jsonl",
-    "ipc": "ipc",
-    "feather": "ipc",
-    "arrow": "ipc",
-    "avro": "avro",
-    "tfrecord": "tfrecord",
-}
-"""The values of ``engine=``, and the format each means."""
-
-
-def open_format(engine: str) -> OpenFormat:
-    """The function that opens files of a format; its module is imported when first needed."""
-    opening: OpenFormat = getattr(importlib.import_module(_MODULES[engine]), f"open_{engine}")
-    return opening
+_BY_ENGINE = {name: form for form in FORMATS for name in form.names}
 
 
 def infer_engine(file: FileRef, *, text_options: bool) -> str:
@@ -319,8 +290,9 @@ def infer_engine(file: FileRef, *, text_options: bool) -> str:
             start = bytes(f.read(12))
     except OSError as e:
         raise UnreadableFileError(f"{file.name} cannot be read: {reason(e)}. {remedy(e)}") from e
-    if start[:4] in _FIRST_BYTES:
-        return _FIRST_BYTES[start[:4]]
+    for form in FORMATS:
+        if form.first_bytes and start.startswith(form.first_bytes):
+            return form.name
     from tabfeed.io.formats.tfrecord.records import is_header
 
     if is_header(start):
@@ -329,7 +301,7 @@ def infer_engine(file: FileRef, *, text_options: bool) -> str:
         return "csv"
     raise ArgumentError(
         f"the format of {file.name} cannot be told from its name or its first bytes; say it with "
-        f"engine=, one of {', '.join(sorted(_MODULES))}"
+        f"engine=, one of {', '.join(sorted(f.name for f in FORMATS))}"
     )
 
 

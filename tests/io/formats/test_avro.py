@@ -1,6 +1,5 @@
 import bz2
 import io
-import json
 import lzma
 import zlib
 from datetime import date, datetime, time, timezone
@@ -12,89 +11,14 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, DuplicateColumnError, SchemaError
-from tabfeed.io.formats.avro import open_avro
-from tabfeed.io.formats.avro_container import _string, _varint
-from tabfeed.io.formats.base import ReadOptions
-from tabfeed.io.storage.files import FileRef
-from tests.io.data_files import check_data_file, locate, rows_of, write
-
-OPTIONS = ReadOptions()
-SYNC = b"0123456789abcdef"
-
-
-def record(**fields: Any) -> dict[str, Any]:
-    listed = [{"name": n, "type": t} for n, t in fields.items()]
-    return {"type": "record", "name": "row", "fields": listed}
-
-
-def save(path: Path, schema: dict, rows: list[dict], **options: Any) -> FileRef:
-    with path.open("wb") as f:
-        fastavro.writer(f, fastavro.parse_schema(schema), rows, **options)
-    return locate(path)
-
-
-def container(schema: Any, blocks: list[tuple[int, bytes]], codec: str = "null") -> bytes:
-    """A file made by hand, for what fastavro does not write here."""
-    meta = _string(b"avro.schema") + _string(json.dumps(schema).encode())
-    meta += _string(b"avro.codec") + _string(codec.encode())
-    data = b"Obj\x01" + _varint(2) + meta + _varint(0) + SYNC
-    for rows, body in blocks:
-        data += _varint(rows) + _varint(len(body)) + body + SYNC
-    return data
-
+from tests.io.avros import SYNC, container, record, save, snappy, string, v, varint
+from tests.io.datasets import opened, rows_in, types_of, written
 
 SCHEMA = record(a="long", s=["null", "string"])
 ROWS = [{"a": i, "s": None if i % 3 == 0 else f"text {i}"} for i in range(1000)]
-TABLE = pa.Table.from_pylist(ROWS, pa.schema({"a": pa.int64(), "s": pa.string()}))
-
-
-@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
-@pytest.mark.parametrize("size", [1, 2000, 10**9])
-def test_codecs_fastavro_writes(tmp_path: Path, codec: str, size: int) -> None:
-    location = save(tmp_path / "a.avro", SCHEMA, ROWS, codec=codec, sync_interval=300)
-    file = open_avro(location, ReadOptions(block_size=size))
-    assert len(file.unit_rows) == 1 if size == 10**9 else len(file.unit_rows) > 1
-    assert sum(file.unit_rows) == 1000
-    check_data_file(file, TABLE)
-
-
-def snappy(data: bytes) -> bytes:
-    packed: bytes = pa.Codec("snappy").compress(data, asbytes=True)
-    return packed + zlib.crc32(data).to_bytes(4, "big")
-
-
-def zstandard(data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(data)
-    return sink.getvalue().to_pybytes()
-
-
-@pytest.mark.parametrize(("codec", "pack"), [("snappy", snappy), ("zstandard", zstandard)])
-def test_codecs_made_by_hand(tmp_path: Path, codec: str, pack) -> None:
-    blocks = [(2, pack(_varint(1) + _varint(-2))), (300, pack(b"".join(map(_varint, range(300)))))]
-    location = write(tmp_path / "a.avro", container(record(a="long"), blocks, codec))
-    file = open_avro(location, ReadOptions(block_size=1))
-    assert list(file.unit_rows) == [2, 300]
-    check_data_file(file, pa.table({"a": [1, -2, *range(300)]}))
-
-
-@pytest.mark.parametrize("compression", ["uncompressed", "deflate", "snappy"])
-def test_written_by_polars(tmp_path: Path, compression: str) -> None:
-    pl.from_arrow(TABLE).write_avro(tmp_path / "a.avro", compression=compression)
-    check_data_file(open_avro(locate(tmp_path / "a.avro"), OPTIONS), TABLE)
-
-
-def test_sizes_are_estimated_from_the_first_rows_of_a_long_block(tmp_path: Path) -> None:
-    pl.DataFrame({"a": range(5000)}).write_avro(tmp_path / "a.avro")
-    file = open_avro(locate(tmp_path / "a.avro"), OPTIONS)
-    assert file.nbytes(0, ["a"]) == 5000 * 8
-    assert rows_of(file)[-1] == {"a": 4999}
 
 
 UTC = timezone.utc
@@ -170,11 +94,11 @@ def test_types(tmp_path: Path, kind: str) -> None:
     schema, dtype, value = TYPES[kind]
     rows = [{"z": 1, "a": value, "n": value}, {"z": 2, "a": value, "n": None}]
     fields = record(z="int", a=schema, n=["null", _renamed(schema)])
-    file = open_avro(save(tmp_path / "a.avro", fields, rows), OPTIONS)
-    assert file.schema == pa.schema({"z": pa.int32(), "a": dtype, "n": dtype})
-    assert rows_of(file) == rows
-    assert rows_of(file, ["z"]) == [{"z": 1}, {"z": 2}]
-    assert rows_of(file, ["n", "z"]) == [{"n": value, "z": 1}, {"n": None, "z": 2}]
+    file = Dataset(save(tmp_path / "a.avro", fields, rows))
+    assert types_of(file) == pa.schema({"z": pa.int32(), "a": dtype, "n": dtype})
+    assert rows_in(file) == rows
+    assert rows_in(file, ["z"]) == [{"z": 1}, {"z": 2}]
+    assert rows_in(file, ["n", "z"]) == [{"n": value, "z": 1}, {"n": None, "z": 2}]
 
 
 def _renamed(schema: Any) -> Any:
@@ -191,7 +115,7 @@ def _renamed(schema: Any) -> Any:
 def test_null_last_in_a_union(tmp_path: Path) -> None:
     schema = record(a=["string", "null"], e=[NAMED, "null"])
     rows = [{"a": "x", "e": "red"}, {"a": None, "e": None}]
-    assert rows_of(open_avro(save(tmp_path / "a.avro", schema, rows), OPTIONS)) == rows
+    assert rows_in(Dataset(save(tmp_path / "a.avro", schema, rows))) == rows
 
 
 def test_names_stand_for_their_types(tmp_path: Path) -> None:
@@ -200,78 +124,46 @@ def test_names_stand_for_their_types(tmp_path: Path) -> None:
         {"a": "red", "b": "green", "c": {"x": 1}, "d": {"x": 2}},
         {"a": "green", "b": "red", "c": {"x": 3}, "d": None},
     ]
-    assert rows_of(open_avro(save(tmp_path / "a.avro", schema, rows), OPTIONS)) == rows
+    assert rows_in(Dataset(save(tmp_path / "a.avro", schema, rows))) == rows
 
 
 def test_maps_are_lists_of_entries(tmp_path: Path) -> None:
     schema = record(z="int", m={"type": "map", "values": ["null", "long"]})
     rows = [{"z": 1, "m": {"a": 1, "b": None}}, {"z": 2, "m": {}}]
-    file = open_avro(save(tmp_path / "a.avro", schema, rows), OPTIONS)
-    assert file.schema.field("m").type == pa.list_(
+    file = Dataset(save(tmp_path / "a.avro", schema, rows))
+    assert types_of(file).field("m").type == pa.list_(
         pa.struct({"key": pa.string(), "value": pa.int64()})
     )
-    assert rows_of(file) == [
+    assert rows_in(file) == [
         {"z": 1, "m": [{"key": "a", "value": 1}, {"key": "b", "value": None}]},
         {"z": 2, "m": []},
     ]
-    assert rows_of(file, ["z"]) == [{"z": 1}, {"z": 2}]
+    assert rows_in(file, ["z"]) == [{"z": 1}, {"z": 2}]
 
 
 def test_columns_of_nothing_but_nulls(tmp_path: Path) -> None:
     rows = [{"n": None, "a": 1}, {"n": None, "a": 2}]
-    file = open_avro(save(tmp_path / "a.avro", record(n="null", a="long"), rows), OPTIONS)
-    assert file.schema.field("n").type == pa.null()
-    assert rows_of(file) == rows
-    assert rows_of(file, ["n"]) == [{"n": None}] * 2
+    file = Dataset(save(tmp_path / "a.avro", record(n="null", a="long"), rows))
+    assert types_of(file).field("n").type == pa.null()
+    assert rows_in(file) == rows
+    assert rows_in(file, ["n"]) == [{"n": None}] * 2
     only = save(tmp_path / "b.avro", record(n="null"), [{"n": None}] * 3)
-    assert rows_of(open_avro(only, OPTIONS)) == [{"n": None}] * 3
+    assert rows_in(Dataset(only)) == [{"n": None}] * 3
 
 
 def test_arrays_in_blocks_with_sizes(tmp_path: Path) -> None:
-    array = (
-        _varint(-2) + _varint(2) + _varint(1) + _varint(2) + _varint(1) + _varint(3) + _varint(0)
-    )
+    array = varint(-2) + varint(2) + varint(1) + varint(2) + varint(1) + varint(3) + varint(0)
     schema = record(l={"type": "array", "items": "long"}, z="int")
-    data = container(schema, [(2, (array + _varint(9)) * 2)])
-    file = open_avro(write(tmp_path / "a.avro", data), OPTIONS)
-    assert rows_of(file) == [{"l": [1, 2, 3], "z": 9}] * 2
-    assert rows_of(file, ["z"]) == [{"z": 9}] * 2
-
-
-@pytest.mark.parametrize("codec", ["null", "deflate"])
-def test_a_block_of_more_rows_than_the_sample(tmp_path: Path, codec: str) -> None:
-    rows = [{"a": i, "s": f"text {i}"} for i in range(5000)]
-    file = open_avro(
-        save(tmp_path / "a.avro", SCHEMA, rows, codec=codec, sync_interval=10**6), OPTIONS
-    )
-    assert list(file.unit_rows) == [5000]
-    assert 8 * 5000 <= file.nbytes(0, ["a"]) <= 9 * 5000
-    assert rows_of(file) == rows
-
-
-def test_no_rows(tmp_path: Path) -> None:
-    file = open_avro(save(tmp_path / "a.avro", SCHEMA, []), OPTIONS)
-    assert sum(file.unit_rows) == 0
-    check_data_file(file, TABLE.slice(0, 0))
+    data = container(schema, [(2, (array + varint(9)) * 2)])
+    file = opened(tmp_path / "a.avro", data)
+    assert rows_in(file) == [{"l": [1, 2, 3], "z": 9}] * 2
+    assert rows_in(file, ["z"]) == [{"z": 9}] * 2
 
 
 def test_a_long_header(tmp_path: Path) -> None:
     fields = {f"c{i}": "long" for i in range(5000)}
-    file = open_avro(
-        save(tmp_path / "a.avro", record(**fields), [dict.fromkeys(fields, 7)]), OPTIONS
-    )
-    assert rows_of(file, ["c4999"]) == [{"c4999": 7}]
-
-
-def test_counting_decodes_nothing(tmp_path: Path, monkeypatch) -> None:
-    location = save(tmp_path / "a.avro", SCHEMA, ROWS, sync_interval=300)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("something was decoded")
-
-    monkeypatch.setattr(pl, "read_avro", refuse)
-    file = open_avro(location, ReadOptions(block_size=2000))
-    assert sum(file.count(u) for u in range(len(file.unit_rows))) == 1000
+    file = Dataset(save(tmp_path / "a.avro", record(**fields), [dict.fromkeys(fields, 7)]))
+    assert rows_in(file, ["c4999"]) == [{"c4999": 7}]
 
 
 # -- what cannot be read ------------------------------------------------------------------
@@ -289,27 +181,27 @@ def test_counting_decodes_nothing(tmp_path: Path, monkeypatch) -> None:
     ],
 )
 def test_types_that_are_refused(tmp_path: Path, schema: Any, message: str) -> None:
-    location = write(tmp_path / "a.avro", container(record(z="int", bad=schema), []))
+    location = written(tmp_path / "a.avro", container(record(z="int", bad=schema), []))
     with pytest.raises(SchemaError, match=rf"a\.avro: column 'bad': .*{message}"):
-        open_avro(location, OPTIONS)
+        Dataset(location)
 
 
 def test_a_record_that_holds_itself(tmp_path: Path) -> None:
     tree = {"type": "record", "name": "tree", "fields": [{"name": "t", "type": ["null", "tree"]}]}
-    location = write(tmp_path / "a.avro", container(record(bad=tree), []))
+    location = written(tmp_path / "a.avro", container(record(bad=tree), []))
     with pytest.raises(SchemaError, match="column 'bad': the record 'tree' holds itself"):
-        open_avro(location, OPTIONS)
+        Dataset(location)
 
 
 def test_files_that_are_not_tables(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="single values, not records"):
-        open_avro(write(tmp_path / "a.avro", container("long", [])), OPTIONS)
+        opened(tmp_path / "a.avro", container("long", []))
     with pytest.raises(BadFileError, match="without fields"):
-        open_avro(write(tmp_path / "a.avro", container(record(), [])), OPTIONS)
+        opened(tmp_path / "a.avro", container(record(), []))
     twice = record(a="long")
     twice["fields"] *= 2
     with pytest.raises(DuplicateColumnError, match="named 'a'"):
-        open_avro(write(tmp_path / "a.avro", container(twice, [])), OPTIONS)
+        opened(tmp_path / "a.avro", container(twice, []))
 
 
 @pytest.mark.parametrize(
@@ -320,17 +212,17 @@ def test_files_that_are_not_tables(tmp_path: Path) -> None:
         (b"Obj\x01", "within its header"),
         (container(SCHEMA, [])[:40], "within its header"),
         (container(SCHEMA, [], codec="lzo"), "compressed with 'lzo'; tabfeed reads null, deflate"),
-        (b"Obj\x01" + _varint(0) + SYNC, "is not an Avro file"),
+        (b"Obj\x01" + varint(0) + SYNC, "is not an Avro file"),
     ],
 )
 def test_bad_files(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(BadFileError, match=rf"bad\.avro .*{message}"):
-        open_avro(write(tmp_path / "bad.avro", data), OPTIONS)
+        opened(tmp_path / "bad.avro", data)
 
 
 def test_compressed_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(BadFileError, match="compressed as a whole"):
-        open_avro(write(tmp_path / "a.avro.gz", b"x"), OPTIONS)
+        opened(tmp_path / "a.avro.gz", b"x")
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
@@ -343,8 +235,7 @@ def test_cut_or_flipped_anywhere(tmp_path: Path, codec: str, capfd) -> None:
         broken = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
         for variant in (data[:place], broken):
             try:
-                file = open_avro(write(tmp_path / "a.avro", variant), OPTIONS)
-                rows = rows_of(file)
+                rows = rows_in(opened(tmp_path / "a.avro", variant))
             except (BadFileError, SchemaError, DuplicateColumnError):
                 continue
             if variant is not broken:
@@ -353,21 +244,17 @@ def test_cut_or_flipped_anywhere(tmp_path: Path, codec: str, capfd) -> None:
 
 
 def test_announced_rows_that_are_not_there(tmp_path: Path) -> None:
-    data = container(record(a="long"), [(3, _varint(1) + _varint(2))])
-    file = open_avro(write(tmp_path / "a.avro", data), OPTIONS)
+    data = container(record(a="long"), [(3, varint(1) + varint(2))])
+    file = opened(tmp_path / "a.avro", data)
     with pytest.raises(BadFileError, match="cut short or damaged"):
-        rows_of(file)
+        rows_in(file)
 
 
 def test_wrong_checksum(tmp_path: Path) -> None:
-    block = snappy(_varint(1))[:-1] + b"\0"
+    block = snappy(varint(1))[:-1] + b"\0"
     data = container(record(a="long"), [(1, block)], "snappy")
     with pytest.raises(BadFileError, match="checksum"):
-        rows_of(open_avro(write(tmp_path / "a.avro", data), OPTIONS))
-
-
-def v(*numbers: int) -> bytes:
-    return b"".join(map(_varint, numbers))
+        rows_in(opened(tmp_path / "a.avro", data))
 
 
 DEFLATE = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -406,25 +293,10 @@ WIDE = {
 def test_blocks_that_claim_too_much(
     tmp_path: Path, schema: Any, rows: int, body: bytes, codec: str, message: str, capfd
 ) -> None:
-    location = write(tmp_path / "bad.avro", container(record(a=schema), [(rows, body)], codec))
+    location = written(tmp_path / "bad.avro", container(record(a=schema), [(rows, body)], codec))
     with pytest.raises(BadFileError, match=rf"bad\.avro .*{message}"):
-        rows_of(open_avro(location, OPTIONS))
+        rows_in(Dataset(location))
     capfd.readouterr()
-
-
-def test_many_small_bombs(tmp_path: Path) -> None:
-    pack = bz2.compress(v(10**7) + bytes(10**7))
-    file = open_avro(
-        write(tmp_path / "a.avro", container(record(a="bytes"), [(1, pack)] * 20, "bzip2")), OPTIONS
-    )
-    with pytest.raises(BadFileError, match="unpacks to more than 134,217,728 bytes"):
-        file.read([0], ["a"])
-
-
-def test_rows_are_listed_once(tmp_path: Path) -> None:
-    location = save(tmp_path / "a.avro", SCHEMA, ROWS, sync_interval=300)
-    file = open_avro(location, ReadOptions(block_size=1))
-    assert file.unit_rows is file.unit_rows
 
 
 @pytest.mark.parametrize(
@@ -438,81 +310,28 @@ def test_rows_are_listed_once(tmp_path: Path) -> None:
     ],
 )
 def test_types_without_a_value(tmp_path: Path, schema: Any, message: str) -> None:
-    location = write(tmp_path / "a.avro", container(record(bad=schema), []))
+    location = written(tmp_path / "a.avro", container(record(bad=schema), []))
     with pytest.raises(SchemaError, match=rf"a\.avro: column 'bad': .*{message}"):
-        open_avro(location, OPTIONS)
+        Dataset(location)
 
 
 def test_schemas_that_are_too_deep_or_too_large(tmp_path: Path) -> None:
     def nested(levels: int) -> bytes:
         inner = '{"type":"array","items":' * levels + '"long"' + "}" * levels
         schema = '{"type":"record","name":"r","fields":[{"name":"a","type":' + inner + "}]}"
-        return container(None, []).replace(_string(b"null"), _string(schema.encode()), 1)
+        return container(None, []).replace(string(b"null"), string(schema.encode()), 1)
 
     with pytest.raises(SchemaError, match="column 'a': nested more than 64 levels"):
-        open_avro(write(tmp_path / "a.avro", nested(100)), OPTIONS)
+        opened(tmp_path / "a.avro", nested(100))
     with pytest.raises(BadFileError, match="recursion"):
-        open_avro(write(tmp_path / "a.avro", nested(50_000)), OPTIONS)
+        opened(tmp_path / "a.avro", nested(50_000))
     fields: list[Any] = [{"name": "x", "type": "long"}]
     for i in range(20):  # each holds the one before twice
         twice = {"type": "record", "name": f"r{i}", "fields": fields}
         fields = [{"name": "p", "type": twice}, {"name": "q", "type": f"r{i}"}]
     data = container(record(a={"type": "record", "name": "top", "fields": fields}), [])
     with pytest.raises(SchemaError, match="too many types"):
-        open_avro(write(tmp_path / "a.avro", data), OPTIONS)
-
-
-# -- properties ---------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
-ROW = st.fixed_dictionaries(
-    {
-        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "f": st.floats(allow_nan=False),
-        "s": st.none() | TEXT,
-        "b": st.binary(max_size=4),
-        "e": st.none() | st.sampled_from(["red", "green"]),
-        "l": st.none() | st.lists(st.none() | TEXT, max_size=3),
-    }
-)
-FIELDS = record(
-    i=["null", "long"],
-    f="double",
-    s=["null", "string"],
-    b="bytes",
-    e=["null", NAMED],
-    l=["null", {"type": "array", "items": ["null", "string"]}],
-)
-ARROW = pa.schema(
-    {
-        "i": pa.int64(),
-        "f": pa.float64(),
-        "s": pa.string(),
-        "b": pa.binary(),
-        "e": pa.dictionary(pa.int32(), pa.string()),
-        "l": pa.list_(pa.string()),
-    }
-)
-
-
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.lists(ROW, max_size=20),
-    st.integers(1, 300),
-    st.integers(1, 100),
-    st.sampled_from(["null", "deflate"]),
-)
-def test_any_table(tmp_path: Path, rows: list, size: int, interval: int, codec: str) -> None:
-    options = {"codec": codec, "sync_interval": interval}
-    location = save(tmp_path / "a.avro", FIELDS, rows, **options)
-    colours = pa.array(["red", "green"])
-    numbers = pa.array([None if r["e"] is None else ["red", "green"].index(r["e"]) for r in rows])
-    table = pa.Table.from_pylist([{**r, "e": None} for r in rows], ARROW)
-    column = pa.DictionaryArray.from_arrays(numbers.cast(pa.int32()), colours)
-    table = table.set_column(4, ARROW.field("e"), column)
-    check_data_file(open_avro(location, ReadOptions(block_size=size)), table)
+        opened(tmp_path / "a.avro", data)
 
 
 @pytest.mark.parametrize("compression", ["uncompressed", "snappy"])
@@ -529,8 +348,20 @@ def test_a_block_beyond_the_memory_limit_is_refused(tmp_path: Path, compression:
     assert dataset.to_parquet(tmp_path / "out", memory_limit="20MB").num_rows == 100_000
 
 
-def test_a_block_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch) -> None:
-    pl.DataFrame({"x": range(100_000)}).write_avro(tmp_path / "a.avro")
-    file = open_avro(locate(tmp_path / "a.avro"), OPTIONS)
-    monkeypatch.setattr(type(file), "_data", None)
-    assert file.bytes_at_once(0, ["x"], 100_000) > 1_000_000
+def test_a_failure_that_does_not_come_again_is_of_no_column(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path / "a.avro", SCHEMA, ROWS)
+    dataset = Dataset(tmp_path / "a.avro")
+    read, calls = pl.read_avro, []
+
+    def fails_once(*args: Any, **options: Any) -> pl.DataFrame:
+        calls.append(args)
+        if len(calls) == 1:
+            raise OSError("a fault")
+        return read(*args, **options)
+
+    monkeypatch.setattr(pl, "read_avro", fails_once)
+    with pytest.raises(
+        BadFileError, match=r"a\.avro is an Avro file .* damaged: a fault"
+    ) as caught:
+        dataset.to_arrow()
+    assert caught.value.column is None

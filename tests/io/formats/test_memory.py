@@ -22,8 +22,6 @@ from tabfeed import Workflow, ops
 from tabfeed.errors import ArgumentError, DuplicateColumnError, SchemaError, TabfeedError
 from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.io.formats.memory import TemporaryFolder
-from tabfeed.io.inspect import inspect
 
 PLAIN = {"x": [1, 2, 3], "s": ["a", None, "c"], "l": [[1], [], None]}
 TABLE = pa.table(PLAIN)
@@ -228,18 +226,6 @@ def test_what_is_put_on_disk_goes_with_the_dataset(
     assert not folders()
 
 
-def test_a_forked_child_does_not_remove_its_parents_folder(tmp_path: Path) -> None:
-    folder = TemporaryFolder(str(tmp_path))
-    child = os.fork()
-    if child == 0:
-        folder.remove()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert folder.path.exists()
-    folder.remove()
-    assert not folder.path.exists()
-
-
 # -- Arrow datasets ---------------------------------------------------------------------
 
 
@@ -333,10 +319,6 @@ def test_a_dask_frame_is_grouped_and_shuffled_in_full(tmp_path: Path) -> None:
     assert sorted(written.to_arrow()["a"].to_pylist()) == list(range(6, 60))
 
 
-def test_nobody_says_how_large_a_dask_frame_is() -> None:
-    assert inspect(Dataset(summed(2))).memory_bytes is None
-
-
 def test_to_ddf_keeps_what_pandas_has_no_type_for() -> None:
     pytest.importorskip("dask.dataframe")
     table = pa.table(
@@ -356,29 +338,6 @@ def test_to_ddf_keeps_what_pandas_has_no_type_for() -> None:
     frame = Dataset(table, npartitions=2).to_ddf()
     assert Dataset(frame).to_arrow().to_pydict() == table.to_pydict()
     assert list(frame.compute()["lists"].iloc[0]) == [1, 2]
-
-
-@pytest.mark.parametrize("kind", ["parquet", "feather", "stream"])
-@pytest.mark.parametrize("name", ["user", None])
-def test_an_index_that_pandas_stored_is_left_out(
-    tmp_path: Path, kind: str, name: str | None
-) -> None:
-    frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index([7, 9], name=name))
-    table, path = pa.Table.from_pandas(frame), tmp_path / f"a.{kind}"
-    if kind == "parquet":
-        frame.to_parquet(path)
-    else:
-        new = pa.ipc.new_file if kind == "feather" else pa.ipc.new_stream
-        with new(str(path), table.schema) as writer:
-            writer.write_table(table)
-    stored = name or "__index_level_0__"
-    engine = "parquet" if kind == "parquet" else "ipc"
-    ds = Dataset(path, engine)
-    assert ds.to_arrow().to_pydict() == Dataset(table).to_arrow().to_pydict() == {"x": [1, 2]}
-    assert inspect(ds).index == (stored,)
-    assert ds.select([stored]).to_arrow().to_pydict() == {stored: [7, 9]}
-    assert Dataset(path, engine, columns=[stored]).index_columns == []
-    assert Dataset(path, engine, filters=[(stored, ">", 7)]).to_arrow().to_pydict() == {"x": [2]}
 
 
 @pytest.mark.parametrize(

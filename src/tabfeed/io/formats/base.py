@@ -1,4 +1,4 @@
-"""The interface of a file format.
+"""The interface of a file format, and the table of them all (`FORMATS`).
 
 A format is a module with a function ``open_<format>(ref, options) -> DataFile``. Opening reads as
 little as the format allows (a Parquet footer, the first block of a CSV) and never the data.
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_NULLS",
+    "FORMATS",
     "HELD_BYTES",
     "STREAM_BYTES",
     "DataFile",
+    "Format",
     "OpenFormat",
     "ReadOptions",
     "StoredColumn",
@@ -267,13 +270,6 @@ class StreamedFile(DataFile):
         super().__init__(schema, ref)
         self._lock = threading.Lock()
 
-    def _empty(self, columns: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(c) for c in columns]).empty_table()
-
-    def _at_least_one(self, columns: Sequence[str]) -> list[str]:
-        """No reader counts rows without reading a column; a table without one forgets them."""
-        return list(columns) or self.schema.names[:1]
-
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_lock"}
 
@@ -335,16 +331,60 @@ def refuse_names(ref: FileRef, names: Sequence[str]) -> None:
     refuse_duplicates(ref, names)
 
 
-# -- names of files -----------------------------------------------------------------------
+# -- the formats --------------------------------------------------------------------------
 
-_SUFFIXES = {
-    "parquet": (".parquet", ".pq", ".parq"),
-    "csv": (".csv", ".tsv"),
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-    "ipc": (".arrow", ".feather", ".ipc", ".arrows"),
-    "avro": (".avro",),
-    "tfrecord": (".tfrecord", ".tfrecords", ".tfrecord.gzip", ".tfrecord.zlib"),
-}
+
+@dataclass(frozen=True)
+class Format:
+    """A file format.
+
+    Attributes
+    ----------
+    names
+        What users call it; the first is its own name.
+    suffixes
+        How the names of its files end, before a compression's ending.
+    module
+        The module that defines ``open_<name>``; imported when first needed.
+    first_bytes
+        How its files start, if they all start the same.
+    """
+
+    names: tuple[str, ...]
+    suffixes: tuple[str, ...]
+    module: str
+    first_bytes: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.names[0]
+
+    @property
+    def open(self) -> OpenFormat:
+        """The function that opens its files."""
+        opening: OpenFormat = getattr(import_module(self.module), f"open_{self.name}")
+        return opening
+
+
+FORMATS = (
+    Format(("parquet",), (".parquet", ".pq", ".parq"), "tabfeed.io.formats.parquet.file", b"PAR1"),
+    Format(("csv",), (".csv", ".tsv"), "tabfeed.io.formats.text.csv"),
+    Format(("jsonl", "json"), (".jsonl", ".ndjson", ".json"), "tabfeed.io.formats.text.jsonl"),
+    Format(
+        ("ipc", "feather", "arrow"),
+        (".arrow", ".feather", ".ipc", ".arrows"),
+        "tabfeed.io.formats.ipc",
+        b"ARRO",
+    ),
+    Format(("avro",), (".avro",), "tabfeed.io.formats.avro", b"Obj\x01"),
+    Format(
+        ("tfrecord",),
+        (".tfrecord", ".tfrecords", ".tfrecord.gzip", ".tfrecord.zlib"),
+        "tabfeed.io.formats.tfrecord.file",
+    ),
+)
+
 _COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
 _SHARD = re.compile(r"-\d+-of-\d+$")  # train.tfrecord-00001-of-00010
 
@@ -354,4 +394,4 @@ def engine_of(path: str) -> str | None:
     name = _SHARD.sub("", path.lower())
     for ending in _COMPRESSION:
         name = name.removesuffix(ending)
-    return next((e for e, ends in _SUFFIXES.items() if name.endswith(ends)), None)
+    return next((f.name for f in FORMATS if name.endswith(f.suffixes)), None)

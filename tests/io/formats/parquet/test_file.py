@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import os
 import re
 import subprocess
@@ -23,44 +21,18 @@ from tabfeed.errors import (
     UnreadableFileError,
 )
 from tabfeed.io import Dataset
-from tabfeed.io.formats.base import ReadOptions
-from tabfeed.io.formats.parquet.file import ParquetFile, open_parquet
-from tabfeed.io.formats.parquet.layout import layout_of
 from tests.io.damage import flip_in_page, write_checked
-from tests.io.data_files import check_data_file, locate
+from tests.io.datasets import types_of
 
 NEW_ARROW = int(pa.__version__.split(".")[0]) >= 26
 FLOATS = pa.list_(pa.float32(), 2)
-PAIR = None if NEW_ARROW else [0.0, 0.0]
-TABLE = pa.table(
-    {
-        "int": pa.array([1, None, 3, 4, 5], pa.int16()),
-        "flag": [True, None, False, True, True],
-        "text": ["a", "", None, "dd", "é"],
-        "day": pa.array([dt.date(2020, 1, i) for i in range(1, 6)]),
-        "time": pa.array([dt.datetime(2020, 1, i) for i in range(1, 6)], pa.timestamp("us", "UTC")),
-        "money": pa.array([decimal.Decimal("1.50")] * 4 + [None], pa.decimal128(9, 2)),
-        "bytes": [b"\x00\xff", None, b"", b"x", b"y"],
-        "list": [[1, 2], None, [], [None], [3]],
-        "deep": [[[1], []], None, [], [[2, None]], [None]],
-        "fixed": pa.array([[1.0, 2.0], PAIR, [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], FLOATS),
-        "struct": [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}, {"a": 3, "b": None}, {"a": 4}],
-        "a.b": [1, 2, 3, 4, 5],
-        "a.c": [[1], [2], [], None, [3, 4]],
-    }
-)  # fmt: skip
 
 
-def opened(path: Path | str) -> ParquetFile:
-    return open_parquet(locate(path), ReadOptions())
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_every_type_by_every_way_of_reading(tmp_path: Path, rows: int) -> None:
-    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=rows)
-    file = opened(tmp_path / "a.parquet")
-    assert file.unit_rows == [min(rows, 5 - i) for i in range(0, 5, rows)]
-    check_data_file(file, TABLE)
+def test_what_polars_wrote(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"s": ["a", None], "l": [["x"], []], "c": pl.Series(["p", "q"])})
+    frame.write_parquet(tmp_path / "a.parquet")
+    read = Dataset(tmp_path / "a.parquet").to_arrow()
+    assert read.to_pydict() == frame.to_dict(as_series=False)
 
 
 def test_dictionaries_of_any_type(tmp_path: Path) -> None:
@@ -71,105 +43,18 @@ def test_dictionaries_of_any_type(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
-    file = opened(tmp_path / "a.parquet")
-    assert file.schema.equals(table.schema)
-    assert file.read([0, 1], ["codes", "words"]).to_pydict() == table.to_pydict()
-    assert [b.to_pydict() for b in file.batches(1, ["codes"], 1)] == [
-        {"codes": [10]},
-        {"codes": [20]},
-    ]
+    file = Dataset(tmp_path / "a.parquet", npartitions=5)
+    assert types_of(file).equals(table.schema)
+    assert file.select(["codes", "words"]).to_arrow().to_pydict() == table.to_pydict()
+    codes = file.select(["codes"])
+    assert [codes.read(i).to_pydict() for i in (3, 4)] == [{"codes": [10]}, {"codes": [20]}]
 
 
 @pytest.mark.skipif(NEW_ARROW, reason="this pyarrow can read it")
 def test_what_an_old_arrow_cannot_read_is_not_called_damage(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([[1.0, 2.0], None], FLOATS)}), tmp_path / "a.parquet")
     with pytest.raises(SchemaError, match=r"a\.parquet has a fixed-size list that is null"):
-        opened(tmp_path / "a.parquet").read([0], ["x"])
-
-
-def test_a_file_without_rows_and_one_without_row_groups(tmp_path: Path) -> None:
-    pq.write_table(TABLE.slice(0, 0), tmp_path / "none.parquet")
-    with pq.ParquetWriter(tmp_path / "no_groups.parquet", TABLE.schema):
-        pass
-    check_data_file(opened(tmp_path / "none.parquet"), TABLE.slice(0, 0))
-    file = opened(tmp_path / "no_groups.parquet")
-    assert (file.unit_rows, file.schema.names) == ([], TABLE.column_names)
-
-
-def test_what_polars_wrote(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"s": ["a", None], "l": [["x"], []], "c": pl.Series(["p", "q"])})
-    frame.write_parquet(tmp_path / "a.parquet")
-    file = opened(tmp_path / "a.parquet")
-    assert file.read([0], file.schema.names).to_pydict() == frame.to_dict(as_series=False)
-
-
-def test_sizes_come_from_the_footer(tmp_path: Path) -> None:
-    words = [f"word {i:05d}" for i in range(10)] * 1000
-    table = pa.table(
-        {
-            "x": pa.array(range(10_000), pa.int32()),
-            "text": words,
-            "category": pa.array(words).dictionary_encode(),
-            "list": [[1, 2]] * 10_000,
-            "fixed": pa.array([[1.0, 2.0]] * 10_000, pa.list_(pa.float32(), 2)),
-        }
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    file = opened(tmp_path / "a.parquet")
-    for name in table.column_names:
-        estimate, real = file.nbytes(0, [name]), table.column(name).nbytes
-        assert real <= estimate <= 1.5 * real, name
-    whole, parts = (
-        file.nbytes(0, table.column_names),
-        [file.nbytes(0, [c]) for c in table.column_names],
-    )
-    assert abs(whole - sum(parts)) <= len(parts)
-    assert layout_of(file.schema) is layout_of(pa.schema(list(file.schema)))
-
-
-def test_text_columns_can_stay_dictionary_encoded(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"s": ["a", "b", "a"], "x": [1, 2, 3]}), tmp_path / "a.parquet")
-    table = opened(tmp_path / "a.parquet").read_encoded([0], ["x", "s"], ["s"])
-    assert pa.types.is_dictionary(table.schema.field("s").type)
-    assert table.to_pydict() == {"x": [1, 2, 3], "s": ["a", "b", "a"]}
-
-
-# -- damage -----------------------------------------------------------------------------
-
-
-def test_a_damaged_page_is_located(tmp_path: Path) -> None:
-    table = pa.table({"a": range(30), "b": [float(i) for i in range(30)]})
-    path = write_checked(tmp_path / "a.parquet", table, 10)
-    flip_in_page(path, 1, "b")
-    file = opened(path)
-    assert file.read([0, 1, 2], ["a"]).num_rows == 30
-    assert file.read([0, 2], ["b"]).num_rows == 20
-    for reading in (
-        lambda: file.read([0, 1, 2], ["a", "b"]),
-        lambda: list(file.batches(1, ["a", "b"], 3)),
-    ):
-        with pytest.raises(BadFileError, match=r"a\.parquet, row group 1, column 'b' is dam") as e:
-            reading()
-        assert (e.value.file, e.value.row_group, e.value.column) == (path, 1, "b")
-        assert 'on_bad_file="skip"' in str(e.value)
-
-
-def test_a_footer_that_does_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=5)
-    monkeypatch.setattr(ParquetFile, "unit_rows", [5, 4])
-    with pytest.raises(BadFileError, match="damaged footer"):
-        opened(tmp_path / "a.parquet")
-
-
-def test_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
-    file = opened(tmp_path / "a.parquet")
-    file.__dict__["unit_rows"] = [11]
-    for reading in (lambda: file.read([0], ["x"]), lambda: list(file.batches(0, ["x"], 4))):
-        with pytest.raises(
-            BadFileError, match=r"row group 0 is damaged: it holds 10 rows.*says 11"
-        ):
-            reading()
+        Dataset(tmp_path / "a.parquet").to_arrow()
 
 
 def test_duplicate_names_are_refused(tmp_path: Path) -> None:
@@ -178,35 +63,7 @@ def test_duplicate_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DuplicateColumnError, match=r"a\.parquet has more than one column named 'x'"
     ):
-        opened(tmp_path / "a.parquet")
-
-
-def test_a_file_that_changes_after_it_was_opened(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"x": range(10)}), path)
-    file = opened(path)
-    pq.write_table(pa.table({"x": range(1000)}), path)
-    with pytest.raises(
-        UnreadableFileError, match=r"a\.parquet has changed since.*Open the dataset"
-    ):
-        file.read([0], ["x"])
-    os.remove(path)
-    with pytest.raises(UnreadableFileError, match=r"a\.parquet has changed since.*cannot be read"):
-        list(file.batches(0, ["x"], 4))
-
-
-def test_want_of_memory_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
-    file = opened(tmp_path / "a.parquet")
-
-    def fail(*args: object, **options: object) -> None:
-        raise pa.ArrowMemoryError("malloc of size 1 failed")
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
-    for reading in (lambda: file.read([0], ["x"]), lambda: list(file.batches(0, ["x"], 4))):
-        with pytest.raises(MemoryError):
-            reading()
+        Dataset(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -295,9 +152,44 @@ def test_a_file_without_columns_and_a_column_without_a_name(tmp_path: Path) -> N
         Dataset(tmp_path / "empty.parquet")
 
 
-def test_a_value_that_its_type_cannot_hold_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [-1]}), tmp_path / "a.parquet")
-    file = opened(tmp_path / "a.parquet")
-    file.schema = pa.schema({"x": pa.uint64()})  # as a damaged footer may have it
-    with pytest.raises(SchemaError, match=r"column 'x' of .*a\.parquet is int64 and cannot become"):
-        file.read([0], ["x"])
+def test_a_damaged_page_is_located(tmp_path: Path) -> None:
+    table = pa.table({"a": range(30), "b": [float(i) for i in range(30)]})
+    path = write_checked(tmp_path / "a.parquet", table, 10)
+    flip_in_page(path, 1, "b")
+    groups, rows = Dataset(path, npartitions=3), Dataset(path, npartitions=30)
+    assert groups.select(["a"]).to_arrow().num_rows == 30
+    assert [groups.select(["b"]).read(i).num_rows for i in (0, 2)] == [10, 10]
+    for reading in (groups.to_arrow, lambda: groups.read(1), lambda: rows.read(19)):
+        with pytest.raises(BadFileError, match=r"a\.parquet, row group 1, column 'b' is dam") as e:
+            reading()
+        assert (e.value.file, e.value.row_group, e.value.column) == (path, 1, "b")
+        assert 'on_bad_file="skip"' in str(e.value)
+
+
+def test_a_file_that_changes_after_it_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": range(10)}), path)
+    whole, rows = Dataset(path), Dataset(path, npartitions=10)
+    pq.write_table(pa.table({"x": range(1000)}), path)
+    with pytest.raises(
+        UnreadableFileError, match=r"a\.parquet has changed since.*Open the dataset"
+    ):
+        whole.to_arrow()
+    os.remove(path)
+    with pytest.raises(UnreadableFileError, match=r"a\.parquet has changed since.*cannot be read"):
+        rows.read(4)
+
+
+def test_want_of_memory_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet")
+    path = tmp_path / "a.parquet"
+    whole, rows = Dataset(path), Dataset(path, npartitions=10)
+
+    def fail(*args: object, **options: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 1 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    for reading in (whole.to_arrow, lambda: rows.read(4)):
+        with pytest.raises(MemoryError):
+            reading()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,6 @@ import pytest
 
 from tabfeed.errors import BadFileError, SkippedFileWarning
 from tabfeed.io import Dataset
-from tabfeed.io.formats.parquet.footer import FooterError, read_footer
-from tests.io.data_files import locate
 
 TABLE = pa.table({"x": [1, 2, None], "s": ["a", "b", None]})
 
@@ -96,27 +93,6 @@ def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = eval(done.stdout)
     assert min(found["read"], found["refused"]) > 100
-
-
-def test_a_sound_footer_is_checked_once_and_pickles(tmp_path: Path) -> None:
-    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=1)
-    location = locate(tmp_path / "a.parquet")
-    with location.open() as file:
-        footer = read_footer(location, file)
-    footer.check(location.size)
-    again = pickle.loads(pickle.dumps(footer))
-    again.check(0)  # what has been checked is not looked at again
-    assert again.metadata.equals(footer.metadata)
-
-
-def test_a_chunk_outside_the_file(tmp_path: Path) -> None:
-    pq.write_table(TABLE, tmp_path / "a.parquet")
-    location = locate(tmp_path / "a.parquet")
-    with location.open() as file:
-        footer = read_footer(location, file)
-    with pytest.raises(FooterError, match=r"claims bytes 4 to .* of a file of 50") as caught:
-        footer.check(50)
-    assert (caught.value.row_group, caught.value.leaf) == (0, 0)
 
 
 def test_columns_a_thousand_levels_deep(tmp_path: Path) -> None:

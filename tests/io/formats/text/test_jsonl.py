@@ -1,20 +1,14 @@
-import gzip
 import json
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from tabfeed import Dataset
 from tabfeed.errors import BadFileError, SchemaError
-from tabfeed.io.formats.base import ReadOptions
-from tabfeed.io.formats.text import stream
-from tabfeed.io.formats.text.jsonl import open_jsonl
-from tests.io.data_files import check_data_file, rows_of, write
-
-PLAIN = ReadOptions()
+from tests.io.datasets import opened, rows_in, types_of, written
 
 
 def lines(*rows: object) -> bytes:
@@ -26,8 +20,8 @@ def test_types_and_order(tmp_path: Path) -> None:
         {"b": 1, "a": "x", "f": 0.5, "t": "2024-01-02T03:04:05", "l": [1, 2], "s": {"p": [None]}},
         {"a": None, "f": 2, "l": [], "s": {"p": ["q"]}, "b": 2},
     )
-    file = open_jsonl(write(tmp_path / "a.jsonl", text), PLAIN)
-    assert file.schema == pa.schema(
+    file = opened(tmp_path / "a.jsonl", text)
+    assert types_of(file) == pa.schema(
         {
             "b": pa.int64(),
             "a": pa.string(),
@@ -37,11 +31,11 @@ def test_types_and_order(tmp_path: Path) -> None:
             "s": pa.struct({"p": pa.list_(pa.string())}),
         }
     )
-    assert rows_of(file, ["s", "t", "b"]) == [
+    assert rows_in(file, ["s", "t", "b"]) == [
         {"s": {"p": [None]}, "t": datetime(2024, 1, 2, 3, 4, 5), "b": 1},
         {"s": {"p": ["q"]}, "t": None, "b": 2},
     ]
-    assert rows_of(file, ["l"]) == [{"l": [1, 2]}, {"l": []}]
+    assert rows_in(file, ["l"]) == [{"l": [1, 2]}, {"l": []}]
 
 
 def test_dtypes(tmp_path: Path) -> None:
@@ -54,9 +48,9 @@ def test_dtypes(tmp_path: Path) -> None:
     }
     text = lines({"v": [1, 2], "d": "2024-02-29", "c": "x", "big": "y", "n": 1})
     text += lines({"v": None, "d": None, "c": None, "later": 1.5, "big": "z", "n": 2})
-    file = open_jsonl(write(tmp_path / "a.jsonl", text), ReadOptions(dtypes=types))
-    assert file.schema.names == ["v", "d", "c", "big", "n", "later"]
-    assert file.schema.types == [
+    file = opened(tmp_path / "a.jsonl", text, dtypes=types)
+    assert file.column_names == ["v", "d", "c", "big", "n", "later"]
+    assert types_of(file).types == [
         types["v"],
         types["d"],
         types["c"],
@@ -64,127 +58,29 @@ def test_dtypes(tmp_path: Path) -> None:
         pa.int64(),
         types["later"],
     ]
-    assert rows_of(file) == [
+    assert rows_in(file) == [
         {"v": [1, 2], "d": date(2024, 2, 29), "c": "x", "big": "y", "n": 1, "later": None},
         {"v": None, "d": None, "c": None, "big": "z", "n": 2, "later": 1.5},
     ]
 
 
 def test_dtype_json_cannot_have(tmp_path: Path) -> None:
-    location = write(tmp_path / "a.jsonl", lines({"a": {"x": 1}}))
+    location = written(tmp_path / "a.jsonl", lines({"a": {"x": 1}}))
     with pytest.raises(SchemaError, match=r"a\.jsonl: .*map<string, int64>"):
-        open_jsonl(location, ReadOptions(dtypes={"a": pa.map_(pa.string(), pa.int64())}))
+        Dataset(location, dtypes={"a": pa.map_(pa.string(), pa.int64())})
 
 
 def test_what_is_null_throughout_is_text(tmp_path: Path) -> None:
-    file = open_jsonl(
-        write(tmp_path / "a.jsonl", lines({"a": None, "b": [], "c": {"d": None}})), PLAIN
-    )
+    file = opened(tmp_path / "a.jsonl", lines({"a": None, "b": [], "c": {"d": None}}))
     text = pa.string()
-    assert file.schema.types == [text, pa.list_(text), pa.struct({"d": text})]
+    assert types_of(file).types == [text, pa.list_(text), pa.struct({"d": text})]
 
 
 def test_large_integers_are_not_rounded(tmp_path: Path) -> None:
     text = lines({"h": 2**64 - 1, "f": 1.0}, {"h": 7, "f": 2.5})
-    file = open_jsonl(write(tmp_path / "a.jsonl", text), PLAIN)
-    assert file.schema.types == [pa.uint64(), pa.float64()]
-    assert rows_of(file, ["h"]) == [{"h": 2**64 - 1}, {"h": 7}]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"a":1}\n{"a":2}\n',
-        b'{"a":1}\n{"a":2}',
-        b'{"a":1}\r\n{"a":2}\r\n',
-        b'\n{"a":1}\n\n\n{"a":2}\n\n',
-        b'\xef\xbb\xbf{"a":1}\n{"a":2}\n',
-    ],
-)
-@pytest.mark.parametrize("size", [1, 9, 1000])
-def test_line_ends_marks_and_blanks(tmp_path: Path, text: bytes, size: int) -> None:
-    table = pa.table({"a": [1, 2]})
-    options = ReadOptions(block_size=size)
-    check_data_file(open_jsonl(write(tmp_path / "a.json", text), options), table)
-    zipped = write(tmp_path / "a.ndjson.gz", gzip.compress(text))
-    check_data_file(open_jsonl(zipped, options), table)
-
-
-def test_rows_without_members_count(tmp_path: Path) -> None:
-    file = open_jsonl(write(tmp_path / "a.jsonl", b'{"a":1}\n{}\n{}\n'), PLAIN)
-    assert file.count(0) == 3
-    assert rows_of(file) == [{"a": 1}, {"a": None}, {"a": None}]
-
-
-# -- values that do not fit ---------------------------------------------------------------
-
-
-@pytest.fixture
-def short_head(monkeypatch) -> None:
-    monkeypatch.setattr(stream, "INFER_BYTES", 64)
-
-
-def later(tmp_path: Path, first: object, then: object, **options: object):
-    text = lines(*[first] * 50, then, *[first] * 50)
-    given = ReadOptions(block_size=200, **options)  # type: ignore[arg-type]
-    return open_jsonl(write(tmp_path / "a.jsonl", text), given)
-
-
-def test_a_number_of_another_kind(tmp_path: Path, short_head) -> None:
-    file = later(tmp_path, {"a": 1, "b": 1}, {"a": 1, "b": 1.5})
-    with pytest.raises(
-        BadFileError, match=r"'b' that is not int64.*'1\.5' came.*dtypes=\{\"b\""
-    ) as e:
-        rows_of(file)
-    assert e.value.column == "b"
-    assert len(rows_of(file, ["a"])) == 101
-    mended = later(tmp_path, {"a": 1, "b": 1}, {"a": 1, "b": 1.5}, dtypes={"b": pa.float64()})
-    assert rows_of(mended)[50] == {"a": 1, "b": 1.5}
-
-
-def test_a_value_of_another_kind(tmp_path: Path, short_head) -> None:
-    with pytest.raises(BadFileError, match=r"'a' that is not number.*a string came"):
-        rows_of(later(tmp_path, {"a": 1}, {"a": "x"}))
-    with pytest.raises(BadFileError, match="'a' that is not number"):
-        rows_of(later(tmp_path, {"a": [1]}, {"a": ["x"]}))
-
-
-def test_a_member_that_comes_late(tmp_path: Path, short_head) -> None:
-    file = later(tmp_path, {"a": 1}, {"a": 2, "new": [1]})
-    with pytest.raises(
-        BadFileError, match=r"'new' that its first rows lack.*\"new\": \"list<int64>\""
-    ):
-        rows_of(file)
-    mended = later(tmp_path, {"a": 1}, {"a": 2, "new": [1]}, dtypes={"new": pa.list_(pa.int64())})
-    assert rows_of(mended)[50] == {"a": 2, "new": [1]}
-    assert rows_of(mended)[0] == {"a": 1, "new": None}
-
-
-def test_a_nested_member_that_comes_late(tmp_path: Path, short_head) -> None:
-    file = later(tmp_path, {"a": {"x": 1}, "b": 1}, {"a": {"x": 1, "y": 2}, "b": 1})
-    for columns in (["a", "b"], ["a"]):
-        with pytest.raises(BadFileError, match="nested member"):
-            rows_of(file, columns)
-    assert len(rows_of(file, ["b"])) == 101
-
-
-@pytest.mark.parametrize("value", [2**53 + 1, 10**22 + 1, -(10**400)])
-def test_an_integer_that_doubles_would_round(tmp_path: Path, short_head, value: int) -> None:
-    for first, then in [
-        ({"a": 0.5, "t": "x"}, {"a": value, "t": "1234567890123456789,"}),
-        ({"a": [0.5]}, {"a": [1, value]}),
-        ({"a": {"b": 0.5}}, {"a": {"b": value}}),
-    ]:
-        file = later(tmp_path, first, then)
-        with pytest.raises(BadFileError, match=r"'a' that doubles.* would round.*\(line 51\)$"):
-            rows_of(file)
-    wide = later(tmp_path, {"a": 0.5}, {"a": 2**53 + 1}, dtypes={"a": pa.decimal128(38, 1)})
-    assert rows_of(wide)[50] == {"a": 2**53 + 1}
-
-
-def test_doubles_that_are_written_as_integers(tmp_path: Path, short_head) -> None:
-    file = later(tmp_path, {"a": 0.5, "i": 2**62 + 1}, {"a": 123456789012345680000, "i": 2**62 + 3})
-    assert rows_of(file)[50] == {"a": 123456789012345680000.0, "i": 2**62 + 3}
+    file = opened(tmp_path / "a.jsonl", text)
+    assert types_of(file).types == [pa.uint64(), pa.float64()]
+    assert rows_in(file, ["h"]) == [{"h": 2**64 - 1}, {"h": 7}]
 
 
 # -- bad files ----------------------------------------------------------------------------
@@ -217,22 +113,22 @@ def test_doubles_that_are_written_as_integers(tmp_path: Path, short_head) -> Non
     ],
 )
 def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:
-    location = write(tmp_path / "bad.jsonl", text)
+    location = written(tmp_path / "bad.jsonl", text)
     with pytest.raises(BadFileError, match=rf"bad\.jsonl .*{message}"):
-        open_jsonl(location, PLAIN)
+        Dataset(location)
 
 
 def test_a_member_without_a_name(tmp_path: Path) -> None:
-    location = write(tmp_path / "bad.jsonl", b'{"a":1}\n{"":2}\n')
+    location = written(tmp_path / "bad.jsonl", b'{"a":1}\n{"":2}\n')
     with pytest.raises(SchemaError, match=r"bad\.jsonl has a column without a name, as column 1"):
-        open_jsonl(location, PLAIN)
+        Dataset(location)
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     for text in (b'{"a":"\xff\xfe"}\n', b'{"\xff\xfe":1}\n', b'{"a":[{"b":"\xff"}]}\n'):
-        location = write(tmp_path / "bad.jsonl", text)
+        location = written(tmp_path / "bad.jsonl", text)
         with pytest.raises(BadFileError, match=r"bad\.jsonl has .* not (text in )?UTF-8"):
-            open_jsonl(location, PLAIN)
+            Dataset(location)
 
 
 @pytest.mark.parametrize("levels", [63, 64, 66])
@@ -241,12 +137,12 @@ def test_the_deepest_that_is_read(tmp_path: Path, levels: int, width: int) -> No
     inner = levels - 1  # the object of the line is a level too
     deep = b'{"a":' + b"[" * inner + b"1" + b"]" * inner + b"}\n"
     flat = b'{"a":' + b" " * width + b"null}\n"
-    location = write(tmp_path / "a.jsonl", flat * 100 + deep + flat * 100)
+    location = written(tmp_path / "a.jsonl", flat * 100 + deep + flat * 100)
     if levels <= 64:
-        assert sum(1 for row in rows_of(open_jsonl(location, PLAIN)) if row["a"]) == 1
+        assert sum(1 for row in rows_in(Dataset(location)) if row["a"]) == 1
     else:
         with pytest.raises(BadFileError, match="nested more than 64 levels"):
-            open_jsonl(location, PLAIN)
+            Dataset(location)
 
 
 def test_what_only_looks_deep(tmp_path: Path) -> None:
@@ -254,59 +150,91 @@ def test_what_only_looks_deep(tmp_path: Path) -> None:
         {"a": [{"b": [i]} for i in range(150)], "s": '\\"' + "[{" * 150},
         {"a": [], "s": "}" * 150 + '"'},
     ]
-    file = open_jsonl(write(tmp_path / "a.jsonl", lines(*rows)), PLAIN)
-    assert rows_of(file) == rows
+    file = opened(tmp_path / "a.jsonl", lines(*rows))
+    assert rows_in(file) == rows
     nested: object = 1
     for _ in range(62):
         nested = [nested]
-    assert rows_of(open_jsonl(write(tmp_path / "b.jsonl", lines({"a": nested})), PLAIN))
-
-
-def test_long_rows(tmp_path: Path) -> None:
-    table = pa.table({"a": ["x", "y" * 3_000_000, "z"]})
-    text = lines(*table.to_pylist())
-    file = open_jsonl(write(tmp_path / "a.jsonl", text), ReadOptions(block_size=1_000_000))
-    check_data_file(file, table)
-
-
-# -- properties ---------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6).map("v".__add__)
-ROW = st.fixed_dictionaries(
-    {
-        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
-        "f": st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        "s": st.none() | TEXT,
-        "b": st.none() | st.booleans(),
-        "l": st.none() | st.lists(st.none() | st.integers(-9, 9), max_size=3),
-        "t": st.none() | st.fixed_dictionaries({"x": st.none() | TEXT}),
-    }
-)
-SCHEMA = pa.schema(
-    {
-        "i": pa.int64(),
-        "f": pa.float64(),
-        "s": pa.string(),
-        "b": pa.bool_(),
-        "l": pa.list_(pa.int64()),
-        "t": pa.struct({"x": pa.string()}),
-    }
-)
-FIRST = {"i": 1, "f": 0.5, "s": "v", "b": True, "l": [1], "t": {"x": "v"}}
-
-
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(ROW, max_size=20), st.integers(1, 500), st.booleans())
-def test_any_table(tmp_path: Path, rows: list, size: int, zipped: bool) -> None:
-    table = pa.Table.from_pylist([FIRST, *rows], SCHEMA)
-    text = lines(FIRST, *rows)
-    path = tmp_path / ("a.jsonl.gz" if zipped else "a.jsonl")
-    location = write(path, gzip.compress(text, 1) if zipped else text)
-    check_data_file(open_jsonl(location, ReadOptions(block_size=size)), table)
+    assert rows_in(opened(tmp_path / "b.jsonl", lines({"a": nested})))
 
 
 def test_a_member_without_a_name_is_refused_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"a\.jsonl has a column without a name"):
-        open_jsonl(write(tmp_path / "a.jsonl", b'{"": 1, "a": 2}\n'), PLAIN)
+        opened(tmp_path / "a.jsonl", b'{"": 1, "a": 2}\n')
+
+
+def test_rows_without_members_count(tmp_path: Path) -> None:
+    file = opened(tmp_path / "a.jsonl", b'{"a":1}\n{}\n{}\n')
+    assert file.num_rows == 3
+    assert rows_in(file) == [{"a": 1}, {"a": None}, {"a": None}]
+
+
+# -- values that do not fit ---------------------------------------------------------------
+
+FIRST_ROWS = 120_000  # more than types are inferred from
+
+
+def later(tmp_path: Path, first: object, then: object, **options: Any) -> Dataset:
+    """A file with another row far from its start, opened in small units."""
+    text = lines(first) * FIRST_ROWS + lines(then) + lines(first) * FIRST_ROWS
+    assert text.index(lines(then)) > 2**20
+    return opened(tmp_path / "a.jsonl", text, part_size="1MiB", **options)
+
+
+def test_a_number_of_another_kind(tmp_path: Path) -> None:
+    file = later(tmp_path, {"a": 1, "b": 1}, {"a": 1, "b": 1.5})
+    with pytest.raises(
+        BadFileError, match=r"'b' that is not int64.*'1\.5' came.*dtypes=\{\"b\""
+    ) as e:
+        rows_in(file)
+    assert e.value.column == "b"
+    assert len(rows_in(file, ["a"])) == 2 * FIRST_ROWS + 1
+    mended = later(tmp_path, {"a": 1, "b": 1}, {"a": 1, "b": 1.5}, dtypes={"b": pa.float64()})
+    assert rows_in(mended)[FIRST_ROWS] == {"a": 1, "b": 1.5}
+
+
+def test_a_value_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(BadFileError, match=r"'a' that is not number.*a string came"):
+        rows_in(later(tmp_path, {"a": 1}, {"a": "x"}))
+    with pytest.raises(BadFileError, match="'a' that is not number"):
+        rows_in(later(tmp_path, {"a": [1]}, {"a": ["x"]}))
+
+
+def test_a_member_that_comes_late(tmp_path: Path) -> None:
+    file = later(tmp_path, {"a": 1}, {"a": 2, "new": [1]})
+    with pytest.raises(
+        BadFileError, match=r"'new' that its first rows lack.*\"new\": \"list<int64>\""
+    ):
+        rows_in(file)
+    mended = later(tmp_path, {"a": 1}, {"a": 2, "new": [1]}, dtypes={"new": pa.list_(pa.int64())})
+    assert rows_in(mended)[FIRST_ROWS] == {"a": 2, "new": [1]}
+    assert rows_in(mended)[0] == {"a": 1, "new": None}
+
+
+def test_a_nested_member_that_comes_late(tmp_path: Path) -> None:
+    file = later(tmp_path, {"a": {"x": 1}, "b": 1}, {"a": {"x": 1, "y": 2}, "b": 1})
+    for columns in (["a", "b"], ["a"]):
+        with pytest.raises(BadFileError, match="nested member"):
+            rows_in(file, columns)
+    assert len(rows_in(file, ["b"])) == 2 * FIRST_ROWS + 1
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, 10**22 + 1, -(10**400)])
+def test_an_integer_that_doubles_would_round(tmp_path: Path, value: int) -> None:
+    for first, then in [
+        ({"a": 0.5, "t": "x"}, {"a": value, "t": "1234567890123456789,"}),
+        ({"a": [0.5]}, {"a": [1, value]}),
+        ({"a": {"b": 0.5}}, {"a": {"b": value}}),
+    ]:
+        file = later(tmp_path, first, then)
+        with pytest.raises(
+            BadFileError, match=r"'a' that doubles.* would round.*\(line 120,001\)$"
+        ):
+            rows_in(file)
+    wide = later(tmp_path, {"a": 0.5}, {"a": 2**53 + 1}, dtypes={"a": pa.decimal128(38, 1)})
+    assert rows_in(wide)[FIRST_ROWS] == {"a": 2**53 + 1}
+
+
+def test_doubles_that_are_written_as_integers(tmp_path: Path) -> None:
+    file = later(tmp_path, {"a": 0.5, "i": 2**62 + 1}, {"a": 123456789012345680000, "i": 2**62 + 3})
+    assert rows_in(file)[FIRST_ROWS] == {"a": 123456789012345680000.0, "i": 2**62 + 3}

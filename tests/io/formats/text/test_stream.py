@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from tabfeed.errors import BadFileError, UnreadableFileError
+from tabfeed.io import ReadOptions
 from tabfeed.io.formats.avro import open_avro
-from tabfeed.io.formats.base import ReadOptions
 from tabfeed.io.formats.ipc import open_ipc
 from tabfeed.io.formats.text.base import LineRanges
 from tabfeed.io.formats.text.csv import open_csv
@@ -108,6 +110,29 @@ def test_ranges_cover_every_line_once(tmp_path: Path) -> None:
         text = Path(location.path).read_bytes()
         assert all(text[end - 1 : end] == b"\n" for _, end in bounds)
         assert sum(ranges.nbytes(i) for i in range(len(ranges))) == location.size - 5
+
+
+def find_cuts(ranges: LineRanges) -> None:
+    for i in range(1000, 9000):
+        ranges._bounds[i] = 10 * i
+
+
+def test_ranges_are_divided_while_other_threads_find_cuts(tmp_path: Path) -> None:
+    location = write(tmp_path / "t", b"1\n" * 50_000)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(10):
+            ranges = LineRanges(location, 0, 10)
+            ranges._bounds.update((i, 10 * i) for i in range(1000))
+            thread = threading.Thread(target=find_cuts, args=(ranges,))
+            thread.start()
+            while thread.is_alive():
+                divided = ranges.divided(2)
+                assert (len(divided), divided[0]) == (2 * len(ranges), (0, 6))
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_rows_as_they_stream_by(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ fast layout are read without; see `tabfeed.io.formats.parquet.pages`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,6 +120,19 @@ def _read_groups(reader: pq.ParquetFile, units: list[int], columns: list[str]) -
             raise
         parts = [_read_groups(reader, [unit], columns) for unit in units]
         return pa.concat_tables(parts)
+
+
+def _grouped(sizes: Iterable[tuple[str, int]], most: int) -> Iterator[list[str]]:
+    """Columns in groups of at most that size, or of one column."""
+    group: list[str] = []
+    total = 0
+    for name, size in sizes:
+        if group and total + size > most:
+            yield group
+            group, total = [], 0
+        group.append(name)
+        total += size
+    yield group
 
 
 def _is_absurd(error: Exception) -> bool:
@@ -264,15 +277,8 @@ class ParquetFile(DataFile):
         return self._column_groups(unit, columns, whole=False)
 
     def _column_groups(self, unit: int, columns: Sequence[str], *, whole: bool) -> list[list[str]]:
-        groups: list[list[str]] = [[]]
-        total = 0
-        for name, held in zip(columns, self._held(unit, columns, whole=whole), strict=True):
-            if groups[-1] and total + held > HELD_BYTES:
-                groups.append([])
-                total = 0
-            groups[-1].append(name)
-            total += held
-        return groups
+        held = self._held(unit, columns, whole=whole)
+        return list(_grouped(zip(columns, held, strict=True), HELD_BYTES))
 
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
         """The footer's entries for a column, one or more a row group."""
@@ -406,16 +412,8 @@ class ParquetFile(DataFile):
         self, units: Sequence[int], columns: Sequence[str], at_once: int
     ) -> Iterator[list[str]]:
         """The columns in groups that take about `at_once` bytes once decoded."""
-        group: list[str] = []
-        total = 0
-        for name in columns:
-            held = sum(self.nbytes(u, [name]) for u in units)
-            if group and total + held > at_once:
-                yield group
-                group, total = [], 0
-            group.append(name)
-            total += held
-        yield group
+        sizes = ((name, sum(self.nbytes(u, [name]) for u in units)) for name in columns)
+        return _grouped(sizes, at_once)
 
     def _decode(self, reader: pq.ParquetFile, units: list[int], columns: list[str]) -> pa.Table:
         largest = max(units, key=self.unit_rows.__getitem__, default=None)

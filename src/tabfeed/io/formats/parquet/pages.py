@@ -129,11 +129,8 @@ def _is_codec(name: str | None) -> bool:
 
 def _required(field: pa.Field) -> pa.Field:
     """Nested columns keep their levels anyway, so nothing is gained by declaring them."""
-    return field if field.type.num_fields or pa.types.is_null(field.type) else _not_null(field)
-
-
-def _not_null(field: pa.Field) -> pa.Field:
-    return field.with_nullable(False)
+    kept = field.type.num_fields or pa.types.is_null(field.type)
+    return field if kept else field.with_nullable(False)
 
 
 def plain_inside(schema: pa.Schema) -> pa.Schema:

@@ -54,7 +54,9 @@ def sizes_in_table(table: pa.Table) -> Array | None:
     varying = [c for c in table.columns if varies(c.type)]
     if not varying or not table.num_rows:
         return None
-    fixed = sum(_fixed_bytes(c) for c in table.columns if not varies(c.type))
+    fixed = sum(
+        float(chunk.nbytes) for c in table.columns if not varies(c.type) for chunk in c.chunks
+    )
     sizes = np.full(table.num_rows, fixed / table.num_rows)
     for column in varying:
         start = 0
@@ -62,10 +64,6 @@ def sizes_in_table(table: pa.Table) -> Array | None:
             sizes[start : start + len(chunk)] += _array_sizes(chunk)
             start += len(chunk)
     return sizes
-
-
-def _fixed_bytes(column: pa.ChunkedArray) -> float:
-    return sum(float(chunk.nbytes) for chunk in column.chunks)
 
 
 def varies(dtype: pa.DataType) -> bool:

@@ -84,7 +84,8 @@ class LineRanges:
         """The same text in `by` times as many ranges; every old cut is one of the new."""
         new = copy.copy(self)
         new.count = self.count * by
-        new._bounds = {index * by: offset for index, offset in self._bounds.items()}
+        found = self._bounds.copy()  # other threads may be finding more
+        new._bounds = {index * by: offset for index, offset in found.items()}
         return new
 
     def __len__(self) -> int:
@@ -257,8 +258,8 @@ class TextFile(StreamedFile):
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole units, decoded on the calling thread without the GIL."""
-        wanted = self._at_least_one(columns)
-        tables = [self._empty(wanted)]
+        wanted = list(columns) or self.schema.names[:1]  # a table without a column has no rows
+        tables = [pa.schema([self.schema.field(c) for c in wanted]).empty_table()]
         tables += [
             self._decode(self._units[u][0], text, wanted)
             for u in units
@@ -268,7 +269,7 @@ class TextFile(StreamedFile):
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A unit in batches of `rows` rows; no more of it is in memory than a few of them."""
-        wanted = self._at_least_one(columns)
+        wanted = list(columns) or self.schema.names[:1]
         size = max(_SMALLEST_PIECE, int(rows * self._row_bytes))
         start, end = self._units[unit]
         for batch in rebatch(self._stream(start, end, size, wanted), rows):

@@ -86,7 +86,9 @@ def _separator(ref: FileRef, options: ReadOptions) -> str:
 def _take_names(ref: FileRef, options: ReadOptions, head: Head, sep: str) -> tuple[list[str], Head]:
     """The columns' names, and the head without the header line."""
     text = head.text.lstrip(b"\r\n")
-    end = first_row_end(text, sep) if options.newlines_in_values else _line_end(text)
+    end = text.find(b"\n") + 1 or len(text)
+    if options.newlines_in_values:
+        end = first_row_end(text, sep)
     fields = _split(ref, text[:end], sep)
     if _has_header(options):
         head = head.skip(len(head.text) - len(text) + end)
@@ -104,10 +106,6 @@ def _take_names(ref: FileRef, options: ReadOptions, head: Head, sep: str) -> tup
         raise bad_file(ref, "holds only blank lines")
     refuse_duplicates(ref, names)
     return names, head
-
-
-def _line_end(text: bytes) -> int:
-    return text.find(b"\n") + 1 or len(text)
 
 
 def _split(ref: FileRef, line: bytes, sep: str) -> list[str]:
@@ -307,10 +305,9 @@ class CsvFormat:
     ) -> pa.Table:
         """Parse rows with these types; those not given are inferred."""
         try:
-            return self._parse(text, types, columns, _PARSE_BLOCK)
+            return self._parse(text, types, columns)
         except pa.ArrowInvalid as e:
-            if "straddling" not in str(e):
-                raise self._explain(e, types) from e
+            raise self._explain(e, types) from e
         except pa.ArrowNotImplementedError as e:
             named = [n for n, t in types.items() if str(t) in str(e)]
             raise SchemaError(
@@ -319,17 +316,18 @@ class CsvFormat:
             ) from e
         except UnicodeDecodeError as e:  # Arrow's message quotes the text it could not parse
             raise bad_file(self.ref, f"is not text in UTF-8: {e.object[:80]!r}") from e
-        return self._parse_long_rows(text, types, columns)
 
-    def _parse_long_rows(
+    def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None
     ) -> pa.Table:
         try:
-            return self._parse(text, types, columns, min(len(text) + 1, _LARGEST_BLOCK))
+            return self._parse_blocks(text, types, columns, _PARSE_BLOCK)
         except pa.ArrowInvalid as e:
-            raise self._explain(e, types) from e
+            if "straddling" not in str(e):
+                raise
+        return self._parse_blocks(text, types, columns, min(len(text) + 1, _LARGEST_BLOCK))
 
-    def _parse(
+    def _parse_blocks(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, block: int
     ) -> pa.Table:
         return pacsv.read_csv(

@@ -10,7 +10,8 @@ as what they are made of and converted.
 Arrow's reader ends the process at a line that is ``null`` and at deep nesting, and rounds integers
 in a column of doubles; `checks` refuses these. The alternatives give wrong values without a
 word: DuckDB rounds 1.5 to 2 in a column of integers and reads 1e400 as infinity, Polars takes the
-first of two members of one name and reads half a surrogate pair as a zero byte.
+first of two members of one name, reads half a surrogate pair as a zero byte, drops members that are
+not in the schema, and takes 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def _infer(ref: FileRef, text: bytes, options: ReadOptions) -> pa.Schema:
     table = form.parse(text, form.schema, "infer")
     inferred = table.schema
     try:
-        names = inferred.names
+        found = {f.name: _settled(f.type) for f in inferred}
     except UnicodeDecodeError as e:
         raise bad_file(ref, f"has a member whose name is not text in UTF-8: {e.object!r}") from e
-    if names:
-        refuse_names(ref, names)
+    if inferred.names:
+        refuse_names(ref, inferred.names)
     _check_utf8(ref, table)
-    types = {f.name: given.get(f.name, _settled(f.type)) for f in inferred}
+    types = {**found, **{n: t for n, t in given.items() if n in found}}
     types.update(
         {n: pa.uint64() for n in types if n not in given and _is_large(form, text, types, n)}
     )
@@ -239,7 +240,9 @@ class JsonFormat:
             return self._explain_column(name, match["type"], f"{match['value']!r} came")
         if "unexpected field" in message:
             return self._explain_new(text)
-        return bad_file(self.ref, f"is not JSON lines: {message}{_first_words(text)}")
+        return bad_file(
+            self.ref, f"is not JSON lines: {message} (the text starts with {text[:60]!r})"
+        )
 
     def _explain_column(self, name: str, wanted: str, came: str) -> BadFileError:
         source = "dtypes= asks" if name in self.options.dtypes else "its first rows suggest"
@@ -263,17 +266,21 @@ class JsonFormat:
         return "?"
 
     def _explain_new(self, text: bytes) -> BadFileError:
-        new = []
+        new: list[tuple[str, str]] = []
         with suppress(pa.ArrowInvalid, UnicodeDecodeError):  # what follows may be damaged
             found = self._parse(text, pajson.ParseOptions()).schema
-            new = [f for f in found if f.name not in self.schema.names]
+            new = [
+                (f.name, format_type(_settled(f.type)))
+                for f in found
+                if f.name not in self.schema.names
+            ]
         if not new:
             return bad_file(
                 self.ref,
                 "has a member, or a nested member, that its first rows lack",
                 remedy="Pass the whole type of its column in dtypes=",
             )
-        name, dtype = new[0].name, format_type(_settled(new[0].type))
+        name, dtype = new[0]
         return bad_file(
             self.ref,
             f"has a member {name!r} that its first rows lack",
@@ -288,10 +295,6 @@ def _cast(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
         if pa.types.is_dictionary(dtype)
         else column.cast(dtype)
     )
-
-
-def _first_words(text: bytes) -> str:
-    return f" (the text starts with {text[:60]!r})"
 
 
 _CHANGED = re.compile(r"Column\((?P<column>[^)]*)\) changed from (?P<old>\w+) to (?P<new>\w+)")

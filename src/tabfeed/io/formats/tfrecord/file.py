@@ -3,7 +3,7 @@
 A unit is a run of whole records of about ``block_size`` bytes. Units are found by one pass over
 the frames (`records`), made when they are first needed, which counts the records as well;
 in a compressed file that pass decompresses. A unit is read in blocks of some thousand records:
-their checksums are verified (`crc32c`), all of them are walked in step to find the features
+their checksums are verified, all of them are walked in step to find the features
 (`walk`), and the values of each feature are decoded at once (`values`). Records that are laid out
 in an unusual way are read one by one (`values.parse_example`), with the same result. The types are
 fixed by the first records (`columns`).
@@ -154,14 +154,15 @@ class TFRecordFile(StreamedFile):
 
     def read(self, units: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Whole units, decoded on the calling thread, mostly without the GIL."""
-        wanted = self._at_least_one(columns)
+        wanted = list(columns) or self.schema.names[:1]  # a table without a column has no rows
+        empty = pa.schema([self.schema.field(c) for c in wanted]).empty_table()
         found = [self._sound(u) for u in units]
-        tables = [self._decode(self._bytes_of(u), u.start, wanted) for u in found]
-        return pa.concat_tables([self._empty(wanted), *tables]).select(list(columns))
+        tables = [self._decode(self._bytes_of(u), u.start, empty) for u in found]
+        return pa.concat_tables([empty, *tables]).select(list(columns))
 
     def batches(self, unit: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """A unit in batches of `rows` rows; no more of it is in memory than a few of them."""
-        wanted = self._at_least_one(columns)
+        wanted = list(columns) or self.schema.names[:1]
         found = self._sound(unit)
         size = max(_SMALLEST_PIECE, int(rows * self._row_bytes))
         for batch in rebatch(self._stream(found, size, wanted), rows):
@@ -182,6 +183,6 @@ class TFRecordFile(StreamedFile):
             raise changed_length(self.ref)
         return data
 
-    def _decode(self, data: bytes, offset: int, columns: Sequence[str]) -> pa.Table:
-        tables = list(self._form.tables(data, offset, columns))
-        return pa.concat_tables([self._empty(columns), *tables]).combine_chunks()
+    def _decode(self, data: bytes, offset: int, empty: pa.Table) -> pa.Table:
+        tables = self._form.tables(data, offset, empty.column_names)
+        return pa.concat_tables([empty, *tables]).combine_chunks()

@@ -198,7 +198,7 @@ class Walk:
         if first & 0x80FF80FF != 0x0A000A or not ((words & _u(mask)) == _u(first & mask)).all():
             return None
         name = self.data[at[0] + 4 : at[0] + 4 + named].tobytes()
-        if not self._equal(name[4:], at + 8):
+        if not all(same.all() for same in self._compare(name[4:], at + 8)):
             return None
         value = self._words[at + (4 + named)]
         kind = int(value[0]) >> 16 & 0xFF
@@ -261,10 +261,6 @@ class Walk:
         if number < 0 and len(self._names) < 2**16 and _is_text(name):
             number = self._names[name] = len(self._names)
         return number
-
-    def _equal(self, text: bytes, at: Ints) -> bool:
-        """Whether `text` stands at each of these places."""
-        return all(same.all() for same in self._compare(text, at))
 
     def _compare(self, text: bytes, at: Ints) -> Iterator[Flags]:
         for i in range(0, len(text), 8):
