@@ -333,6 +333,48 @@ def test_a_tf_dataset_says_what_it_holds_and_composes() -> None:
     assert list(make(label_names=None).as_tf_dataset().element_spec[0]) == ["C"]
 
 
+def two_labels() -> KerasSequenceLoader:
+    """Labels far apart in size: 0 and 100."""
+    rows = {"I": np.ones(8), "click": np.zeros(8), "amount": np.full(8, 100.0)}
+    names = ["click", "amount"]
+    return KerasSequenceLoader(Dataset(rows), 4, label_names=names, cont_names=["I"])
+
+
+def always(value: float, name: str, inputs: Any) -> Any:
+    """An output that is that number, whatever comes in."""
+    bias = keras.initializers.Constant(value)
+    layer = keras.layers.Dense(1, name=name, kernel_initializer="zeros", bias_initializer=bias)
+    return layer(inputs)
+
+
+@pytest.mark.parametrize("outputs", ["a list", "a dict", "a subclass"])
+def test_labels_of_a_tf_dataset_find_the_outputs_of_their_names(outputs: str) -> None:
+    x = keras.Input((1,), name="I")
+    heads = {"amount": always(100.0, "amount", x), "click": always(0.0, "click", x)}
+    model = keras.Model({"I": x}, list(heads.values()) if outputs == "a list" else heads)
+    if outputs == "a subclass":  # Keras learns its outputs' names when it first runs
+        model = keras.Sequential([model])
+    model.compile("sgd", {"amount": "mse", "click": "mse"})
+    batches = two_labels().as_tf_dataset(by_name=True)
+    told = {"validation_data": batches, "epochs": 2, "verbose": 0, "shuffle": False}
+    history = model.fit(batches, **told).history
+    assert history["loss"] == history["val_loss"] == [0.0, 0.0]
+    assert sum(model.evaluate(batches, verbose=0)) == 0.0
+    by_position = two_labels().as_tf_dataset()
+    assert model.evaluate(by_position, verbose=0)[0] == 20_000.0
+
+
+def test_labels_of_a_tf_dataset_are_a_tuple_unless_asked_for_by_name() -> None:
+    _, labels = next(iter(two_labels().as_tf_dataset()))
+    assert [float(y[0, 0]) for y in labels] == [0.0, 100.0]  # the order of label_names
+    _, labels = next(iter(two_labels().as_tf_dataset(by_name=True)))
+    assert {name: float(y[0, 0]) for name, y in labels.items()} == {"click": 0.0, "amount": 100.0}
+    weighed = make(class_weight={0: 1.0, 1: 3.0}).as_tf_dataset(by_name=True)
+    assert list(weighed.element_spec[1]) == ["y"]
+    assert weighed.element_spec[2] == tf.TensorSpec((None,), tf.float32)
+    assert len(make(label_names=None).as_tf_dataset(by_name=True).element_spec) == 1
+
+
 def test_passes_of_a_tf_dataset_are_epochs() -> None:
     dataset_of, loader = loader_at(5).as_tf_dataset(), loader_at(5)
     assert [ids(dataset_of) for _ in range(3)] == [ids(loader) for _ in range(3)]

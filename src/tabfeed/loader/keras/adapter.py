@@ -222,19 +222,23 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
             )
         return self._fit_datasets[by_name]
 
-    def as_tf_dataset(self) -> Any:
+    def as_tf_dataset(self, *, by_name: bool = False) -> Any:
         """A `tf.data.Dataset` of the batches; each iteration over it is an epoch of the loader.
 
         It composes (``map``, ``take``, ``prefetch``) and distributes: under `tf.distribute` on one
         machine each batch is shared over the replicas. With several machines give each process its
         `global_rank`; the dataset is not sharded again then.
 
-        Several labels are a tuple in the order of `label_names`. For a model whose outputs are a
-        dict, name them: ``.map(lambda x, y: (x, dict(zip(label_names, y))))``. Keras pairs a tuple
-        with sorted names.
-
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
         length, since its first epoch is shorter than the next ones.
+
+        Parameters
+        ----------
+        by_name
+            Whether labels come as a dict by name. Use it for a model with several outputs that
+            have the labels' names. Without it several labels are a tuple in the order of
+            `label_names`, which Keras pairs with the outputs by position (with sorted names where
+            they are a dict): labels in another order train the wrong outputs without an error.
         """
         whole = self.state.upcoming.step == 0
 
@@ -246,7 +250,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
                 )
             return self._begin(self._raw)
 
-        return self._tf_dataset(begin, steps=len(self) if whole else None)
+        return self._tf_dataset(begin, by_name=by_name, steps=len(self) if whole else None)
 
     def _tf_dataset(
         self,

@@ -30,9 +30,9 @@ class KerasSequenceLoader(KerasBase):
     Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
     labels are float32. One label is ``(N, 1)``, several are a list of such in the order of
     `label_names`, none is None. In ``fit`` and ``evaluate`` several labels come as a dict where the
-    model's outputs have their names. In a loop of your own they stay a list, and for a model whose
-    outputs are a dict you make one of them: Keras pairs a list with sorted names. Only the columns
-    asked for come out.
+    model's outputs have their names, and so they do from ``as_tf_dataset(by_name=True)``. In a loop
+    of your own they stay a list, and for a model whose outputs are a dict you make one of them:
+    Keras pairs a list with sorted names. Only the columns asked for come out.
 
     Parameters
     ----------
