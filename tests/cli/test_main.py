@@ -202,6 +202,16 @@ def complete(line: str) -> list[str]:
     return runner.invoke(app, prog_name="tabfeed", env=asked).output.split()
 
 
+@pytest.mark.parametrize("folder", ["files=3", "names=b", "columns=c"])
+def test_a_folder_with_the_name_of_an_option_stays_as_it_is(tmp_path: Path, folder: str) -> None:
+    bad = tmp_path / folder / "sep=1" / "a.parquet"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(b"not Parquet")
+    result = runner.invoke(app, ["inspect", str(tmp_path)])
+    assert f"{folder}/sep=1/a.parquet is not a Parquet file" in result.stderr
+    assert "pass tabfeed convert --skip-bad" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
