@@ -41,9 +41,9 @@ def check_stages(prof: c.Timed) -> None:
     """
     sums = prof._sampler.stages
     at_it = 0
-    for thread in (t for t in sums.first if "loader" in t):
+    for thread in {t for t, _ in sums.sums if "loader" in t}:
         spans = sorted((e.start, e.end) for e in sums.recent if e.thread == thread)
-        until = sums.first[thread]
+        until = spans[0][0]
         for start, end in spans:
             at_it += max(0, end - max(start, until))
             until = max(until, end)

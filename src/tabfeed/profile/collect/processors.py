@@ -172,7 +172,6 @@ class Nvml:
         self._library: Any = _import_nvml() if library is None else library
         self._handles: list[Any] = []
         self.names: list[str] = []
-        self.memory_total = 0
         if self._library is not None:
             self._open()
 
@@ -187,9 +186,6 @@ class Nvml:
                 nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())
             ]
             self.names = [_text(nvml.nvmlDeviceGetName(h)) for h in self._handles]
-            self.memory_total = sum(
-                int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles
-            )
         except nvml.NVMLError:
             self._handles = []
 
