@@ -1,6 +1,6 @@
 """Parameters that several commands share, and how help and errors are printed.
 
-In Typer's help every option names its Python type; ``--json <bool>`` tells a user nothing. Here
+In Typer's help every option names its Python type; ``--json <bool>`` means nothing to a user. Here
 flags and arguments have none, options name their value by a ``metavar``, and paragraphs are
 wrapped at the width of the window.
 

@@ -91,7 +91,7 @@ def criteo(
     seed
         Another seed gives other rows from the same hidden model.
     overwrite
-        Whether a dataset that is there already may be replaced.
+        Whether to replace an existing dataset.
 
     Returns
     -------

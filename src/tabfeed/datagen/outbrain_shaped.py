@@ -82,7 +82,7 @@ def outbrain(
     seed
         Another seed gives other displays of the same ads and documents.
     overwrite
-        Whether datasets that are there already may be replaced.
+        Whether to replace existing datasets.
 
     Examples
     --------

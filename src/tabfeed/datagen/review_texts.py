@@ -78,7 +78,7 @@ def reviews(
     seed
         Another seed gives other ratings by the same users of the same items.
     overwrite
-        Whether a dataset that is there already may be replaced.
+        Whether to replace an existing dataset.
 
     Examples
     --------

@@ -78,7 +78,7 @@ def questions(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> l
     return [q for q in asked if q is not None]
 
 
-# -- how rows lie in files -----------------------------------------------------------------------
+# -- how rows are divided into files -------------------------------------------------------------
 
 
 def _large_groups(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:

@@ -2,7 +2,7 @@
 
 It has no scripts, fonts or images from elsewhere; its content security policy forbids all requests.
 Light or dark follows the reader's setting. Shapes are inline SVG, drawn in a box of 1000 by 100
-units that the browser stretches to whatever room there is; axis labels are ordinary text beside it.
+units that the browser stretches to the width of the page; axis labels are ordinary text beside it.
 So one page serves a phone and a desk without a script.
 """
 
