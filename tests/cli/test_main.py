@@ -211,6 +211,14 @@ def test_a_folder_with_the_name_of_an_option_stays_as_it_is(tmp_path: Path, fold
     assert "pass tabfeed convert --skip-bad" in result.stderr
 
 
+@pytest.mark.parametrize(("command", "out"), [("inspect", []), ("convert", ["out"])])
+def test_words_of_a_sentence_are_no_options(tmp_path: Path, command: str, out: list[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
+    result = runner.invoke(app, [command, str(tmp_path), *out, "--engine", "csv"])
+    assert "none of its 2 files is csv data" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -160,7 +160,7 @@ def _in_options(sentence: str, ctx: Any) -> str:
             sentence = re.sub(
                 rf"{_NO_PATH}\b{name}={value}", flags[0] + " " * (not param.is_flag), sentence
             )
-            sentence = re.sub(rf"(?<!\ba )\b{name} (?=is )", f"{flags[0]} ", sentence)
+            sentence = re.sub(rf"(^|; ){name} (?=is )", rf"\1{flags[0]} ", sentence)
     sentence = re.sub(rf"{_NO_PATH}\b((?:{_PYTHON})=\w*)", r"\1 (in Python, for Dataset)", sentence)
     sentence = re.sub(r"""(--\w+) \{"(\w+)": "([^"]+)"\}""", r"\1 \2=\3", sentence)  # a dict of one
     sentence = re.sub(r"(--\w+) \{'(\w+)': \.\.\.\}", r"\1 \2=TYPE", sentence)
