@@ -228,7 +228,7 @@ class _Lines:
         return BadFileError(f"{self._path}, line {self._number} {what}", file=self._path)
 
     def of(self, wanted: Mapping[bytes, int]) -> Iterator[tuple[bytes, Floats]]:
-        """The wanted words that are there, with their numbers; `wanted` may shrink meanwhile."""
+        """The wanted words that the file has, with their numbers; `wanted` may shrink meanwhile."""
         separator = self._separator
         begins = {w.split(separator, 1)[0] for w in wanted}
         line, seen = self._line, 0
