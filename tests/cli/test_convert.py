@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from tabfeed import Dataset
 from tabfeed.cli import app
-from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning
-from tabfeed.io.dataset import convert_tfrecords_to_parquet
+from tabfeed.errors import SkippedFileWarning
 from tests.io.tfrecords import example, floats, frame, frames, ints, texts
 
 runner = CliRunner()
@@ -21,13 +20,17 @@ def records(first: int, count: int) -> bytes:
     )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_folder(tmp_path: Path) -> Path:
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.tfrecord").write_bytes(records(0, 100))
     (source / "b.tfrecord").write_bytes(records(100, 100))
     return source
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path)
 
 
 def run(*arguments: str | Path) -> str:
@@ -104,23 +107,6 @@ def test_going_on_without_what_is_damaged(folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "left out" in result.stderr
     assert Dataset(tmp_path / "out").num_rows == 20_009 + 100
-
-
-def test_the_function(folder: Path, tmp_path: Path) -> None:
-    made = convert_tfrecords_to_parquet(folder / "*.tfrecord", tmp_path / "out", chunks=30)
-    assert made.to_arrow().to_pydict() == expected()
-    assert made.fileset.files[0].unit_rows == [30, 30, 30, 10]
-    with pytest.raises(ArgumentError, match="compression_type"):
-        convert_tfrecords_to_parquet(folder, tmp_path / "b", "SNAPPY")  # type: ignore[arg-type]
-    damage(folder)
-    with pytest.raises(BadFileError):
-        convert_tfrecords_to_parquet([str(folder / "a.tfrecord")], tmp_path / "c")
-    with pytest.warns(SkippedFileWarning):
-        made = convert_tfrecords_to_parquet(
-            folder, tmp_path / "c", on_bad_file="skip", columns=["x"], dtypes={"x": "float64"}
-        )
-    assert made.num_rows == 20_109
-    assert str(made.schema["x"].dtype) == "double"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 import tabfeed
 from tabfeed.cli import app
-from tabfeed.cli.usage import ENGINES
 from tabfeed.errors import ArgumentError
 
 runner = CliRunner()
@@ -202,6 +201,24 @@ def complete(line: str) -> list[str]:
     return runner.invoke(app, prog_name="tabfeed", env=asked).output.split()
 
 
+@pytest.mark.parametrize("folder", ["files=3", "names=b", "columns=c"])
+def test_a_folder_with_the_name_of_an_option_stays_as_it_is(tmp_path: Path, folder: str) -> None:
+    bad = tmp_path / folder / "sep=1" / "a.parquet"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(b"not Parquet")
+    result = runner.invoke(app, ["inspect", str(tmp_path)])
+    assert f"{folder}/sep=1/a.parquet is not a Parquet file" in result.stderr
+    assert "pass tabfeed convert --skip-bad" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "out"), [("inspect", []), ("convert", ["out"])])
+def test_words_of_a_sentence_are_no_options(tmp_path: Path, command: str, out: list[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
+    result = runner.invoke(app, [command, str(tmp_path), *out, "--engine", "csv"])
+    assert "none of its 2 files is csv data" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -209,7 +226,7 @@ def complete(line: str) -> list[str]:
         ("tabfeed do", ["doctor"]),
         ("tabfeed datagen m", ["movielens"]),
         ("tabfeed convert --eng", ["--engine"]),
-        ("tabfeed convert --engine ", list(ENGINES)),
+        ("tabfeed convert --engine ", ["parquet", "csv", "jsonl", "ipc", "avro", "tfrecord"]),
         ("tabfeed convert --shuffle p", ["per_partition", "per_worker"]),
     ],
 )
@@ -218,7 +235,7 @@ def test_tab_completes(line: str, words: list[str]) -> None:
 
 
 def test_each_format_that_tab_gives_is_one(tmp_path: Path) -> None:
-    for name in ENGINES:
+    for name in complete("tabfeed convert --engine "):
         result = runner.invoke(app, ["inspect", "--engine", name, str(tmp_path / "none")])
         assert "there is no file or folder" in result.stderr
 

@@ -98,7 +98,8 @@ def test_other_backends(backend):
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     here = Path(__file__)
-    tests = [str(here), str(here.parents[1] / "integration" / "test_keras_fit.py")]
+    others = [here.parents[1] / "integration" / f"test_keras_{n}.py" for n in ("fit", "devices")]
+    tests = [str(here), *map(str, others)]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         env={**os.environ, "KERAS_BACKEND": backend},

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tabfeed import ColumnSchema, Schema
 from tabfeed.datagen.recipe import FileLayout, Recipe, check_count, tables, write, write_all
 from tabfeed.errors import ArgumentError, DatasetExistsError
-from tabfeed.schema import ColumnSchema, Schema
 
 
 def counting(units: int, *, rows_per_unit: int = 1) -> Recipe:

@@ -14,7 +14,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, LoaderError, TabfeedWarning
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader import EmbeddingOperator, Padding
 from tabfeed.loader.gpu import build
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.devices import free_bytes

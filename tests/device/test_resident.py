@@ -10,7 +10,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader import EmbeddingOperator, Padding
 from tabfeed.loader.gpu.devices import free_bytes
 from tabfeed.loader.gpu.resident.permute import permutation
 from tabfeed.loader.gpu.resident.pipeline import ResidentStages

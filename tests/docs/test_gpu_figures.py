@@ -24,7 +24,7 @@ MACHINES = {
     "a busier one (`gpu_h200_busier.json`)": json.loads(
         (RESULTS / "gpu_h200_busier.json").read_text()
     ),
-    "one of which others took a core (`gpu_h200_slower.json`)": json.loads(
+    "one with a core taken by other users (`gpu_h200_slower.json`)": json.loads(
         (RESULTS / "gpu_h200_slower.json").read_text()
     ),
 }

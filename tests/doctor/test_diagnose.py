@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.doctor import Cost, Diagnosis, Finding, Forecast, diagnose
-from tabfeed.doctor.examine import RoundTimes
 from tabfeed.errors import ArgumentError, BadFileError, SourceNotFoundError
 from tabfeed.io import Dataset
 from tests.doctor.folders import CASES, ROWS, numbers, plain
@@ -111,13 +110,6 @@ def diagnosis(gain: float, *findings: Finding, size: float = 1.0, bad: int = 0) 
 )
 def test_the_verdict(told: Diagnosis, verdict: str) -> None:
     assert told.verdict == verdict
-
-
-def test_a_cost_within_the_noise_does_not_matter() -> None:
-    times = RoundTimes({"a": (1.2, 0.9, 1.2, 0.9), "b": (1.0, 1.0, 1.0, 1.0)})
-    assert times.cost("a", "b").ratio == pytest.approx(1.05)
-    assert not times.cost("a", "b").matters
-    assert RoundTimes({"a": (1.2, 1.1, 1.2), "b": (1.0, 1.0, 1.0)}).cost("a", "b").matters
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.doctor import RewriteOptions, rewrite, rewriter
-from tabfeed.errors import ArgumentError, BadFileError, DatasetExistsError, WriteError
+from tabfeed import Schema, Tags
+from tabfeed.doctor import RewriteOptions, rewrite
+from tabfeed.errors import ArgumentError, BadFileError, DatasetExistsError
 from tabfeed.io import Dataset
-from tabfeed.schema import Schema, Tags
 from tests.doctor.folders import ROWS, small_files
 
 QUICK = 0.05
@@ -66,17 +66,6 @@ def test_tags_are_kept(tmp_path: Path) -> None:
     assert told.dataset.schema.select_by_tag(Tags.TARGET).column_names == ["y"]
 
 
-def test_out_exists(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Dataset({"x": [1]}).to_parquet(tmp_path / "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(rewriter, "try_out", lambda *a, **k: pytest.fail("measured in vain"))
-        with pytest.raises(DatasetExistsError, match="overwrite=True"):
-            rewrite(old, tmp_path / "new", seconds=QUICK)
-    assert column(tmp_path / "new") == [1]
-    rewrite(old, tmp_path / "new", overwrite=True, seconds=QUICK)
-    assert column(tmp_path / "new") == column(old)
-
-
 def test_out_is_a_file(old: Path, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("mine")
     with pytest.raises(DatasetExistsError, match="is a file"):
@@ -97,36 +86,6 @@ def test_a_file_that_cannot_be_read(old: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     told = rewrite(old, tmp_path / "new", skip_bad=True, seconds=QUICK)
     assert told.dataset.num_rows == ROWS - 1000
-
-
-def test_no_room(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(rewriter.shutil, "disk_usage", lambda path: usage(9, 9, 1000))
-    with pytest.raises(WriteError, match=r"and 1 kB are free"):
-        rewrite(old, tmp_path / "new", seconds=QUICK)
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_disk_fills_up_on_the_way(
-    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tabfeed.io.write.parquet import FileWriter
-
-    real = FileWriter._write_group
-
-    def full(self: FileWriter, group: pa.Table) -> None:
-        if "new" in self._commit.folder.path:
-            with self._commit.writing(self._name):
-                raise OSError(28, "No space left on device")
-        real(self, group)
-
-    monkeypatch.setattr(FileWriter, "_write_group", full)
-    with pytest.raises(WriteError, match="No space left"):
-        rewrite(old, tmp_path / "new", seconds=QUICK)
-    left = list((tmp_path / "new").rglob("*.parquet")) if (tmp_path / "new").exists() else []
-    assert left == []
 
 
 @pytest.mark.parametrize(

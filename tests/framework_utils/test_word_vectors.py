@@ -21,7 +21,7 @@ from tabfeed.errors import (
 )
 from tabfeed.framework_utils import word_vectors
 from tabfeed.framework_utils.word_vectors import load_word_vectors
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator
+from tabfeed.loader import EmbeddingOperator
 
 GLOVE = "the 1.0 2.0\ngood 3.0 -4.0\nugly 9 9\nbad 0.5 0\n"
 WORDS = [None, None, None, "good", "new", "the"]

@@ -25,7 +25,6 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError
-from tabfeed.io.commit.manifest import JOURNAL, STAGING
 
 KILLS = 10  # for each way of writing
 
@@ -257,8 +256,8 @@ def test_killed_before_and_after_every_change_of_the_folder(
     assert set(outcomes[:first]) == {1}  # the old one, until the journal is down
     assert set(outcomes[first:last]) == {None}  # then refused, without a gap
     assert set(outcomes[last:]) == {3}  # then the new one
-    assert not (folder / STAGING).exists()
-    assert not (folder / JOURNAL).exists()
+    assert not (folder / "_tabfeed_writing").exists()
+    assert not (folder / "_tabfeed_commit.json").exists()
 
 
 def test_killed_before_and_after_every_change_of_a_store(

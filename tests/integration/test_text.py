@@ -10,7 +10,7 @@ import pytest
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.framework_utils.word_vectors import load_word_vectors
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.loader import EmbeddingOperator, Padding
 
 TABLE = pa.table(
     {

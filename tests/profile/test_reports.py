@@ -73,6 +73,14 @@ def test_the_page_tells_all() -> None:
         assert words in shown
 
 
+def test_threads_are_named_by_what_they_do_and_runs_as_they_are() -> None:
+    shown = Check(page(full_run())).text
+    assert {"training loop", "loader 0"} < set(shown)
+    compared = Check(compare([full_run("MainThread"), full_run("b")]).to_html()).text
+    assert any(text.startswith("MainThread · ") for text in compared)
+    assert "training loop" not in " ".join(compared)
+
+
 def test_names_are_text_never_markup() -> None:
     text = page(full_run(name="<script>alert(1)</script>"))
     assert "<script>" not in text

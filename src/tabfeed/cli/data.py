@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import time
@@ -248,10 +249,35 @@ Files = Annotated[int, typer.Option(metavar="N", help="Files in each dataset.")]
 Seed = Annotated[
     int, typer.Option(metavar="N", help="Another seed gives other rows of the same kind.")
 ]
-GroupSize = Annotated[int, typer.Option(metavar="ROWS", help="Rows in a Parquet row group.")]
 
 
-@datagen_app.command(cls=ReadableCommand)
+def _kind(declared: Callable[..., None]) -> None:
+    """Add a command that calls the function of this name in `tabfeed.datagen`.
+
+    The signature is the command's options and the docstring its help. The function itself is
+    imported when the command runs.
+    """
+
+    @functools.wraps(declared)
+    def command(out: str, **options: Any) -> None:
+        from tabfeed import datagen
+
+        start = time.perf_counter()
+        made = getattr(datagen, declared.__name__)(out, **options)
+        seconds = time.perf_counter() - start
+        several = made._asdict() if hasattr(made, "_asdict") else {"": made}
+        total = 0
+        for name, dataset in several.items():
+            path = os.path.join(out, name) if name else out
+            columns = len(dataset.column_names)
+            typer.echo(f"{path}: {dataset.num_rows:,} rows of {columns} columns")
+            total += dataset.num_rows
+        typer.echo(f"made in {seconds:.1f} s, {total / seconds:,.0f} rows per second")
+
+    datagen_app.command(cls=ReadableCommand)(command)
+
+
+@_kind
 def criteo(
     out: Out,
     rows: Rows = 1_000_000,
@@ -259,18 +285,16 @@ def criteo(
         bool, typer.Option("--raw", help="Hex strings, integers and nulls, as in a log.")
     ] = False,
     files: Files = 4,
-    row_group_size: GroupSize = 250_000,
+    row_group_size: Annotated[
+        int, typer.Option(metavar="ROWS", help="Rows in a Parquet row group.")
+    ] = 250_000,
     seed: Seed = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Click logs shaped like Criteo's: a label, 13 counts, 26 categories."""
-    from tabfeed import datagen
-
-    options = {"row_group_size": row_group_size, "seed": seed, "overwrite": overwrite}
-    _make(datagen.criteo, out, rows, raw=raw, files=files, **options)
 
 
-@datagen_app.command(cls=ReadableCommand)
+@_kind
 def movielens(
     out: Out,
     rows: Annotated[int, typer.Option(metavar="N", help="How many ratings.")] = 1_000_000,
@@ -281,13 +305,9 @@ def movielens(
     overwrite: Overwrite = False,
 ) -> None:
     """Film ratings shaped like MovieLens: users, movies with genres, ratings."""
-    from tabfeed import datagen
-
-    options = {"files": files, "seed": seed, "overwrite": overwrite}
-    _make(datagen.movielens, out, rows, users=users, movies=movies, **options)
 
 
-@datagen_app.command(cls=ReadableCommand)
+@_kind
 def outbrain(
     out: Out,
     displays: Annotated[
@@ -300,13 +320,9 @@ def outbrain(
     overwrite: Overwrite = False,
 ) -> None:
     """Displays of ads and who clicked them, in the spirit of Outbrain's click data."""
-    from tabfeed import datagen
-
-    options = {"files": files, "seed": seed, "overwrite": overwrite}
-    _make(datagen.outbrain, out, displays, documents=documents, ads=ads, **options)
 
 
-@datagen_app.command(cls=ReadableCommand)
+@_kind
 def reviews(
     out: Out,
     rows: Rows = 100_000,
@@ -318,20 +334,3 @@ def reviews(
     overwrite: Overwrite = False,
 ) -> None:
     """Review texts of users and of items, and ratings that follow from their words."""
-    from tabfeed import datagen
-
-    options = {"files": files, "seed": seed, "overwrite": overwrite}
-    _make(datagen.reviews, out, rows, users=users, items=items, words=words, **options)
-
-
-def _make(kind: Callable[..., Any], out: str, count: int, **options: Any) -> None:
-    """Make the datasets of a kind and print what was written."""
-    start = time.perf_counter()
-    made = kind(out, count, **options)
-    seconds = time.perf_counter() - start
-    several = made._asdict() if hasattr(made, "_asdict") else {"": made}
-    datasets = {os.path.join(out, n) if n else out: dataset for n, dataset in several.items()}
-    for path, dataset in datasets.items():
-        typer.echo(f"{path}: {dataset.num_rows:,} rows of {len(dataset.column_names)} columns")
-    total = sum(dataset.num_rows for dataset in datasets.values())
-    typer.echo(f"made in {seconds:.1f} s, {total / seconds:,.0f} rows per second")

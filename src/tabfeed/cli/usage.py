@@ -1,6 +1,6 @@
 """Parameters that several commands share, and how help and errors are printed.
 
-In Typer's help every option names its Python type; ``--json <bool>`` tells a user nothing. Here
+In Typer's help every option names its Python type; ``--json <bool>`` means nothing to a user. Here
 flags and arguments have none, options name their value by a ``metavar``, and paragraphs are
 wrapped at the width of the window.
 
@@ -78,6 +78,7 @@ _NAMES = {
     "on_bad_file": "skip_bad",
 }
 _PYTHON = "names|header|null_values|newlines_in_values"  # those without an option
+_NO_PATH = r"""(?<!/)(?!\w+=[^\s"']*/)"""  # a folder of a path may be called files=3
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of the click that Typer brings
 _HINTS: dict[type[Exception], str] = {
     DatasetExistsError: "--help after the command lists its options",
@@ -156,9 +157,11 @@ def _in_options(sentence: str, ctx: Any) -> str:
             flags = [f"tabfeed convert {flag}" for flag in flags]
         for name in [param.name, *(long for long, short in _NAMES.items() if short == param.name)]:
             value = r"""(?:True|"skip")""" if param.is_flag else ""
-            sentence = re.sub(rf"\b{name}={value}", flags[0] + " " * (not param.is_flag), sentence)
-            sentence = re.sub(rf"(?<!\ba )\b{name} (?=is )", f"{flags[0]} ", sentence)
-    sentence = re.sub(rf"\b((?:{_PYTHON})=\w*)", r"\1 (in Python, for Dataset)", sentence)
+            sentence = re.sub(
+                rf"{_NO_PATH}\b{name}={value}", flags[0] + " " * (not param.is_flag), sentence
+            )
+            sentence = re.sub(rf"(^|; ){name} (?=is )", rf"\1{flags[0]} ", sentence)
+    sentence = re.sub(rf"{_NO_PATH}\b((?:{_PYTHON})=\w*)", r"\1 (in Python, for Dataset)", sentence)
     sentence = re.sub(r"""(--\w+) \{"(\w+)": "([^"]+)"\}""", r"\1 \2=\3", sentence)  # a dict of one
     sentence = re.sub(r"(--\w+) \{'(\w+)': \.\.\.\}", r"\1 \2=TYPE", sentence)
     sentence = re.sub(r"(--[\w-]+) +(?=[,;]|$)", r"\1", sentence)

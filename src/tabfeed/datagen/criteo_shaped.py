@@ -2,16 +2,16 @@
 
 *Processed* is what a model reads after feature engineering: ids as int32, counts as
 float32 of mean 0 and variance 1, no nulls, 160 bytes a row. *Raw* is what such a log
-looks like before it: categories as 8-digit hex strings, counts as integers, nulls in both.
+looks like before that: categories as 8-digit hex strings, counts as integers, nulls in both.
 Row ``i`` of one form is row ``i`` of the other: same draws, same label.
 
 Categories are drawn log-uniformly from ``0 .. cardinality - 1``, id 0 most often.
 
 A click depends on 8 categories, 6 counts and one pair of categories through a model that is the
-same for every seed: train on seed 0, test on seed 1. One row in four is a click, far more
-than in life, so that small samples hold enough of both. Ranking by the hidden model's own
-probability, the best anyone can do, has an AUC of 0.864 (in the raw form a little less can be
-reached, since nulls hide some of what it knows).
+same for every seed: train on seed 0, test on seed 1. One row in four is a click, far more than in
+real logs, so that small samples hold enough of both. Ranking by the hidden model's own probability,
+the best possible, has an AUC of 0.864 (a little less in the raw form, where nulls hide some of its
+inputs).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def criteo(
     seed
         Another seed gives other rows from the same hidden model.
     overwrite
-        Whether a dataset that is there already may be replaced.
+        Whether to replace an existing dataset.
 
     Returns
     -------

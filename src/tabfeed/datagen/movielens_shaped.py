@@ -79,7 +79,7 @@ def movielens(
     seed
         Another seed gives other ratings by the same users of the same movies.
     overwrite
-        Whether datasets that are there already may be replaced.
+        Whether to replace existing datasets.
 
     Examples
     --------

@@ -1,19 +1,18 @@
 """Recommended articles and who clicked them, in the spirit of the Outbrain click data.
 
-Six tables, as there: ``clicks`` (which ads each display showed, and the one that was
-clicked), ``events`` (who saw the display, on which page, when and where),
-``promoted_content`` (the document, campaign and advertiser of each ad), and of documents
-``documents_meta``, ``documents_categories`` and ``documents_topics``, the last two with the
-confidence of each.
+Six tables, as in the original: ``clicks`` (the ads each display showed, and which was clicked),
+``events`` (who saw the display, on which page, when and where), ``promoted_content`` (the document,
+campaign and advertiser of each ad), and about documents ``documents_meta``,
+``documents_categories`` and ``documents_topics``, the last two with a confidence for each row.
 
-A display shows 2 to 12 ads, no two alike, and exactly one is clicked: the one with the highest
-score. The score adds what the ad is worth, how its document's category goes with the page's,
-how its campaign does on the platform, and noise. Guessing the ad with the best score but for the
-noise is right in 59 % of displays, guessing any ad in 24 %.
+A display shows 2 to 12 different ads, and exactly one is clicked: the one with the highest score.
+The score is the sum of the ad's own worth, how well its document's category fits the page's, how
+well its campaign does on the platform, and noise. Guessing the ad with the best score without the
+noise is right in 59 % of displays; guessing any ad, in 24 %.
 
-What belongs to an ad or a document is hashed from its id and the same for every seed; what belongs
-to a display is drawn from streams of the seed, twelve words a display where each of its places
-needs one. Ids begin at 0 while rows are made, and at 1 in the tables.
+Properties of ads and documents are hashed from their ids and the same for every seed; those of
+displays are drawn from streams of the seed, twelve words for a display where each of its ads needs
+one. Ids begin at 0 while rows are made, and at 1 in the tables.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def outbrain(
     seed
         Another seed gives other displays of the same ads and documents.
     overwrite
-        Whether datasets that are there already may be replaced.
+        Whether to replace existing datasets.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class FileLayout:
     row_group_size
         Rows in a Parquet row group; also how much is made at a time.
     overwrite
-        Whether a dataset that is there already may be replaced.
+        Whether to replace an existing dataset.
     """
 
     files: int = 4

@@ -1,10 +1,10 @@
 """Review texts for models with a tower for users and one for items.
 
-A row holds a user's text (what that user writes of anything), an item's text (what anyone
-writes of that item) and the rating that user gave that item. A text is 16 to 64 words, or more if
-asked, of a Zipfian vocabulary of made-up words. Words come in pairs, one kind, one unkind; a
-mild user and a good item have more of the kind ones. The rating, 1 to 5, follows from the
-shares of kind words in the two texts, and noise.
+A row holds a user's text (from all their reviews), an item's text (from all its reviews) and the
+rating that the user gave the item. A text is 16 to 64 words, or up to `longest`, from a Zipfian
+vocabulary of made-up words. Words come in pairs, one kind and one unkind; mild users and good items
+have more kind words. The rating, 1 to 5, follows from the shares of kind words in the two texts,
+plus noise.
 
 Texts and words are hashed from ids and the same for every seed; the seed decides who
 rates what, and the noise. Predicting all but the noise has a root mean square error of
@@ -78,7 +78,7 @@ def reviews(
     seed
         Another seed gives other ratings by the same users of the same items.
     overwrite
-        Whether a dataset that is there already may be replaced.
+        Whether to replace an existing dataset.
 
     Examples
     --------

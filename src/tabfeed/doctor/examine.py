@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,7 +46,8 @@ from tabfeed.loader.pipeline import Pipeline
 from tabfeed.loader.read.blocks import BlockReader
 from tabfeed.loader.read.buffers import BufferPool
 
-LAYOUTS = ("fast", "compact")
+Layout = Literal["fast", "compact"]
+LAYOUTS: tuple[Layout, ...] = ("fast", "compact")
 _BASELINE, _IN_PLACE = "baseline", "in place"
 
 
@@ -143,7 +144,7 @@ def try_out(
     subject: Subject,
     seconds: float,
     *,
-    layouts: Sequence[str] = LAYOUTS,
+    layouts: Sequence[Layout] = LAYOUTS,
     group_rows: int | None = None,
     ask: bool = True,
 ) -> Trial:
@@ -174,7 +175,9 @@ def try_out(
         sizes = {}
         for layout in layouts:
             out = Path(folder) / f"layout_{layout}"
-            variants[layout] = _in_layout(variants[_BASELINE], out, layout, rows)
+            variants[layout] = variants[_BASELINE].to_parquet(
+                out, layout=layout, row_group_size=rows, output_files=1
+            )
             stored = sum(os.path.getsize(f) for f in variants[layout].files)
             sizes[layout] = stored * facts.rows / sample.rows
             bar.advance()
@@ -309,13 +312,6 @@ def _row_groups(dataset: Dataset) -> Iterator[NumberedTable]:
     for part in dataset.partitions:
         for piece in part.pieces:
             yield piece.file, dataset.read(Partition((piece,)))
-
-
-def _in_layout(sample: Dataset, folder: Path, layout: str, group_rows: int) -> Dataset:
-    """The sample as `Dataset.to_parquet` writes it."""
-    if layout == "fast":
-        return sample.to_parquet(folder, layout="fast", row_group_size=group_rows, output_files=1)
-    return sample.to_parquet(folder, row_group_size=group_rows, output_files=1)
 
 
 def _answer(question: Question, times: RoundTimes, base: str) -> Finding:

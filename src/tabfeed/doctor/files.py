@@ -287,6 +287,7 @@ def _may_hold_nulls(dataset: Dataset, name: str) -> bool:
     dtype = dataset.schema[name].leaf_dtype
     if dtype is None or numpy_dtype(dtype, name).kind == "f":
         return False
-    stored = [file.stored(name) for file in dataset.fileset.files]
-    counted = all(s is not None and s.nulls == 0 for s in stored)
-    return dataset.fileset.schema.field(name).nullable and not counted
+    if not dataset.fileset.schema.field(name).nullable:
+        return False
+    stored = (file.stored(name) for file in dataset.fileset.files)
+    return any(s is None or s.nulls != 0 for s in stored)

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tabfeed.display import count, megabytes, rate
-from tabfeed.doctor.examine import Subject, read_in_turn, try_out
+from tabfeed.doctor.examine import LAYOUTS, Layout, Subject, read_in_turn, try_out
 from tabfeed.doctor.files import Source, is_local, open_parquet_files
 from tabfeed.doctor.report import Cost, Forecast
 from tabfeed.doctor.rules import good_group_rows
@@ -53,7 +53,7 @@ class RewriteOptions:
         How much memory a full shuffle may use; by default a quarter of what is free.
     """
 
-    layout: Literal["fast", "compact"] = "fast"
+    layout: Layout = "fast"
     row_group_rows: int | None = None
     rows_per_file: int | None = None
     shuffle: str | None = None
@@ -65,7 +65,7 @@ class RewriteOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ArgumentError(f"{name} is {value}; it must be 1 or more")
-        if self.layout not in ("fast", "compact"):
+        if self.layout not in LAYOUTS:
             raise ArgumentError(f'layout is {self.layout!r}; it must be "fast" or "compact"')
 
 

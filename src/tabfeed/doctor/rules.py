@@ -78,7 +78,7 @@ def questions(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> l
     return [q for q in asked if q is not None]
 
 
-# -- how rows lie in files -----------------------------------------------------------------------
+# -- how rows are divided into files -------------------------------------------------------------
 
 
 def _large_groups(facts: DatasetFacts, sample: Sample, baseline: WriteSettings) -> Question | None:
@@ -292,10 +292,11 @@ def skew(dataset: Dataset, facts: DatasetFacts, ranks: int) -> Finding | None:
     by_file = _load_by_file(facts.file_rows, ranks)
     if load < _UNEVEN and by_file < _UNEVEN:
         return None
+    whole = "some have none" if by_file == float("inf") else f"{by_file:.2f} times its share"
     evidence = (
         f"{len(facts.group_rows)} row groups in {len(facts.file_rows)} files of up to "
         f"{count(max(facts.file_rows))} rows: the busiest rank decodes {load:.2f} times its "
-        f"share here; with whole files per rank, {_times(by_file)}"
+        f"share here; with whole files per rank, {whole}"
     )
     return Finding(
         "skew",
@@ -305,10 +306,6 @@ def skew(dataset: Dataset, facts: DatasetFacts, ranks: int) -> Finding | None:
         note="" if load >= _UNEVEN else "not here",
         advice="files and row groups of equal rows, several for each rank",
     )
-
-
-def _times(load: float) -> str:
-    return "some have none" if load == float("inf") else f"{load:.2f} times its share"
 
 
 def rank_load(plan: Plan) -> float:

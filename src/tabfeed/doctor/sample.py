@@ -216,7 +216,8 @@ def write_sample(tables: Iterable[NumberedTable], folder: Path, writing: WriteSe
     """Write tables into an empty folder, and open the result."""
     try:
         folder.mkdir(parents=True)
-        for number, groups in _by_file(tables, one_file=writing.one_file):
+        for number, run in groupby(tables, key=lambda item: 0 if writing.one_file else item[0]):
+            groups = (table for _, table in run)
             _write_file(folder / f"part_{number:06d}.parquet", groups, writing)
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
@@ -226,14 +227,6 @@ def write_sample(tables: Iterable[NumberedTable], folder: Path, writing: WriteSe
             "free some space there, or set TMPDIR to another folder"
         ) from e
     return Dataset(folder, engine="parquet")
-
-
-def _by_file(
-    tables: Iterable[NumberedTable], *, one_file: bool
-) -> Iterator[tuple[int, Iterator[pa.Table]]]:
-    """Runs of tables of the same file; consume each run before the next."""
-    for number, run in groupby(tables, key=lambda item: 0 if one_file else item[0]):
-        yield number, (table for _, table in run)
 
 
 def _write_file(path: Path, tables: Iterator[pa.Table], writing: WriteSettings) -> None:
@@ -301,5 +294,4 @@ def _leaves(schema: pa.Schema) -> dict[str, str]:
     pq.ParquetWriter(sink, schema).close()
     parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     paths = [parquet.column(i).path for i in range(len(parquet.names))]
-    names = {p: next(n for n in schema.names if p == n or p.startswith(f"{n}.")) for p in paths}
-    return names
+    return {p: next(n for n in schema.names if p == n or p.startswith(f"{n}.")) for p in paths}

@@ -2,10 +2,10 @@
 
 The usual text format has a word and its numbers a line, separated by spaces (GloVe); word2vec and
 fastText write a first line with the number of words and the dimension. Files may be gzipped. They
-are read once, line by line; only the lines of words that are asked for are parsed, and reading ends
+are read once, line by line; only the lines of wanted words are parsed, and reading ends
 when all are found. So memory holds the matrix and one line, however large the file.
 
-A word that is there twice counts once, the first time. A word of the file may hold spaces, as a
+Of a word that occurs twice, the first line counts. A word of the file may hold spaces, as a
 few in the largest GloVe files do; tabs may separate instead. Lines of other words are not looked
 at, so damage in them is not seen.
 """
@@ -228,7 +228,7 @@ class _Lines:
         return BadFileError(f"{self._path}, line {self._number} {what}", file=self._path)
 
     def of(self, wanted: Mapping[bytes, int]) -> Iterator[tuple[bytes, Floats]]:
-        """The wanted words that are there, with their numbers; `wanted` may shrink meanwhile."""
+        """The wanted words that the file has, with their numbers; `wanted` may shrink meanwhile."""
         separator = self._separator
         begins = {w.split(separator, 1)[0] for w in wanted}
         line, seen = self._line, 0

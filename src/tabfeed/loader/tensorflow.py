@@ -4,11 +4,10 @@ Set ``TF_MEMORY_ALLOCATION`` before importing this to limit TensorFlow's share o
 ``"8192"`` is megabytes, ``"0.5"`` a share of the memory that is free.
 
 Two ways lead from a batch's arrays to tensors. A loop over the loader gets tensors made through
-DLPack, in the background. A pass that TensorFlow runs itself (``fit``, `as_tf_dataset`) hands the
-arrays to a `tf.numpy_function`, which takes their memory over; only a small number per batch goes
+DLPack, in the background. An epoch that TensorFlow runs itself (``fit``, `as_tf_dataset`) gets the
+arrays through a `tf.numpy_function`, which uses their memory; only a small number per batch goes
 through the slower `Dataset.from_generator`, which knows when an iterator is gone. Both copy only
-what does not begin at a multiple of 64 bytes: TensorFlow ends the process on a tensor that does
-not.
+arrays that do not begin at a multiple of 64 bytes: TensorFlow ends the process on such a tensor.
 """
 
 from __future__ import annotations

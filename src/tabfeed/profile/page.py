@@ -2,7 +2,7 @@
 
 It has no scripts, fonts or images from elsewhere; its content security policy forbids all requests.
 Light or dark follows the reader's setting. Shapes are inline SVG, drawn in a box of 1000 by 100
-units that the browser stretches to whatever room there is; axis labels are ordinary text beside it.
+units that the browser stretches to the width of the page; axis labels are ordinary text beside it.
 So one page serves a phone and a desk without a script.
 """
 
@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from tabfeed.display import megabytes, percent, seconds
 from tabfeed.profile.judge import judge
 from tabfeed.profile.report import Row, headline, stage_rows, thread_rows, time_rows
-from tabfeed.profile.run import STAGE_LABELS, Activity, Lane, Run, Series, Window
+from tabfeed.profile.run import STAGE_LABELS, Activity, Lane, Run, Window
 from tabfeed.profile.verdict import MIN_GAIN, Verdict, cause_of
 
 _KNOWN = {
@@ -116,16 +116,21 @@ def _plot(
 def lanes(window: Window, labels: Mapping[str, str]) -> str:
     """What each thread did, one line a thread."""
     whole = window.end - window.start
-    rows = "".join(_lane_row(lane, whole, labels) for lane in window.lanes)
+    rows = "".join(_lane_row(_short(lane.name), lane, whole, labels) for lane in window.lanes)
     ends = f"<span>0</span><span>{seconds(whole)}</span>"
     return f'<div class="lanes">{rows}<div class="x">{ends}</div></div>'
 
 
-def _lane_row(lane: Lane, whole: float, labels: Mapping[str, str]) -> str:
-    short = lane.name.replace("MainThread", "training loop").replace("tabfeed-loader-", "loader ")
+def _short(thread: str) -> str:
+    return (
+        "training loop" if thread == "MainThread" else thread.replace("tabfeed-loader-", "loader ")
+    )
+
+
+def _lane_row(label: str, lane: Lane, whole: float, labels: Mapping[str, str]) -> str:
     name = escape(lane.name)
     return (
-        f'<span title="{name}">{escape(short)}</span>'
+        f'<span title="{name}">{escape(label)}</span>'
         f'<svg {_SVG} aria-label="{name}">{_blocks(lane, whole, labels)}</svg>'
     )
 
@@ -192,7 +197,7 @@ def comparison_page(runs: Sequence[Run], rows: Sequence[Sequence[str]]) -> str:
     """Runs side by side: a bar for each, and a table of these rows."""
     names = " and ".join(escape(r.name) for r in runs)
     longest = max(r.times.wall for r in runs) or 1.0
-    bars = "".join(_lane_row(_parts(r), longest, _TIMES) for r in runs)
+    bars = "".join(_lane_row(p.name, p, longest, _TIMES) for p in map(_parts, runs))
     keys = legend({n: _TIMES[n] for n in _TIMES if any(getattr(r.times, n) for r in runs)})
     numbers = table(("", *(r.name for r in runs)), rows, kind="words")
     return document(
@@ -302,7 +307,7 @@ def _stages(run: Run) -> str:
         return ""
     shares = {s.name: s.seconds for s in run.stages}
     ordered = {n: shares[n] for n in _ORDER if shares.get(n, 0) > 0}
-    series = _in_order(run.stage_series)
+    series = {n: run.stage_series.sums[n] for n in _ORDER if n in run.stage_series.sums}
     most = max(sum(column) for column in zip(*series.values(), strict=True))
     threads = run.loader.threads or 1
     full = max(most, threads * run.stage_series.width)
@@ -315,10 +320,6 @@ def _stages(run: Run) -> str:
         + legend({n: STAGE_LABELS[n] for n in ordered})
         + f'<p class="what" style="margin:18px 0 8px">Threads at work, over time</p>{drawn}',
     )
-
-
-def _in_order(series: Series) -> dict[str, tuple[float, ...]]:
-    return {n: series.sums[n] for n in _ORDER if n in series.sums}
 
 
 def _curves(run: Run) -> str:

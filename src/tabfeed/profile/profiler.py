@@ -221,20 +221,17 @@ class Profiler:
         return path
 
     def to_json(self) -> str:
-        """The run and the verdict as JSON."""
-        return json.dumps(run_as_dict(self.run), indent=1)
-
-
-def run_as_dict(run: Run) -> dict[str, Any]:
-    """A run, its rates and its verdict as plain values."""
-    rates = {
-        "steps_per_second": 1 / run.step_seconds if run.step_seconds else None,
-        "rows_per_second": run.rows_per_second,
-        "wait_share": run.wait_share,
-        "efficiency": run.efficiency,
-        "gpu_busy": run.gpu_busy_mean,
-    }
-    return {"verdict": asdict(judge(run)), "rates": rates, **run.to_dict()}
+        """The run, its rates and its verdict as JSON."""
+        run = self.run
+        rates = {
+            "steps_per_second": 1 / run.step_seconds if run.step_seconds else None,
+            "rows_per_second": run.rows_per_second,
+            "wait_share": run.wait_share,
+            "efficiency": run.efficiency,
+            "gpu_busy": run.gpu_busy_mean,
+        }
+        found = {"verdict": asdict(self.verdict), "rates": rates, **run.to_dict()}
+        return json.dumps(found, indent=1)
 
 
 def _parts(source: Any, run: Run) -> list[TimedPart]:

@@ -207,7 +207,7 @@ def _timeline(outer: Sequence[EpochTimer], steps: _Intervals) -> r.Series | None
 
 
 def _cumulated(start: Times, end: Times, edges: npt.NDArray[np.float64]) -> Any:
-    """How much of each stretch lies inside the intervals, which don't overlap."""
+    """How much of each stretch is inside the intervals, which don't overlap."""
     if not len(start):
         return np.zeros(len(edges) - 1)
     order = np.argsort(start, kind="stable")

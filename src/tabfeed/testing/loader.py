@@ -204,7 +204,7 @@ class _Suite:
     def check_work_is_in_the_background(self) -> None:
         """Reading, gathering and conversion happen on other threads than the caller's.
 
-        What a GPU does beside the model may be queued by the caller, which a span "queue" tells.
+        Work of a GPU may be queued by the caller; it is then in a span "queue".
         """
         recorder = ListRecorder()
         with recording(recorder):

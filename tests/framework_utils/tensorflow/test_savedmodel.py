@@ -84,7 +84,7 @@ def test_save_writes_a_saved_model_for_its_ending(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.serve(batch()), model(batch()), rtol=1e-6, atol=1e-7)
     layer = keras.layers.TFSMLayer(tmp_path / "model.savedmodel", call_endpoint="serve")
     np.testing.assert_allclose(layer(batch()), model(batch()), rtol=1e-6, atol=1e-7)
-    with pytest.raises(FileExistsError, match="there already"):
+    with pytest.raises(FileExistsError, match="already exists; pass overwrite=True"):
         model.save(tmp_path / "model.savedmodel", overwrite=False)
 
 

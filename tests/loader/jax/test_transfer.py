@@ -389,7 +389,7 @@ def test_a_device_that_is_not_there() -> None:
 
 def test_a_device_and_a_sharding_contradict_each_other() -> None:
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    with pytest.raises(ArgumentError, match="device and sharding both say where arrays lie"):
+    with pytest.raises(ArgumentError, match="device and sharding both set where arrays go"):
         Loader(Dataset({"a": [1, 2]}), 2, device="cpu", sharding=sharding)
 
 

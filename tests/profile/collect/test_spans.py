@@ -82,10 +82,6 @@ def test_sums_by_stage_and_thread() -> None:
     assert (transform.own, transform.cpu, transform.delay) == (10, 2, 7)
     assert ("tabfeed-loader-1", "read") not in sums.sums
     assert dict(sums.what) == {"sorted": 10}
-    assert (sums.first, sums.last["tabfeed-loader-0"]) == (
-        {"tabfeed-loader-0": 0, "tabfeed-loader-1": 30},
-        30,
-    )
 
 
 def test_names_of_what_was_applied() -> None:

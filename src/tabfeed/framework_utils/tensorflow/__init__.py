@@ -56,7 +56,7 @@ def install_savedmodel() -> None:
 def _export(model: Any, path: str, overwrite: bool = True) -> None:
     """What `save` does for the one ending; options of other formats are a TypeError here."""
     if not overwrite and os.path.exists(path):
-        raise FileExistsError(f"{path} is there already, and overwrite is False")
+        raise FileExistsError(f"{path} already exists; pass overwrite=True to replace it")
     model.export(path, format="tf_saved_model", verbose=False)
 
 

@@ -78,7 +78,7 @@ def _from_config(config: Mapping[str, Any]) -> Any:
 def table_initializer(column: Embedding) -> Any:
     """What fills a table, as an initializer of Keras.
 
-    TensorFlow's own initializers are taken over by their class and settings; by default, as in
+    TensorFlow's own initializers are rebuilt from their class and settings; by default, as in
     `tf.feature_column`, a normal distribution cut at two deviations of ``1 / sqrt(dimension)``.
     """
     given = column.initializer
@@ -164,7 +164,7 @@ class DenseFeatures(FeatureLayer):
     """Columns by name to one tensor.
 
     Columns are taken in the order of their names (``C1_embedding``, ``I1``, ...), whatever the
-    order they are given in. A batch may hold more columns than are asked for.
+    order they are given in. A batch may hold more columns than these.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """JAX: batches as ``(dict of arrays, targets)``, on a device or sharded over several.
 
 Arrays are made in the background: `Loader` in `dicts`, and how they reach a device in `transfer`.
-JAX holds 32-bit numbers unless told otherwise; ids that do not fit are refused rather than cut.
+JAX has 32-bit numbers unless `jax_enable_x64` is on; ids that do not fit are an error.
 """
 
 from __future__ import annotations

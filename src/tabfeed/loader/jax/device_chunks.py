@@ -1,4 +1,4 @@
-"""Who makes chunks for a device of JAX that has memory of its own."""
+"""Choose what makes chunks for a JAX device with memory of its own: torch there, or copies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def on_device(
     apart
         Why columns are to come one by one instead, as `pipeline` gives them; None if they are not.
     sharding
-        How they lie over several devices instead.
+        How they are sharded over several devices instead.
     """
     total, free, share = _device_share(transfer, sharding)
     stages: Any = pipeline.stages
@@ -84,7 +84,7 @@ def on_device(
 
 
 def _device_share(transfer: JaxTransfer, sharding: Any) -> tuple[int, int, float]:
-    """Bytes of the device, those that JAX does not use yet, and the share of rows that lie there.
+    """Bytes of the device, those that JAX does not use yet, and the share of rows it gets.
 
     With a sharding, of the device that has least memory.
     """

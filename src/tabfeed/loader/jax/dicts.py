@@ -39,9 +39,9 @@ class _Finish:
     transfer
         Takes arrays to the device.
     sharding
-        How they lie over several devices instead.
+        How they are sharded over several devices instead.
     groups
-        The columns of those buffers that are carried whole.
+        The columns of those buffers that are copied whole.
     """
 
     targets: tuple[str, ...]
@@ -125,7 +125,7 @@ def _column(array: Array, name: str) -> Array:
 
 
 def _has_own_memory(transfer: JaxTransfer, sharding: Any) -> bool:
-    """Whether batches lie elsewhere than in host memory."""
+    """Whether batches are somewhere else than in host memory."""
     if sharding is None:
         return transfer.remote
     return any(device.platform != "cpu" for device in sharding.device_set)
@@ -153,10 +153,10 @@ class Loader(BaseLoader):
     transforms
         Functions from Arrow table to Arrow table, then `Padding` and `EmbeddingOperator`.
     device
-        Where arrays shall be: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a GPU's number or a device of
+        The device of the arrays: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a GPU's number or a device of
         JAX's; JAX's own default otherwise, which is the GPU if there is one.
     sharding
-        How batches lie over devices instead, along their rows; each process gives its own rows, and
+        How batches are sharded over devices instead, by rows; each process gives its own rows, and
         the arrays are those of all processes together. Every batch must divide evenly: use
         ``drop_last=True`` or ``last="wrap"``, and `Padding` for ragged columns.
     columns, targets, extras
@@ -209,7 +209,7 @@ class Loader(BaseLoader):
             global_size, global_rank = jax.process_count(), jax.process_index()
         options, on_gpu = LoaderOptions.among(locals()), GpuOptions(reader, device_memory)
         if device is not None and sharding is not None:
-            raise ArgumentError("device and sharding both say where arrays lie; give one of them")
+            raise ArgumentError("device and sharding both set where arrays go; give only one")
         chosen = DictColumns.choose(dataset, transforms, columns, targets, extras)
         self.output_schema, self.targets = chosen.schema, list(chosen.targets)
         finish = _Finish(chosen.targets, JaxTransfer(find_device(device)), sharding)

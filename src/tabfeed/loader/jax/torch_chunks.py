@@ -158,7 +158,7 @@ def made_by_torch(
         Reader and memory.
     copied
         Gives a pipeline of batches that are copied, within the memory divided by a number: for
-        passes aside, and if there is no memory left on the GPU, or not enough to begin with.
+        other iterators, and if the GPU has no memory left, or not enough to begin with.
     """
     number = int(transfer.there.local_hardware_id or 0)
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():

@@ -1,11 +1,11 @@
 """From NumPy arrays to arrays of JAX, on any device, in the background.
 
-In host memory JAX takes over an array's memory if it is aligned. To a GPU each buffer of a chunk is
+In host memory JAX uses an array's own memory if it is aligned. To a GPU each buffer of a chunk is
 copied whole: forty small copies a batch would take longer than the model's step. The loader's
 thread waits for the copy, without the GIL; only then is the cut into columns queued, since a GPU
 runs what it is given in order, and a cut that waits for its data would hold up the model's steps.
 
-A batch is cut by one call, compiled for its number of rows. Where in the chunk it lies is an
+A batch is cut by one call, compiled for its number of rows. Where in the chunk it begins is an
 argument, and chunks are all sent in one size, the last and shorter one too: so there is one
 compilation, and another if the last batch is a short one. What was given up: one call for all
 batches of a chunk. XLA makes a kernel for each column of each batch, and for 16 batches of 40
@@ -90,7 +90,7 @@ def find_device(device: Any) -> Any:
 
 
 class JaxTransfer:
-    """Takes arrays to a device; threads may share it.
+    """Copies arrays to a device; threads may share it.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class JaxTransfer:
 
     def __init__(self, device: Any = None, column: tuple[int, ...] = ()) -> None:
         self.device, self.column = device, column
-        self._rows = {True: 0, False: 0}  # of buffers on their way, and of those that are there
+        self._rows = {True: 0, False: 0}  # the longest NumPy buffers so far, and those of torch
         self._places: dict[int, Any] = {}
         self._cutting: deque[tuple[Any, Any]] = deque()
 
@@ -160,9 +160,9 @@ class JaxTransfer:
                 held.popleft()[1].block_until_ready()
 
     def _to_device(self, matrices: Sequence[Any]) -> Sequence[Any]:
-        """Buffers on the device, as long as the longest so far; there when they are given.
+        """Buffers on the device, padded to the longest so far; returns once they have arrived.
 
-        Those that are there already, and not JAX's, are taken over where they lie.
+        Buffers of torch on the device are used in place, without a copy.
         """
         rows = matrices[0].shape[1]
         new = isinstance(matrices[0], np.ndarray)
@@ -188,7 +188,7 @@ class JaxTransfer:
 
 
 def _again(device: str | None, column: tuple[int, ...]) -> JaxTransfer:
-    """A carrier in another process: arrays on a device do not travel."""
+    """The same in another process, without the arrays on the device."""
     return JaxTransfer(find_device(device), column)
 
 
@@ -226,7 +226,7 @@ def _cut(wholes: Sequence[Any], start: Any, rows: int, column: tuple[int, ...]) 
 
 @dataclass(frozen=True)
 class WholeChunks:
-    """Makes each chunk in one piece and of one size, so that what cuts it is compiled once."""
+    """Makes each chunk one buffer of one size, so that cutting is compiled once."""
 
     maker: ChunkMaker
 
@@ -274,7 +274,7 @@ jax.config.update("jax_enable_x64", True) allows 64
     if not isinstance(matrix, np.ndarray):  # on a GPU, made as wide as JAX had them then
         raise LoaderError(
             "jax_enable_x64 was on when this batch was made, and is off now; switch it between "
-            "two passes over the data"
+            "two epochs"
         )
     if matrix.dtype.kind not in "iuf":
         return matrix

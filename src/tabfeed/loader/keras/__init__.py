@@ -2,11 +2,11 @@
 
 The loader is two things to Keras. It is a `keras.utils.PyDataset`, so that ``loader[i]`` is batch
 ``i`` of the epoch and everything that knows such datasets knows this one. And it is a data adapter,
-which Keras asks for whole epochs in its backend's own way; that is the fast way, since batches then
-come in the order they were planned and prepared in, while a `PyDataset` is asked for single batches
-in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides, and that of
-``fit`` changes nothing. What was given up: Keras does not pass ``class_weight`` to an adapter; give
-it to the loader instead.
+which gives Keras whole epochs in its backend's own way; that is the fast way, since batches then
+come in the order they were planned and prepared in, while Keras takes single batches of a
+`PyDataset`, in an order drawn by ``fit(shuffle=True)``. So the loader's own ``shuffle`` decides,
+and that of ``fit`` changes nothing. What was given up: Keras does not pass ``class_weight`` to an
+adapter; give it to the loader instead.
 
 What a training step costs in the training thread is taking a finished batch from a list. Tensors
 are made in the background: in place where the backend can use the array's memory, and on a GPU from

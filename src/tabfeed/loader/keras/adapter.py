@@ -1,12 +1,12 @@
-"""What Keras sees of a loader: a dataset that can be asked for any batch, or for whole epochs.
+"""What Keras sees of a loader: a dataset that gives any single batch, or whole epochs.
 
 `keras.utils.PyDataset` is public, and alone it would do: Keras would ask for single batches, in an
 order that ``fit(shuffle=True)``, the default, draws anew. Measured on two cores, 4 M rows in
-batches of 65,536: asked in order, an epoch took 1.2 to 1.35 times the processor time of one given
-whole; in an order of Keras's own 13 times, since each batch is then gathered from partitions that
-were not read ahead. Keras lets a "custom data adapter" give whole epochs instead, but has no public
-name for that class. So it is taken from `keras.src`, and where a later Keras has it elsewhere the
-loader is a `PyDataset` and no more.
+batches of 65,536: batch by batch in order, an epoch took 1.2 to 1.35 times the processor time of
+one given whole; in an order of Keras's own 13 times, since each batch is then gathered from
+partitions that were not read ahead. Keras lets a "custom data adapter" give whole epochs instead,
+but has no public name for that class. So it is taken from `keras.src`, and where a later Keras has
+it elsewhere the loader is a `PyDataset` and no more.
 
 Keras passes neither the model nor ``class_weight`` and ``sample_weight`` to an adapter. Weights
 would be ignored silently, and several labels would be paired with outputs in the order of their
@@ -70,7 +70,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
         self._walk: tuple[int, EpochIterator[Any]] | None = None
         self._walk_lock = threading.RLock()
         self._asked: set[int] = set()  # by number, since an iterator or an epoch ended
-        self._epochs_begun = 0  # that Keras has asked for
+        self._epochs_begun = 0  # epochs Keras has started
         self._looked_at: Mark | None = None  # where an epoch began of which it took some batches
         self._failure: BaseException | None = None
         self._early: tuple[Position, EpochIterator[list[Array]]] | None = None
@@ -115,7 +115,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
             raise
 
     def __getitem__(self, index: int) -> Any:
-        """Batch `index` of the epoch that comes next; asked in order, prepared ahead."""
+        """Batch `index` of the epoch that comes next; in order, batches are prepared ahead."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         index %= len(self)
@@ -177,7 +177,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
     def on_epoch_end(self) -> None:
         """Raise what ended the epoch early; go back, or on, as far as batches were taken.
 
-        Back, if a model was just built with the first ones; on, if batches were asked for by
+        Back, if a model was just built with the first ones; on, if Keras took batches by
         number. Where Keras takes whole epochs, only all of them count: it just looks at a few.
         """
         failure, self._failure = self._failure, None
@@ -222,19 +222,23 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
             )
         return self._fit_datasets[by_name]
 
-    def as_tf_dataset(self) -> Any:
+    def as_tf_dataset(self, *, by_name: bool = False) -> Any:
         """A `tf.data.Dataset` of the batches; each iteration over it is an epoch of the loader.
 
         It composes (``map``, ``take``, ``prefetch``) and distributes: under `tf.distribute` on one
         machine each batch is shared over the replicas. With several machines give each process its
         `global_rank`; the dataset is not sharded again then.
 
-        Several labels are a tuple in the order of `label_names`. For a model whose outputs are a
-        dict, name them: ``.map(lambda x, y: (x, dict(zip(label_names, y))))``. Keras pairs a tuple
-        with sorted names.
-
         Call it after `load_state_dict`. The dataset of a loader that stands within an epoch has no
         length, since its first epoch is shorter than the next ones.
+
+        Parameters
+        ----------
+        by_name
+            Whether labels come as a dict by name. Use it for a model with several outputs that
+            have the labels' names. Without it several labels are a tuple in the order of
+            `label_names`, which Keras pairs with the outputs by position (with sorted names where
+            they are a dict): labels in another order train the wrong outputs without an error.
         """
         whole = self.state.upcoming.step == 0
 
@@ -246,7 +250,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
                 )
             return self._begin(self._raw)
 
-        return self._tf_dataset(begin, steps=len(self) if whole else None)
+        return self._tf_dataset(begin, by_name=by_name, steps=len(self) if whole else None)
 
     def _tf_dataset(
         self,
@@ -271,7 +275,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
             self._failure = e
 
     def _take_early(self) -> EpochIterator[list[Array]] | None:
-        """The epoch that was begun before Keras asked for it, if it is still the next one."""
+        """The epoch that was begun ahead of Keras's request, if it is still the next one."""
         if self._early is not None and self._early[0] != self.state.upcoming:
             self._end_early()
         early, self._early = self._early, None
@@ -324,7 +328,7 @@ def _running_call() -> Mapping[str, Any] | None:
 
 
 def _refuse_ignored(call: Mapping[str, Any], prefix: str) -> None:
-    """Refuse what was given beside the loader; `prefix` tells validation data apart in `fit`."""
+    """Refuse what was given beside the loader; `prefix` is `val_` for validation data of `fit`."""
     if call.get(f"{prefix}y") is not None:
         raise ArgumentError(
             "y= does not reach a loader; give it the columns of the labels: "

@@ -1,6 +1,6 @@
 """How arrays become tensors on each of Keras's backends, and on which device.
 
-In host memory a tensor takes over the array's, column by column: that costs a few microseconds
+In host memory a tensor uses the array's memory, column by column: that costs a few microseconds
 each, and `JAX` takes a whole batch in one call. On another device each buffer of a chunk is copied
 whole, and columns are cut from it there: forty small copies a batch would take longer than the
 model's step. torch cuts by views, from chunks that were put together on the GPU if they can be; for
@@ -104,7 +104,7 @@ def _name(device: int | str) -> str:
 def _on_tensorflow(device: int | str) -> str:
     """TensorFlow itself would take the CPU for what is not there."""
     found = _NAME.fullmatch(_name(device))
-    assert found is not None  # looked at before
+    assert found is not None  # checked by `find_device`
     there = keras.distribution.list_devices(found["kind"])
     if not there:
         known = [kind for kind in ("cpu", "gpu", "tpu") if keras.distribution.list_devices(kind)]
@@ -212,7 +212,7 @@ class Finish:
     labels
         How many of the entries are labels.
     device
-        Where tensors shall be; None lets Keras decide.
+        The device of the tensors; None lets Keras decide.
     weights
         Of rows, by their label.
     """

@@ -196,7 +196,7 @@ def read_columns(columns: Iterable[Any]) -> tuple[Column, ...]:
     >>> read_columns([Numeric("age"), Numeric("age")])
     Traceback (most recent call last):
         ...
-    tabfeed.errors.ArgumentError: the feature column 'age' is there twice
+    tabfeed.errors.ArgumentError: the feature column 'age' is given twice
     """
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         columns = [columns]
@@ -204,7 +204,7 @@ def read_columns(columns: Iterable[Any]) -> tuple[Column, ...]:
     seen: set[str] = set()
     for column in read:
         if column.name in seen:
-            raise ArgumentError(f"the feature column {column.name!r} is there twice")
+            raise ArgumentError(f"the feature column {column.name!r} is given twice")
         seen.add(column.name)
     if not read:
         raise ArgumentError("there are no feature columns; give one or more")
@@ -265,7 +265,7 @@ def read_categories(column: Any) -> Categories:
 def _read_embedding(column: Any, categories: Categories) -> Embedding:
     if column.ckpt_to_load_from is not None:
         raise ArgumentError(
-            f"{column.name!r} is to be read from a checkpoint, which is not done here; build the "
+            f"{column.name!r} is to be read from a checkpoint, which is not supported; build the "
             "layer and set its weights"
         )
     max_norm = column.max_norm

@@ -71,7 +71,7 @@ def find_roles(
     conts: Names,
     labels: Names,
 ) -> Roles:
-    """The columns asked for, each of which must be in `schema`.
+    """Find the columns of a batch, each of which must be in `schema`.
 
     Where neither feature columns nor names are given, tags decide.
 
@@ -94,7 +94,7 @@ def find_roles(
         if name not in schema:
             raise ColumnNotFoundError(name, schema.column_names)
         if names.count(name) > 1:
-            raise ArgumentError(f"column {name!r} is asked for twice; it can have one role")
+            raise ArgumentError(f"column {name!r} is given twice; it can have only one role")
     if not found.cats and not found.conts:
         raise ArgumentError(
             "a batch would have no inputs: give feature_columns, or cat_names and cont_names, or "
@@ -234,7 +234,7 @@ def make_layout(
     schema
         The columns there are.
     roles
-        The columns asked for.
+        The columns of a batch.
     forms
         How lists come.
     narrow
@@ -311,14 +311,14 @@ class Cutter:
         return [[a for parts in row for a in parts] for row in zip(*columns, strict=True)]
 
     def without_buffers(self) -> Cutter:
-        """The same for those fields alone that lie in no buffer of a group; all ids are checked."""
+        """The same for the fields that no group's buffer holds; all ids are still checked."""
         return replace(self, fields=tuple(f for f in self.fields if f.form != "scalar"))
 
     def _check_ids(self, chunk: Chunk) -> None:
         tops: dict[str, int] = {}
         for group in self.groups:
             if chunk.rows and not self.limits.keys().isdisjoint(group.columns):
-                found: Any = chunk.matrices[group.name].max(1)  # may lie on a GPU, asked once
+                found: Any = chunk.matrices[group.name].max(1)  # may be on a GPU: one transfer
                 found = getattr(found, "values", found).tolist()
                 tops.update(zip(group.columns, found, strict=True))
         for name, limit in self.limits.items():

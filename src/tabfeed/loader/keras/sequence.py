@@ -30,9 +30,9 @@ class KerasSequenceLoader(KerasBase):
     Ids are integers (32 bits if the data have no more, 64 otherwise, on JAX always 32); numbers and
     labels are float32. One label is ``(N, 1)``, several are a list of such in the order of
     `label_names`, none is None. In ``fit`` and ``evaluate`` several labels come as a dict where the
-    model's outputs have their names. In a loop of your own they stay a list, and for a model whose
-    outputs are a dict you make one of them: Keras pairs a list with sorted names. Only the columns
-    asked for come out.
+    model's outputs have their names, and so they do from ``as_tf_dataset(by_name=True)``. In a loop
+    of your own they stay a list, and for a model whose outputs are a dict you make one of them:
+    Keras pairs a list with sorted names. Batches hold only these columns.
 
     Parameters
     ----------
@@ -56,9 +56,10 @@ class KerasSequenceLoader(KerasBase):
     buffer_size
         Most memory for one chunk: bytes, ``"200MB"``, or a share of the GPU's memory (of free
         host memory where there is no GPU). Where chunks are made on the GPU, on torch and JAX, the
-        most for all that lies there, unless `device_memory` is given.
+        most for everything there, unless `device_memory` is given.
     device
-        Where tensors shall be, as for `keras.device`, or a GPU's number; Keras decides by default.
+        The device of the tensors, as for `keras.device`, or a GPU's number; by default Keras
+        decides.
     parts_per_chunk, global_size, global_rank, drop_last
         See `tabfeed.loader.options.LoaderOptions`.
     sparse_names, sparse_max, sparse_as_dense

@@ -103,7 +103,7 @@ class Structure:
     rows
         Rows in a batch; None if the last one has fewer.
     by_name
-        Whether several labels come as a dict by name, not as a tuple.
+        Whether labels come as a dict by name; otherwise several are a tuple.
     """
 
     fields: tuple[Field, ...]

@@ -7,7 +7,7 @@ never block, and getting the GIL back from a busy loop takes milliseconds and di
 time.
 
 NVML is read through ``nvidia-ml-py`` if that is installed and there is a driver; otherwise there
-are no readings. CUDA events are used if the program itself has imported torch and started CUDA;
+are no readings. CUDA events are used if this process has imported torch and started CUDA;
 nothing here imports a framework or starts a GPU.
 
 Between the request and the arrival of a batch the loop gives the GPU nothing to do. So the time the
@@ -172,7 +172,6 @@ class Nvml:
         self._library: Any = _import_nvml() if library is None else library
         self._handles: list[Any] = []
         self.names: list[str] = []
-        self.memory_total = 0
         if self._library is not None:
             self._open()
 
@@ -187,9 +186,6 @@ class Nvml:
                 nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())
             ]
             self.names = [_text(nvml.nvmlDeviceGetName(h)) for h in self._handles]
-            self.memory_total = sum(
-                int(nvml.nvmlDeviceGetMemoryInfo(h).total) for h in self._handles
-            )
         except nvml.NVMLError:
             self._handles = []
 
@@ -224,13 +220,13 @@ def _text(name: str | bytes) -> str:
 
 
 def may_use_cuda() -> bool:
-    """Whether the program has imported a torch that was built for CUDA."""
+    """Whether this process has imported a torch that was built for CUDA."""
     version = getattr(sys.modules.get("torch"), "version", None)
     return getattr(version, "cuda", None) is not None
 
 
 def cuda_in_use() -> Any:
-    """``torch.cuda``, if the program has imported torch and started CUDA; else None."""
+    """``torch.cuda``, if this process has imported torch and started CUDA; else None."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not hasattr(cuda, "is_initialized"):
         return None

@@ -256,8 +256,6 @@ class StageSums:
         self.sums: dict[tuple[str, str], StageTotal] = {}
         self.what: Counter[str] = Counter()
         self.bins = Bins(_BIN_NS)
-        self.first: dict[str, int] = {}
-        self.last: dict[str, int] = {}
         self.recent: deque[FinishedSpan] = deque(maxlen=_RECENT)
 
     def add(self, entries: Iterable[FinishedSpan], until: int | None = None) -> None:
@@ -279,10 +277,6 @@ class StageSums:
             sums.rows += data.get("rows") or 0
             if "what" in data:
                 self.what[describe(data["what"])] += own
-        if start < self.first.setdefault(thread, start):
-            self.first[thread] = start
-        if end > self.last.get(thread, 0):
-            self.last[thread] = end
         if thread.startswith("tabfeed-loader"):
             self.bins.add(name, start - self._origin, end - self._origin, own)
         self.recent.append(entry)
