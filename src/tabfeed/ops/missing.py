@@ -53,7 +53,7 @@ class _Fill(Operator):
             replace(
                 c,
                 dtype=None if c.dtype is None else like(c.dtype, self._leaf(c)),
-                nullable=c.nullable and c.is_list,
+                nullable=c.nullable and (c.is_list or c.dtype is None),
             )
             for c in inputs.columns
         ]
@@ -121,6 +121,11 @@ class FillMissing(_Fill):
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         """The column's own type, or float64 where an integer column gets a fraction."""
         leaf = column.leaf_dtype
+        if leaf is None:
+            raise OperatorError(
+                f"FillMissing: the type of column {column.name!r} is not known before it is made; "
+                "give the LambdaOp that makes it a dtype="
+            )
         try:
             value = pa.scalar(self.fill_val)
         except OverflowError as e:
@@ -182,7 +187,7 @@ class FillMedian(_Fill, StatOperator):
 
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         leaf = column.leaf_dtype
-        return leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
+        return leaf if leaf in (pa.float32(), pa.float64()) else pa.float64()
 
     def _value(self, column: ColumnSchema) -> Any:
         median = self.medians_[column.name]

@@ -292,7 +292,8 @@ class Counter:
         batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
         tables = chain([run.schema_arrow.empty_table()], batches)
         frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
-        stored = SpilledTable.write((self.as_table(f) for f in frames), self.memory)
+        counts = (self.as_table(f) for f in frames)
+        stored = SpilledTable.write(counts, self.memory, distinct=True)
         self.drop_runs()
         return stored
 
