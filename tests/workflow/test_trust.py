@@ -362,7 +362,7 @@ def test_an_operator_saved_by_the_script_that_defines_it(tmp_path: Path) -> None
         "tabfeed.ops:Operator",
         "tabfeed.ops:StatOperator",
         "tabfeed.ops:Node",
-        "tabfeed.ops.join:KeyedOperator",
+        "tabfeed.ops.keyed.base:KeyedOperator",
         "tabfeed:Dataset",
     ],
 )

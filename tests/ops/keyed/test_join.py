@@ -11,7 +11,7 @@ import pytest
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import OperatorError
-from tabfeed.ops.state.group_stats import GroupStats
+from tabfeed.ops.keyed.group_stats import GroupStats
 from tabfeed.ops.state.memory import MemoryManager
 
 NAN, INF = math.nan, math.inf

@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tabfeed.ops.state import group_stats
-from tabfeed.ops.state.group_stats import GroupStats
+from tabfeed.ops.keyed import group_stats
+from tabfeed.ops.keyed.group_stats import GroupStats
 from tabfeed.ops.state.memory import MemoryManager
 
 

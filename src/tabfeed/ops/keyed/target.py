@@ -16,10 +16,9 @@ from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
 from tabfeed.ops.frames import as_list, float_type, to_polars
-from tabfeed.ops.join import KeyedOperator
+from tabfeed.ops.keyed.base import GroupLookup, KeyedOperator
+from tabfeed.ops.keyed.group_stats import key_names
 from tabfeed.ops.state.checks import check_groups
-from tabfeed.ops.state.group_stats import key_names
-from tabfeed.ops.state.keys import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
