@@ -61,6 +61,12 @@ def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
     return value.fill_nan(None) if floating else value
 
 
+def is_null(column: ColumnSchema) -> pl.Expr:
+    """Where a column is null, or NaN if it holds numbers; what is inside lists does not count."""
+    value = pl.col(column.name)
+    return (value if column.is_list else missing_to_null(value, column)).is_null()
+
+
 def is_missing(value: Any) -> bool:
     """Whether a Python value is None or NaN."""
     return value is None or (isinstance(value, float) and value != value)

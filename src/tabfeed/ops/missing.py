@@ -20,6 +20,7 @@ from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.frames import (
     is_missing,
+    is_null,
     leafwise,
     like,
     map_value,
@@ -67,7 +68,7 @@ class _Fill(Operator):
         """Fill each value."""
         exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
         if self.add_binary_cols:
-            exprs += [_is_null(c).alias(f"{c.name}_filled") for c in inputs.columns]
+            exprs += [is_null(c).alias(f"{c.name}_filled") for c in inputs.columns]
         return frame.select(exprs)
 
     def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
@@ -89,11 +90,6 @@ class _Fill(Operator):
 
     def _fill_one(self, value: Any, column: ColumnSchema) -> Any:
         return self._value(column) if is_missing(value) else value
-
-
-def _is_null(column: ColumnSchema) -> pl.Expr:
-    value = pl.col(column.name)
-    return (value if column.is_list else missing_to_null(value, column)).is_null()
 
 
 class FillMissing(_Fill):

@@ -64,15 +64,16 @@ class KeyedOperator(StatOperator):
     def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Any]:
         """Statistics of each group."""
         whole = to_polars(frame)
-        values = [_value(whole[n]) for n in self.value_columns(inputs)]
+        found = [whole[n] for n in self.value_columns(inputs)]
+        values = [v if v.dtype.is_numeric() else v.cast(pl.Float64) for v in found]
         extra = self.extra_keys(frame, inputs)
-        found: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         for group in inputs.groups:
             keys = len(group) + len(extra)
             stats = GroupStats(keys, len(values), inputs.memory, apart=len(extra))
             stats.add([*(whole[n] for n in group), *extra], values)
-            found[self.group_name(group)] = stats
-        return found
+            summary[self.group_name(group)] = stats
+        return summary
 
     def large_parts(self, inputs: Inputs) -> list[str]:
         """The statistics of each group."""
@@ -121,11 +122,6 @@ class KeyedOperator(StatOperator):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_ready": {}}
-
-
-def _value(series: pl.Series) -> pl.Series:
-    """A value column as a number."""
-    return series if series.dtype.is_numeric() else series.cast(pl.Float64)
 
 
 class GroupLookup:
