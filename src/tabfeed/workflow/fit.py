@@ -329,9 +329,10 @@ def small_partitions(dataset: Dataset, memory: MemoryManager, executor: Executor
 
 def first_shuffle(output: Node, dataset: Dataset) -> Node | None:
     """The first node whose groups must be made whole; none if the data is one partition anyway."""
+    if dataset.npartitions <= 1:
+        return None
     waiting = (n for n in list_nodes(output) if n.op.shuffle_keys is not None)
-    node = next((n for n in waiting if not isinstance(n.parents[0].op, _Regrouped)), None)
-    return node if node is not None and dataset.npartitions > 1 else None
+    return next((n for n in waiting if not isinstance(n.parents[0].op, _Regrouped)), None)
 
 
 def mapped(

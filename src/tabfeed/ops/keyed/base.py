@@ -33,13 +33,19 @@ class KeyedOperator(StatOperator):
     eager = True
     dependencies_only_for_fit = True
     name_sep: str
-    kept: ClassVar[tuple[str, ...]]  # what is saved beside the tables, under these names with _
+    # What is saved beside the tables, as attributes with _ behind; first the columns learned from.
+    kept: ClassVar[tuple[str, ...]]
 
     def value_columns(self, inputs: Inputs) -> list[str]:
         """The columns whose statistics are learned."""
         named = {d for d in self.dependencies if isinstance(d, str)}  # they may be keys too
         keys = set(inputs.names) - named
         return [n for n in inputs.schema.column_names if n not in keys]
+
+    def learned_from(self, inputs: Inputs) -> list[str]:
+        """The same once fitted, when the data may no longer have them."""
+        known = getattr(self, f"{self.kept[0]}_") if self.is_fitted else self.value_columns(inputs)
+        return list(known)
 
     def group_name(self, group: tuple[str, ...]) -> str:
         """The name of a group."""

@@ -91,20 +91,17 @@ class JoinGroupby(KeyedOperator):
                 columns.append(ColumnSchema(name, dtype, tags=(Tags.CONTINUOUS,)))
         return Schema(columns)
 
-    def _values(self, inputs: Inputs) -> list[str]:
-        return list(self.values_) if self.is_fitted else self.value_columns(inputs)
-
     def _dtypes(self, inputs: Inputs) -> list[pa.DataType]:
         if self.is_fitted:
             return [_KINDS[t] for t in self.kinds_]
-        kinds = [inputs.schema[n].dtype for n in self._values(inputs)]
+        kinds = [inputs.schema[n].dtype for n in self.learned_from(inputs)]
         return [_wide(k) for k in kinds]
 
     def _outputs(self, group: tuple[str, ...], inputs: Inputs) -> list[tuple[str, str, int]]:
         """(output name, statistic, number of the value column, -1 for the row count)."""
         name, sep = self.group_name(group), self.name_sep
         out = [(f"{name}{sep}count", "count", -1)] if "count" in self.stats else []
-        for i, value in enumerate(self._values(inputs)):
+        for i, value in enumerate(self.learned_from(inputs)):
             out += [(f"{name}{sep}{value}{sep}{s}", s, i) for s in self.stats if s != "count"]
         return out
 

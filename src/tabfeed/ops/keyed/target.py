@@ -116,12 +116,9 @@ class TargetEncoding(KeyedOperator):
         fold = [] if self.drop_folds else [ColumnSchema(FOLD, pa.uint8())]
         return Schema(columns + fold)
 
-    def _targets(self, inputs: Inputs) -> list[str]:
-        return list(self.targets_) if self.is_fitted else self.value_columns(inputs)
-
     def _outputs(self, inputs: Inputs) -> list[tuple[str, tuple[str, ...], int]]:
         """(output name, group, number of the target)."""
-        targets = self._targets(inputs)
+        targets = self.learned_from(inputs)
         made = [
             (f"TE_{self.group_name(g)}_{t}", g, i)
             for g in inputs.groups
