@@ -20,14 +20,13 @@ from distributed import get_task_stream
 import tabfeed
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ArgumentError, ClusterError, WriteError
-from tabfeed.execute import LocalExecutor, as_executor, current_executor
-from tabfeed.execute.dask import ClusterReduction, DaskExecutor
+from tabfeed.execute import Executor, LocalExecutor, as_executor, current_executor
 from tests.waiting import HANG
 
 
 @pytest.fixture
-def executor(dask_client: Any) -> DaskExecutor:
-    return DaskExecutor(dask_client)
+def executor(dask_client: Any) -> Executor:
+    return as_executor(dask_client)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_tasks_have_names_that_people_understand(
         out.to_parquet(tmp_path / "plain", output_files=["users", "items"])
         out.to_parquet(tmp_path / "mixed", shuffle="FULL", output_files=2)
         out.shuffle_by_keys("C1", npartitions=2)
-    seen = {k[1] if isinstance(k, tuple) else k.rsplit("-", 2)[0] for k in keys_in(stream)}
+    seen = set(names_in(stream))
     assert {"fit/part_11", "fit/Categorify/C1", "fit/Categorify/C2"} <= seen
     assert {"write/users", "write/items", "write/part_1"} <= seen
     assert {"shuffle/part_11", "shuffle/bucket_1"} <= seen
@@ -60,8 +59,9 @@ def test_tasks_have_names_that_people_understand(
     assert who["fit/Categorify/C1"] != who["fit/Categorify/C2"]  # each merges half of the columns
 
 
-def keys_in(stream: Any) -> list[Any]:
-    return [record["key"] for record in stream.data]
+def names_in(stream: Any) -> list[str]:
+    keys = [record["key"] for record in stream.data]
+    return [k[1] if isinstance(k, tuple) else k.rsplit("-", 2)[0] for k in keys]
 
 
 class Heavy:
@@ -82,7 +82,7 @@ class Heavy:
 
 @pytest.mark.parametrize("scattered", [False, True])
 def test_what_a_run_holds_is_sent_to_workers_not_to_tasks(
-    executor: DaskExecutor, tmp_path: Path, scattered: bool, monkeypatch: pytest.MonkeyPatch
+    executor: Executor, tmp_path: Path, scattered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scattered:
         monkeypatch.setattr("tabfeed.execute.dask_run._IN_GRAPH", 10)
@@ -111,32 +111,29 @@ class OneIsSlow:
 
 
 def test_a_slow_worker_holds_up_nothing_but_its_own_task(
-    executor: DaskExecutor, tmp_path: Path
+    executor: Executor, tmp_path: Path
 ) -> None:
     assert list(executor.map(range(14), OneIsSlow(tmp_path))) == [True] * 14
 
 
 @pytest.mark.parametrize("column", ["C1", "C2"])
 def test_a_vocabulary_too_large_for_a_worker_is_merged_in_hash_partitions(
-    executor: DaskExecutor, files: Path, column: str, monkeypatch: pytest.MonkeyPatch
+    dask_client: Any, files: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = [column] >> ops.Categorify(freq_threshold=3)
     here = Workflow(node, executor=LocalExecutor(1)).fit(Dataset(files))
     expected = here.transform(Dataset(files)).to_arrow()
-    cut: list[list[int]] = []
-    partitions = ClusterReduction._partitions
-    monkeypatch.setattr(
-        ClusterReduction, "_partitions", lambda *args: cut.append(partitions(*args)) or cut[-1]
-    )
     monkeypatch.setattr("tabfeed.execute.dask_cluster.Preflight.task_memory", lambda _: 16_000)
-    there = Workflow([column] >> ops.Categorify(freq_threshold=3), executor=executor)
-    there.fit(Dataset(files, part_size=1 << 30))
-    assert max(cut[0]) > 5
+    there = Workflow([column] >> ops.Categorify(freq_threshold=3), client=dask_client)
+    with get_task_stream(dask_client) as stream:
+        there.fit(Dataset(files, part_size=1 << 30))
+    tasks = names_in(stream).count(f"fit/Categorify/{column}")
+    assert tasks > 4 + 5 * 3  # two runs are picked and cut; each part is picked twice, merged
     assert there.transform(Dataset(files)).to_arrow().equals(expected)
 
 
 def test_groups_too_many_for_a_worker_are_merged_in_hash_partitions(
-    executor: DaskExecutor, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: Executor, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def graph() -> Any:
         return ["C1", ["C1", "C2"]] >> ops.JoinGroupby("x", stats=["sum", "std", "max"])
@@ -149,7 +146,7 @@ def test_groups_too_many_for_a_worker_are_merged_in_hash_partitions(
 
 
 def test_a_scheduler_that_is_away_between_two_levels_of_merging(
-    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = executor.preflight.workers
     answers = iter([asked, lambda: 1 / 0])  # before the run, and when its runs of eight are done
@@ -186,14 +183,14 @@ class Fails:
         return note_and_fail(x, self.notes, self.times)
 
 
-def test_a_task_that_fails_twice_is_done_in_the_end(executor: DaskExecutor, tmp_path: Path) -> None:
+def test_a_task_that_fails_twice_is_done_in_the_end(executor: Executor, tmp_path: Path) -> None:
     assert list(executor.map(range(9), Fails(tmp_path / "n", 2))) == list(range(9))
     assert (tmp_path / "n").read_text() == "xxx"
 
 
 @pytest.mark.parametrize("verb", ["map", "reduce"])
 def test_a_task_that_fails_three_times_ends_the_run_and_is_named(
-    executor: DaskExecutor, tmp_path: Path, verb: str
+    executor: Executor, tmp_path: Path, verb: str
 ) -> None:
     fn = Fails(tmp_path / "n", 99)
     with pytest.raises(ClusterError, match=r"work/part_5 failed: ZeroDivisionError: five came"):
@@ -225,7 +222,7 @@ def full_disk(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("shuffle", [None, "FULL"])
 def test_a_full_disk_ends_the_run_and_leaves_what_was_there(
-    executor: DaskExecutor, files: Path, tmp_path: Path, shuffle: str | None
+    executor: Executor, files: Path, tmp_path: Path, shuffle: str | None
 ) -> None:
     data = Dataset(files, columns=["C1"])
     data.to_parquet(tmp_path / "out", executor=executor)

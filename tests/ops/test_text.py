@@ -13,7 +13,6 @@ import pytest
 
 from tabfeed import ColumnSchema, Dataset, Schema, Workflow, ops
 from tabfeed.errors import ArgumentError, ArtefactError, MissingExtraError, OperatorError
-from tabfeed.ops.base import Inputs
 from tabfeed.testing.op import check_op
 
 SEEN: list[str] = []
@@ -107,7 +106,7 @@ def test_other_columns_are_refused() -> None:
 
 def test_schema() -> None:
     column = ColumnSchema("t", "string", tags=["user"], properties={"a": 1}, nullable=False)
-    (made,) = ops.Tokenize().output_schema(Inputs.of(Schema([column])))
+    (made,) = ops.Tokenize().output_schema(ops.Inputs.of(Schema([column])))
     assert made.dtype == pa.list_(pa.string())
     assert set(made.tags) == {"user", "text", "tokenized", "list"}
     assert made.properties == {"a": 1} and not made.nullable and made.is_ragged

@@ -105,7 +105,7 @@ def test_folds_go_on_from_partition_to_partition() -> None:
 
 
 def test_folds_of_groups_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tabfeed.ops.state.group_stats._LEAST_ROOM", 0)
+    monkeypatch.setattr("tabfeed.ops.keyed.group_stats._LEAST_ROOM", 0)
     rng = np.random.default_rng(0)
     data = nvt.Dataset({"c": rng.integers(0, 300, 4000), "y": rng.random(4000)}, npartitions=5)
     node = lambda: ["c"] >> ops.TargetEncoding("y", out_dtype="float64")  # noqa: E731

@@ -19,9 +19,6 @@ import pytest
 import tabfeed as nvt
 from tabfeed import ops
 from tabfeed.errors import ArtefactError, NotFittedError, OperatorError
-from tabfeed.io.storage.local import make_locked
-from tabfeed.ops.base import Inputs
-from tabfeed.workflow import artefact
 
 DATA = pa.table({"c": ["b", "a", None, "b"], "x": [1.0, None, 2.5, 4.0], "y": [0, 1, 1, 0]})
 
@@ -31,7 +28,7 @@ def thrice(column: pl.Series) -> pl.Series:
 
 
 class Twice(ops.Operator):
-    def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
+    def transform(self, frame: pl.LazyFrame, inputs: ops.Inputs) -> pl.LazyFrame:
         return frame.select(pl.col(n) * 2 for n in inputs.names)
 
 
@@ -227,29 +224,6 @@ def test_a_pipe_in_place_of_the_checksums_is_not_waited_for(saved: Path) -> None
         nvt.Workflow.load(saved)
 
 
-def test_a_structure_too_large_to_load_is_not_saved(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted, size = workflow(), (saved / "workflow.json").stat().st_size
-    monkeypatch.setattr(artefact, "_MOST_BYTES", size)
-    fitted.save(saved)
-    nvt.Workflow.load(saved)
-    monkeypatch.setattr(artefact, "_MOST_BYTES", size - 1)
-    with pytest.raises(ArtefactError, match=f"takes {size:,} bytes of JSON"):
-        fitted.save(saved)
-    with pytest.raises(ArtefactError, match=r"workflow\.json is larger than"):
-        nvt.Workflow.load(saved)
-
-
-def test_checksums_that_are_too_many(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = (saved / "checksums.json").stat().st_size
-    monkeypatch.setattr(artefact, "_MOST_LISTED", size)
-    nvt.Workflow.load(saved)
-    monkeypatch.setattr(artefact, "_MOST_LISTED", size - 1)
-    with pytest.raises(ArtefactError, match=r"checksums\.json is larger than"):
-        nvt.Workflow.load(saved)
-
-
 def test_not_a_workflow(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="is not a saved workflow"):
         nvt.Workflow.load(tmp_path)
@@ -266,20 +240,6 @@ def test_a_version_that_is_none(saved: Path, version: Any) -> None:
     rewrite(saved, lambda body: body.update(format_version=version))
     with pytest.raises(ArtefactError, match="format_version"):
         nvt.Workflow.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ArtefactError("w.json: nodes[0].params: too deep"), "w.json: nodes[0].params: too deep"),
-        (ArtefactError("too deep"), "w.json: nodes[0]: too deep"),
-        (ValueError("w.json"), "w.json: nodes[0]: ValueError: w.json"),
-    ],
-)
-def test_an_error_names_its_place_once(error: Exception, words: str) -> None:
-    with pytest.raises(ArtefactError) as caught, artefact.blaming("w.json: nodes[0]"):
-        raise error
-    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
@@ -358,17 +318,3 @@ def test_a_save_killed_between_old_and_new(saved: Path) -> None:
     saved.rename(saved.parent / ".w.saving-0123")
     assert nvt.Workflow.load(saved).transform(DATA).equals(workflow().transform(DATA))
     assert [p.name for p in saved.parent.iterdir()] == ["w"]
-
-
-def test_saving_leaves_another_save_alone(saved: Path) -> None:
-    other, lock = make_locked(lambda: _made(saved.parent / ".w.saving-0123"))
-    workflow().save(saved)
-    assert other.is_dir()
-    lock.release()
-    workflow().save(saved)
-    assert not other.exists()
-
-
-def _made(path: Path) -> Path:
-    path.mkdir()
-    return path

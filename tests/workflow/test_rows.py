@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
+from collections import defaultdict
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tabfeed import Dataset, Workflow, ops
-from tabfeed.errors import SchemaError
+from tabfeed.errors import ColumnNotFoundError, SchemaError
 
 TABLE = pa.table(
     {
@@ -224,3 +225,13 @@ def test_a_workflow_that_has_met_a_row_can_go_to_another_process() -> None:
     workflow = Workflow(["x"] >> ops.Normalize()).fit({"x": [1.0, 2.0, 3.0]})
     assert workflow.transform({"x": 2.0}) == {"x": 0.0}
     assert pickle.loads(pickle.dumps(workflow)).transform({"x": 3.0}) == {"x": 1.0}
+
+
+def test_a_column_that_a_row_lacks_is_refused_whatever_kind_of_mapping_it_is(
+    workflow: Workflow,
+) -> None:
+    row = defaultdict(int, {k: v for k, v in ROW.items() if k != "x"})
+    for given in (row, [row]):
+        with pytest.raises(ColumnNotFoundError, match="'x'"):
+            workflow.transform(given)
+    assert "x" not in row

@@ -154,19 +154,6 @@ def test_the_old_folder_comes_back_when_the_new_one_cannot(
     assert nvt.Workflow.load(target).transform({"c": "a"}) == {"c": 4}
 
 
-def test_what_is_too_large_for_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.workflow import artefact
-
-    fitted(SMALL).save(tmp_path / "w")
-    size = (tmp_path / "w" / "workflow.json").stat().st_size
-    monkeypatch.setattr(artefact, "_MOST_BYTES", size)
-    fitted(SMALL).save(tmp_path / "w")
-    monkeypatch.setattr(artefact, "_MOST_BYTES", size - 1)
-    with pytest.raises(ArtefactError, match="Keep large state in Arrow tables"):
-        fitted(SMALL).save(tmp_path / "new")
-    assert names(tmp_path) == ["w"]
-
-
 def test_limits_of_a_table_on_disk(tmp_path: Path) -> None:
     """A vocabulary that stayed on disk is copied, not read."""
     workflow = nvt.Workflow(["c"] >> ops.Categorify()).fit(

@@ -18,7 +18,6 @@ import pytest
 import tabfeed as nvt
 from tabfeed import ops
 from tabfeed.errors import ArgumentError, ArtefactError
-from tabfeed.workflow.trust import Trust
 from tests.workflow.test_artefact import rewrite
 
 DATA = {"c": ["b", "a", "b"], "x": [1.0, 2.5, 4.0]}
@@ -294,11 +293,12 @@ def test_what_a_trusted_module_lacks(tmp_path: Path, module: Callable[[], Any]) 
         nvt.Workflow.load(folder, trusted=["its_functions"])
 
 
-def test_trusted_takes_names() -> None:
+def test_trusted_takes_names(tmp_path: Path) -> None:
+    folder = save(["x"] >> ops.Normalize(), tmp_path / "w")
     with pytest.raises(ArgumentError, match="give names of modules, or True"):
-        Trust(trusted=[sys])  # type: ignore[list-item]
+        nvt.Workflow.load(folder, trusted=[sys])  # type: ignore[list-item]
     with pytest.raises(ArgumentError, match="not a subclass"):
-        Trust(operators=[len])  # type: ignore[list-item]
+        nvt.Workflow.load(folder, operators=[len])  # type: ignore[list-item]
 
 
 # -- operators ------------------------------------------------------------------------
@@ -328,11 +328,7 @@ def test_an_operator_that_is_passed(tmp_path: Path) -> None:
     assert loaded.transform({"x": 1.0}) == {"x": 3.0}
 
 
-def test_an_operator_that_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tabfeed.ops import base
-
-    monkeypatch.setattr(base, "_REGISTERED", {})
-
+def test_an_operator_that_is_registered(tmp_path: Path) -> None:
     @ops.register
     class Half(ops.Operator):
         def transform(self, frame: pl.LazyFrame, inputs: ops.Inputs) -> pl.LazyFrame:
@@ -340,7 +336,15 @@ def test_an_operator_that_is_registered(tmp_path: Path, monkeypatch: pytest.Monk
 
     folder = save(["x"] >> Half(), tmp_path / "w")  # though nobody could import it
     assert nvt.Workflow.load(folder).transform({"x": 1.0}) == {"x": 0.5}
-    base._REGISTERED.clear()
+
+
+def test_an_operator_that_nobody_could_import_and_that_is_not_registered(tmp_path: Path) -> None:
+    class Half(ops.Operator):
+        def transform(self, frame: pl.LazyFrame, inputs: ops.Inputs) -> pl.LazyFrame:
+            return frame.select(pl.col(n) / 2 for n in inputs.names)
+
+    folder = save(["x"] >> ops.LogOp(), tmp_path / "w")
+    named(folder, f"{__name__}:{Half.__qualname__}")
     with pytest.raises(ArtefactError, match="not the name of an operator"):
         nvt.Workflow.load(folder)
     assert nvt.Workflow.load(folder, operators=[Half]).transform({"x": 1.0}) == {"x": 0.5}
@@ -362,7 +366,7 @@ def test_an_operator_saved_by_the_script_that_defines_it(tmp_path: Path) -> None
         "tabfeed.ops:Operator",
         "tabfeed.ops:StatOperator",
         "tabfeed.ops:Node",
-        "tabfeed.ops.join:KeyedOperator",
+        "tabfeed.ops.keyed.base:KeyedOperator",
         "tabfeed:Dataset",
     ],
 )

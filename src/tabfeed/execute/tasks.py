@@ -100,7 +100,7 @@ def _path_to_culprit(what: Any) -> Iterator[str]:
         bad = next((p for p in _parts(what) if id(p[1]) not in seen and not _packs(p[1])), None)
         if bad is None:
             break
-        if _worth_naming(what):
+        if hasattr(what, "parents") and hasattr(what, "op"):  # a node, which the user wrote
             yield repr(what)
         name, what = bad
     yield name if type(what).__name__ == name else f"{name} ({type(what).__name__})"
@@ -129,11 +129,6 @@ def _parts(what: Any) -> Iterator[tuple[str, Any]]:
             if hasattr(what, name) and name != "__weakref__":
                 yield name, getattr(what, name)
         yield from vars(what).items() if hasattr(what, "__dict__") else ()
-
-
-def _worth_naming(what: Any) -> bool:
-    """Whether this is a node of a graph, which the user wrote."""
-    return hasattr(what, "parents") and hasattr(what, "op")
 
 
 @runtime_checkable

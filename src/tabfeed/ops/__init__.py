@@ -26,13 +26,13 @@ from tabfeed.ops.frames import get_embedding_sizes
 from tabfeed.ops.graph.node import Node
 from tabfeed.ops.graph.subgraph import Subgraph
 from tabfeed.ops.hashing import Bucketize, HashBucket, HashedCross
-from tabfeed.ops.join import JoinGroupby
+from tabfeed.ops.keyed.join import JoinGroupby
+from tabfeed.ops.keyed.target import TargetEncoding
 from tabfeed.ops.lists import ListSlice, ValueCount
 from tabfeed.ops.missing import FillMedian, FillMissing
 from tabfeed.ops.numeric import Clip, LogOp, ReduceDtypeSize
 from tabfeed.ops.rows import DifferenceLag, Dropna, Filter, Groupby
 from tabfeed.ops.statistics import DataStats, Normalize, NormalizeMinMax
-from tabfeed.ops.target import TargetEncoding
 from tabfeed.ops.text import Tokenize
 from tabfeed.schema.schema import ColumnSelector
 

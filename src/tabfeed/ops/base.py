@@ -317,7 +317,8 @@ class StatOperator(Operator):
         Either all values are, or none is. The keys must be known without data. Parts are not saved:
         an operator that has them sets what it needs in `finish`, and must have a `state` and a
         `restore` of its own (and an `update`, to learn more data later). Its `learn` sets
-        ``self.summary_`` to the finished tables, as `KeyedOperator` does, or to True.
+        ``self.summary_`` to the finished tables or to True. `tabfeed.ops.keyed.base.KeyedOperator`
+        has all of this for tables with a row for each key.
         """
         return ()
 

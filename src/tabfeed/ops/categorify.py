@@ -229,8 +229,9 @@ class Categorify(StatOperator):
             return count_combinations([frame.column(n) for n in group], inputs.memory)
         dtypes = {base_type(frame.column(n).type) for n in group} - {pa.null()}
         if len(dtypes) > 1:
+            kinds = ", ".join(sorted(map(str, dtypes)))
             raise SchemaError(
-                f"columns {list(group)} share a vocabulary but differ in type: {dtypes}"
+                f"columns {list(group)} share a vocabulary but differ in type: {kinds}"
             )
         counter = Counter([next(iter(dtypes), pa.string())], inputs.memory)
         for name in group:

@@ -8,7 +8,7 @@ result what the user gave.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,6 +59,12 @@ def missing_to_null(value: pl.Expr, column: ColumnSchema) -> pl.Expr:
     """NaN as null, where there can be NaN."""
     floating = column.dtype is not None and pa.types.is_floating(column.leaf_dtype)
     return value.fill_nan(None) if floating else value
+
+
+def is_null(column: ColumnSchema) -> pl.Expr:
+    """Where a column is null, or NaN if it holds numbers; what is inside lists does not count."""
+    value = pl.col(column.name)
+    return (value if column.is_list else missing_to_null(value, column)).is_null()
 
 
 def is_missing(value: Any) -> bool:
@@ -226,6 +232,26 @@ def as_table(value: Value) -> pa.Table:
         return value
     frame: pl.DataFrame = value.collect()
     return frame.to_arrow(compat_level=pl.CompatLevel.newest())
+
+
+def compute(values: Sequence[Value]) -> list[Value]:
+    """The values, lazy frames computed, all at once."""
+    lazy = [v for v in values if isinstance(v, pl.LazyFrame)]
+    if len(lazy) < 2:
+        return list(values)
+    made = iter(pl.collect_all(lazy))
+    return [next(made).lazy() if isinstance(v, pl.LazyFrame) else v for v in values]
+
+
+def gather(taken: Sequence[tuple[Value, list[str]]]) -> Value:
+    """The named columns of each value, side by side."""
+    if len(taken) == 1:
+        value, names = taken[0]
+        return value.select(names)
+    tables = map(as_table, compute([value for value, _ in taken]))
+    return pa.table(
+        {n: table.column(n) for table, (_, names) in zip(tables, taken, strict=True) for n in names}
+    )
 
 
 def run(op: Operator, value: Value, inputs: Inputs) -> Value:

@@ -20,6 +20,7 @@ from tabfeed.errors import OperatorError
 from tabfeed.ops.base import Inputs, Operator, StatOperator
 from tabfeed.ops.frames import (
     is_missing,
+    is_null,
     leafwise,
     like,
     map_value,
@@ -53,7 +54,7 @@ class _Fill(Operator):
             replace(
                 c,
                 dtype=None if c.dtype is None else like(c.dtype, self._leaf(c)),
-                nullable=c.nullable and c.is_list,
+                nullable=c.nullable and (c.is_list or c.dtype is None),
             )
             for c in inputs.columns
         ]
@@ -67,7 +68,7 @@ class _Fill(Operator):
         """Fill each value."""
         exprs = [leafwise(c, partial(self._fill, column=c)) for c in inputs.columns]
         if self.add_binary_cols:
-            exprs += [_is_null(c).alias(f"{c.name}_filled") for c in inputs.columns]
+            exprs += [is_null(c).alias(f"{c.name}_filled") for c in inputs.columns]
         return frame.select(exprs)
 
     def _fill(self, value: pl.Expr, column: ColumnSchema) -> pl.Expr:
@@ -89,11 +90,6 @@ class _Fill(Operator):
 
     def _fill_one(self, value: Any, column: ColumnSchema) -> Any:
         return self._value(column) if is_missing(value) else value
-
-
-def _is_null(column: ColumnSchema) -> pl.Expr:
-    value = pl.col(column.name)
-    return (value if column.is_list else missing_to_null(value, column)).is_null()
 
 
 class FillMissing(_Fill):
@@ -121,6 +117,11 @@ class FillMissing(_Fill):
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         """The column's own type, or float64 where an integer column gets a fraction."""
         leaf = column.leaf_dtype
+        if leaf is None:
+            raise OperatorError(
+                f"FillMissing: the type of column {column.name!r} is not known before it is made; "
+                "give the LambdaOp that makes it a dtype="
+            )
         try:
             value = pa.scalar(self.fill_val)
         except OverflowError as e:
@@ -182,7 +183,7 @@ class FillMedian(_Fill, StatOperator):
 
     def _leaf(self, column: ColumnSchema) -> pa.DataType:
         leaf = column.leaf_dtype
-        return leaf if pa.types.is_floating(leaf) and leaf != pa.float16() else pa.float64()
+        return leaf if leaf in (pa.float32(), pa.float64()) else pa.float64()
 
     def _value(self, column: ColumnSchema) -> Any:
         median = self.medians_[column.name]

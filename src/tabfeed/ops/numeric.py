@@ -226,7 +226,8 @@ class ReduceDtypeSize(StatOperator):
         """Cast; a value outside the range seen is an error."""
         self.require_fitted()
         return frame.select(
-            leafwise(c, partial(_cast, dtype=polars_type(self._leaf(c)))) for c in inputs.columns
+            leafwise(c, partial(pl.Expr.cast, dtype=polars_type(self._leaf(c))))
+            for c in inputs.columns
         )
 
 
@@ -236,10 +237,6 @@ def _finite(column: ColumnSchema) -> pl.Expr:
     if not pa.types.is_floating(column.leaf_dtype):
         return values
     return pl.when(values.is_finite()).then(values)  # filter() takes time for all columns each time
-
-
-def _cast(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    return value.cast(dtype)
 
 
 _INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64()]

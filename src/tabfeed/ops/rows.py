@@ -13,7 +13,7 @@ import pyarrow as pa
 from tabfeed.arguments import call
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.frames import as_list, missing_to_null, polars_type, require_numeric
+from tabfeed.ops.frames import as_list, is_null, polars_type, require_numeric
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 _NUMERIC = {"sum", "mean", "median", "std", "var"}
@@ -78,11 +78,8 @@ class Dropna(Operator):
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Keep rows that are whole."""
-        whole = [
-            (pl.col(c.name) if c.is_list else missing_to_null(pl.col(c.name), c)).is_not_null()
-            for c in inputs.columns
-        ]
-        return frame.filter(pl.all_horizontal(whole)) if whole else frame
+        missing = [is_null(c) for c in inputs.columns]
+        return frame.remove(pl.any_horizontal(missing)) if missing else frame
 
 
 class DifferenceLag(Operator):
@@ -225,7 +222,8 @@ class Groupby(Operator):
 
     def _outputs(self, inputs: Inputs) -> list[tuple[str, str]]:
         """(column, aggregate) of each output behind the keys."""
-        for name in [*self.groupby_cols, *self.sort_cols, *_names(self.aggs)]:
+        chosen = self.aggs if isinstance(self.aggs, Mapping) else ()
+        for name in [*self.groupby_cols, *self.sort_cols, *chosen]:
             if name not in inputs.names:
                 raise ColumnNotFoundError(name, inputs.names, where="Groupby's columns")
         if isinstance(self.aggs, Mapping):
@@ -256,7 +254,8 @@ class Groupby(Operator):
                 name, dtype, tags=tags, properties=source.properties, nullable=False,
                 domain=source.domain, embedding_size=source.embedding_size,
             )  # fmt: skip
-        return ColumnSchema(name, _result_type(aggregate, leaf), tags=_tags(aggregate))
+        tags = (Tags.CONTINUOUS,) if aggregate in _NUMERIC | {"count", "nunique"} else ()
+        return ColumnSchema(name, _result_type(aggregate, leaf), tags=tags)
 
     def transform(self, frame: pl.LazyFrame, inputs: Inputs) -> pl.LazyFrame:
         """Group and aggregate."""
@@ -323,10 +322,6 @@ def _narrowed(frame: pl.DataFrame, whole: dict[str, pa.DataType]) -> pl.DataFram
     return frame
 
 
-def _names(aggs: Any) -> list[str]:
-    return list(aggs) if isinstance(aggs, Mapping) else []
-
-
 def _is_number(dtype: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
@@ -342,7 +337,3 @@ def _result_type(aggregate: str, source: pa.DataType | None) -> pa.DataType | No
         whole = source is not None and not pa.types.is_floating(source)
         return pa.int64() if whole else pa.float64()
     return pa.float64()
-
-
-def _tags(aggregate: str) -> tuple[str, ...]:
-    return (Tags.CONTINUOUS,) if aggregate in _NUMERIC | {"count", "nunique"} else ()

@@ -247,10 +247,9 @@ class Tokenize(Operator):
 
     def transform(self, frame: pa.Table, inputs: Inputs) -> pa.Table:
         """Cut every column."""
-        return pa.table({n: self._cut_column(frame.column(n)) for n in inputs.names})
-
-    def _cut_column(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pa.chunked_array([self._cut_chunk(c) for c in column.chunks], TOKENS)
+        texts = {n: frame.column(n).chunks for n in inputs.names}
+        cut = {n: [self._cut_chunk(c) for c in chunks] for n, chunks in texts.items()}
+        return pa.table({n: pa.chunked_array(chunks, TOKENS) for n, chunks in cut.items()})
 
     def _cut_chunk(self, texts: pa.Array) -> pa.Array:
         """Each distinct text once, where that is known or each is dear."""

@@ -30,7 +30,7 @@ from tabfeed.execute.executor import refuse_forked
 from tabfeed.io import Dataset, align
 from tabfeed.lazy import cached_property
 from tabfeed.ops.base import Inputs
-from tabfeed.ops.frames import Value, as_lazy, as_table, cast_table, run
+from tabfeed.ops.frames import Value, as_table, cast_table, compute, gather, run
 from tabfeed.ops.graph.node import Node, Selection, Structural
 from tabfeed.ops.graph.plan import Plan, kind_of
 from tabfeed.ops.state.memory import MemoryManager
@@ -121,7 +121,7 @@ class CompiledGraph:
         self._check(table)
         try:
             values = self._evaluate(table, extra, inner, eager=False)
-            found = _collected([_cut(values[t], inner, t.rows is None) for t in self.targets])
+            found = compute([_cut(values[t], inner, t.rows is None) for t in self.targets])
             return [as_table(v) for v in found] if whole else found
         except TabfeedError:
             raise
@@ -148,7 +148,7 @@ class CompiledGraph:
             if isinstance(node.op, Selection):
                 values[node] = table.select(self.need[node])
                 continue
-            value = self._gather(node, values)
+            value = gather([(values[s], names) for s, names in self.sources[node]])
             if isinstance(node.op, Structural):
                 value = value.select(self.need[node])
             else:
@@ -175,19 +175,6 @@ class CompiledGraph:
                 column = cast_numbers(table.column(i), planned, field.name)
                 table = table.set_column(i, field.name, column)
         return table
-
-    def _gather(self, node: Node, values: dict[Node, Value]) -> Value:
-        """A node's input columns side by side."""
-        taken = [(values[s], names) for s, names in self.sources[node]]
-        if len(taken) == 1:
-            value, names = taken[0]
-            return value.select(names)
-        parts = _collected([v for v, _ in taken])
-        columns: dict[str, Any] = {}
-        for value, (_, names) in zip(parts, taken, strict=True):
-            part = as_table(value)
-            columns.update({n: part.column(n) for n in names})
-        return pa.table(columns)
 
     @cached_property
     def rows(self) -> RowGraph:
@@ -223,17 +210,6 @@ def _apply(node: Node, value: Value, inputs: Inputs, eager: bool) -> Value:
         if not eager and isinstance(value, pl.LazyFrame):
             raise  # an operator before this one may be to blame
         raise OperatorError(f"{node!r} failed: {type(e).__name__}: {e}") from e
-
-
-def _collected(values: list[Value]) -> list[Value]:
-    """Lazy frames computed, all at once."""
-    lazy = [i for i, v in enumerate(values) if isinstance(v, pl.LazyFrame)]
-    if len(lazy) > 1:
-        frames = pl.collect_all([as_lazy(values[i]) for i in lazy])
-        values = list(values)
-        for i, frame in zip(lazy, frames, strict=True):
-            values[i] = frame.lazy()
-    return values
 
 
 def need_halo(program: CompiledGraph, dataset: Dataset) -> bool:

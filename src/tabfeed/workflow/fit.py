@@ -30,7 +30,7 @@ from tabfeed.io import Dataset
 from tabfeed.io.shuffle.distributed import require_files, task_memory
 from tabfeed.io.storage.retry import reason, remedy, system_error
 from tabfeed.ops.base import Inputs, LargeState, StatOperator
-from tabfeed.ops.frames import as_lazy, as_table
+from tabfeed.ops.frames import as_lazy, as_table, gather
 from tabfeed.ops.graph.node import Concat, Node, Selection, list_nodes
 from tabfeed.ops.graph.plan import Phase, Plan
 from tabfeed.ops.state.memory import MemoryManager
@@ -238,16 +238,8 @@ class _Partial(MergeGroups):
     def _summarise(self, number: int, node: Node, values: dict[Node, Any], offset: int) -> Any:
         assert isinstance(node.op, StatOperator)
         inputs = replace(self.plan.inputs[node], offset=offset, memory=self.memory)
-        columns = inputs.schema.column_names
-        taken = self.plan.sources(node, columns, fitting=True)
-        if len(taken) == 1:
-            value = values[taken[0][0]].select(columns)
-        else:
-            found = {}
-            for source, names in taken:
-                part = as_table(values[source])
-                found.update({n: part.column(n) for n in names})
-            value = pa.table(found)
+        taken = self.plan.sources(node, inputs.schema.column_names, fitting=True)
+        value = gather([(values[source], names) for source, names in taken])
         with _naming(node):
             summary = node.op.partial(as_table(value) if node.op.eager else as_lazy(value), inputs)
             self.hold(number, summary)

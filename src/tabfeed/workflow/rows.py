@@ -76,10 +76,9 @@ class RowGraph:
         """The needed values as Python's own types, as the columns hold them."""
         out: Row = {}
         for name, convert in self._convert:
-            try:
-                value = row[name]
-            except KeyError:
-                raise ColumnNotFoundError(name, row, where="the row") from None
+            if name not in row:  # asked first: a defaultdict would make one up
+                raise ColumnNotFoundError(name, row, where="the row")
+            value = row[name]
             out[name] = None if value is None else convert(value)
         return out
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tabfeed.ops.keyed.group_stats import GroupStats
 from tabfeed.ops.state.exact import Exact, group_squares, group_sums, spread_of, sum_and_squares
-from tabfeed.ops.state.group_stats import GroupStats
 from tabfeed.ops.state.memory import MemoryManager
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -6,6 +6,7 @@ import gc
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,3 +153,14 @@ def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tabfeed.ops.state.memory.free_memory", lambda: 50)
     with pytest.raises(OperatorError, match=r"only 5e-08 GB are free"):
         require_room(60, MemoryManager(), "the table")
+
+
+def test_values_that_repeat_take_little_room_on_disk(tmp_path: Path) -> None:
+    """What a saved workflow holds of it is this file."""
+    memory = MemoryManager(MB)
+    table = pa.table({"v0": np.random.default_rng(0).integers(0, 60, 500_000) / 60})
+    stored = SpilledTable.write([table], memory)
+    assert stored.on_disk
+    stored.copy_to(tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < table.nbytes / 8
+    assert stored.read().equals(table)

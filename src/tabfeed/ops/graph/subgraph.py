@@ -17,7 +17,7 @@ import pyarrow as pa
 from tabfeed.arguments import call
 from tabfeed.errors import ColumnNotFoundError, GraphError, OperatorError
 from tabfeed.ops.base import Inputs, Operator
-from tabfeed.ops.frames import as_table, cast_table, run, to_polars
+from tabfeed.ops.frames import as_table, cast_table, gather, run, to_polars
 from tabfeed.ops.graph.node import (
     Concat,
     Dependencies,
@@ -104,11 +104,10 @@ class Loop(Operator):
             if isinstance(node.op, Selection):
                 values[node] = frame.select(plan.schemas[node].column_names)
                 continue
-            names = list(plan.inputs[node].schema.column_names)
-            taken = plan.sources(node, names)
-            given = [as_table(values[s]).select(n) for s, n in taken]
-            columns = {n: part.column(n) for part in given for n in part.column_names}
-            values[node] = run(node.op, pa.table(columns), plan.inputs[node])
+            inputs = plan.inputs[node]
+            taken = plan.sources(node, inputs.schema.column_names)
+            given = gather([(values[s], names) for s, names in taken])
+            values[node] = run(node.op, given, inputs)
         return as_table(values[self._part])
 
 

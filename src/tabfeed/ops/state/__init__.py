@@ -1,1 +1,1 @@
-"""What fitting gathers, spills and keeps: counts, vocabularies, group statistics, exact sums."""
+"""What fitting gathers, spills and keeps: counts, vocabularies, exact sums."""

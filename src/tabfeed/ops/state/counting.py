@@ -35,6 +35,7 @@ from tabfeed.ops.state.memory import (
     group_on_disk,
     parquet_files,
 )
+from tabfeed.schema.dtypes import is_list_type
 
 Counts = npt.NDArray[np.int64]
 KEY = "__key__"
@@ -53,7 +54,9 @@ def count_values(
     {'a long text': 2, 'b': 1}
     """
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
-    return [_count_chunk(flatten(chunk), dtype) for chunk in chunks if len(chunk)]
+    if is_list_type(array.type):
+        chunks = [flatten(chunk) for chunk in chunks]
+    return [_count_chunk(chunk, dtype) for chunk in chunks if len(chunk)]
 
 
 def _count_chunk(array: pa.Array, dtype: pa.DataType) -> tuple[Keys | pa.Array, Counts]:
@@ -292,7 +295,8 @@ class Counter:
         batches = (pa.Table.from_batches([b]) for b in run.iter_batches(batch_size=250_000))
         tables = chain([run.schema_arrow.empty_table()], batches)
         frames = (pl.DataFrame(pl.from_arrow(t)) for t in tables)
-        stored = SpilledTable.write((self.as_table(f) for f in frames), self.memory)
+        counts = (self.as_table(f) for f in frames)
+        stored = SpilledTable.write(counts, self.memory, distinct=True)
         self.drop_runs()
         return stored
 

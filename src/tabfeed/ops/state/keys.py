@@ -354,39 +354,3 @@ class CombinationFinder(Finder):
         for code, unique in zip(codes, self._uniques, strict=True):
             key = key * np.uint64(len(unique) + 1) + code.astype(np.uint64)
         return key, known
-
-
-class GroupLookup:
-    """Finds the row of a table that belongs to a combination of keys."""
-
-    def __init__(self, keys: list[pa.Array]) -> None:
-        self._types = [k.type for k in keys]
-        self._null = -1
-        if len(keys) == 1 and not pa.types.is_null(keys[0].type):
-            nulls = np.flatnonzero(keys[0].is_null().to_numpy(zero_copy_only=False))
-            self._null = int(nulls[0]) if len(nulls) else -1
-            self._rows = np.flatnonzero(keys[0].is_valid().to_numpy(zero_copy_only=False))
-            self._finder = Finder.of([keys[0].drop_null()])
-        else:
-            self._finder = CombinationFinder(keys)
-
-    def find(self, columns: list[pa.ChunkedArray]) -> Positions:
-        """Row of each combination, -1 where it is unknown."""
-        keys = [_key(c, t) for c, t in zip(columns, self._types, strict=True)]
-        if isinstance(self._finder, CombinationFinder):
-            return self._finder.find(keys)
-        found = self._finder.find([keys[0].drop_null()])
-        if self._null >= 0:
-            found = np.where(found >= 0, np.take(self._rows, found, mode="clip"), -1)
-        if not keys[0].null_count:
-            return found
-        out = np.full(len(keys[0]), self._null, np.int64)
-        out[keys[0].is_valid().to_numpy(zero_copy_only=False)] = found
-        return out
-
-
-def _key(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.Array:
-    if not pa.types.is_null(dtype):
-        return plain_array(column, dtype)
-    array = plain_array(column, base_type(column.type))  # only nulls were seen, and are known
-    return pa.nulls(len(array)) if array.null_count == len(array) else array

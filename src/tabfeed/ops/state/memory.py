@@ -119,16 +119,19 @@ class MemoryManager:
 
 
 class TableFile:
-    """A Parquet file of the spill folder that tables of one schema are put behind each other in."""
+    """A Parquet file of the spill folder that tables of one schema are put behind each other in.
 
-    def __init__(self, memory: MemoryManager) -> None:
-        self.path, self.rows = memory.new_file(), 0
+    `distinct` says that few values repeat: then dictionaries would only take time.
+    """
+
+    def __init__(self, memory: MemoryManager, *, distinct: bool) -> None:
+        self.path, self.rows, self._distinct = memory.new_file(), 0, distinct
         self._writer: pq.ParquetWriter | None = None
 
     def append(self, table: pa.Table) -> None:
         """Add rows; the first table gives the schema even if it has none."""
         self._writer = self._writer or pq.ParquetWriter(
-            self.path, table.schema, compression="lz4", use_dictionary=False
+            self.path, table.schema, compression="lz4", use_dictionary=not self._distinct
         )
         if table.num_rows:
             self._writer.write_table(table, row_group_size=_PIECE)
@@ -178,9 +181,11 @@ class SpilledTable:
         return cls(table) if memory.may_keep(table.nbytes) else cls.write([table], memory)
 
     @classmethod
-    def write(cls, tables: Iterable[pa.Table], memory: MemoryManager) -> SpilledTable:
-        """Tables of one schema, at least one, as a file of the spill folder."""
-        with TableFile(memory) as file:
+    def write(
+        cls, tables: Iterable[pa.Table], memory: MemoryManager, *, distinct: bool = False
+    ) -> SpilledTable:
+        """Tables of one schema, at least one, as a file of the spill folder (`TableFile`)."""
+        with TableFile(memory, distinct=distinct) as file:
             for table in tables:
                 file.append(table)
         return cls.settled(file.path, memory)

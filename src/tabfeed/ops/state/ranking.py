@@ -179,7 +179,7 @@ def _grow_on_disk(old: Vocabulary, counter: Counter, cut: Cut) -> Ranked:
 
 def _write_positions(pieces: SpilledTable, counter: Counter) -> Path:
     """The known values as the counter has them, with their positions."""
-    with TableFile(counter.memory) as file:
+    with TableFile(counter.memory, distinct=True) as file:
         for piece in pieces.pieces():
             frame = counter.as_frame(piece)
             positions = pl.Series(POSITION, np.arange(file.rows, file.rows + len(frame)))
@@ -210,7 +210,8 @@ def _sort_on_disk(counter: Counter, rows: str, order: str) -> Path:
 def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
     """A sorted file cut in two, a piece at a time, with the columns that a vocabulary has."""
     start = 0
-    with TableFile(counter.memory) as kept, TableFile(counter.memory) as left:
+    memory = counter.memory
+    with TableFile(memory, distinct=True) as kept, TableFile(memory, distinct=True) as left:
         for table in _tables(path, counter):
             counts = table.column("count").to_numpy()
             fixed = min(max(0, known - start), len(counts))
@@ -219,7 +220,7 @@ def _cut_file(path: Path, counter: Counter, cut: Cut, *, known: int) -> Ranked:
             left.append(table.slice(end))
             start += len(counts)
     path.unlink()
-    rest = SpilledTable.settled(left.path, counter.memory) if left.rows else None
+    rest = SpilledTable.settled(left.path, memory) if left.rows else None
     return Ranked(kept.rows, path=kept.path, rest=rest)
 
 

@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tabfeed.ops.state import group_stats
-from tabfeed.ops.state.group_stats import GroupStats
+from tabfeed.ops.keyed import group_stats
+from tabfeed.ops.keyed.group_stats import GroupStats
 from tabfeed.ops.state.memory import MemoryManager
 
 
@@ -60,3 +60,14 @@ def test_no_groups() -> None:
     assert GroupStats(1, 1, MemoryManager()).stored().read().schema == pa.schema(
         [("k0", pa.null())]
     )
+
+
+def test_sums_of_squares_of_floats_in_a_table_of_groups() -> None:
+    stats = GroupStats(1, 2, MemoryManager())
+    keys = pl.Series([2, 1, 2])
+    stats.add([keys], [pl.Series([0.5, 1.5, 2.5]), pl.Series([0.25, None, 0.75])])
+    rows = stats.stored().read().to_pylist()
+    assert [(r["k0"], r["rows"], r["n0"], r["n1"]) for r in rows] == [(1, 1, 1, 0), (2, 2, 2, 2)]
+    assert [(r["sum0"], r["squares0"]) for r in rows] == [(1.5, 2.25), (3.0, 6.5)]
+    assert [(r["sum1"], r["squares1"]) for r in rows] == [(0.0, 0.0), (1.0, 0.625)]
+    assert [(r["min0"], r["max0"]) for r in rows] == [(1.5, 1.5), (0.5, 2.5)]

@@ -16,10 +16,9 @@ from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.hashing import mix
 from tabfeed.ops.base import Inputs
 from tabfeed.ops.frames import as_list, float_type, to_polars
-from tabfeed.ops.join import KeyedOperator
+from tabfeed.ops.keyed.base import GroupLookup, KeyedOperator
+from tabfeed.ops.keyed.group_stats import key_names
 from tabfeed.ops.state.checks import check_groups
-from tabfeed.ops.state.group_stats import key_names
-from tabfeed.ops.state.keys import GroupLookup
 from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
@@ -117,12 +116,9 @@ class TargetEncoding(KeyedOperator):
         fold = [] if self.drop_folds else [ColumnSchema(FOLD, pa.uint8())]
         return Schema(columns + fold)
 
-    def _targets(self, inputs: Inputs) -> list[str]:
-        return list(self.targets_) if self.is_fitted else self.value_columns(inputs)
-
     def _outputs(self, inputs: Inputs) -> list[tuple[str, tuple[str, ...], int]]:
         """(output name, group, number of the target)."""
-        targets = self._targets(inputs)
+        targets = self.learned_from(inputs)
         made = [
             (f"TE_{self.group_name(g)}_{t}", g, i)
             for g in inputs.groups

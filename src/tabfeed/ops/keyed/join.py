@@ -1,130 +1,25 @@
-"""Operators that learn statistics of groups: their common base, and JoinGroupby."""
+"""JoinGroupby: statistics of each row's group."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tabfeed.errors import ArgumentError, OperatorError
-from tabfeed.ops.base import Inputs, StatOperator
-from tabfeed.ops.frames import as_list, require_numeric, to_polars
+from tabfeed.ops.base import Inputs
+from tabfeed.ops.frames import as_list
+from tabfeed.ops.keyed.base import GroupLookup, KeyedOperator
+from tabfeed.ops.keyed.group_stats import ROWS, SUMS, key_names
 from tabfeed.ops.state.checks import check_groups, list_of, one_of
 from tabfeed.ops.state.exact import spread_of, spread_of_large, whole_sums
-from tabfeed.ops.state.group_stats import ROWS, SUMS, GroupStats, key_names
-from tabfeed.ops.state.keys import GroupLookup
-from tabfeed.ops.state.memory import SpilledTable, require_room
+from tabfeed.ops.state.memory import SpilledTable
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 STATS = ("count", "sum", "mean", "std", "var", "min", "max")
-T = TypeVar("T")
-_MAKING = threading.Lock()
-
-
-class KeyedOperator(StatOperator):
-    """Learns a table of groups for each group of columns."""
-
-    eager = True
-    dependencies_only_for_fit = True
-    name_sep: str
-    kept: ClassVar[tuple[str, ...]]  # what is saved beside the tables, under these names with _
-
-    def value_columns(self, inputs: Inputs) -> list[str]:
-        """The columns whose statistics are learned."""
-        named = {d for d in self.dependencies if isinstance(d, str)}  # they may be keys too
-        keys = set(inputs.names) - named
-        return [n for n in inputs.schema.column_names if n not in keys]
-
-    def group_name(self, group: tuple[str, ...]) -> str:
-        """The name of a group."""
-        return self.name_sep.join(group)
-
-    def key_counts(self, inputs: Inputs) -> dict[str, int]:
-        """How many keys each group has, by its name."""
-        return {self.group_name(g): len(g) for g in inputs.groups}
-
-    def check_keys(self, inputs: Inputs) -> None:
-        """Refuse lists as keys and anything but numbers as values."""
-        for name in inputs.names:
-            if inputs.schema[name].is_list:
-                raise OperatorError(f"{self.label} cannot group by lists; column {name!r} is one")
-        values = [inputs.schema[n] for n in self.value_columns(inputs)]
-        require_numeric(self, values, lists=False)
-
-    def extra_keys(self, frame: pa.Table, inputs: Inputs) -> list[pl.Series]:
-        """Further keys, behind those of each group."""
-        return []
-
-    def partial(self, frame: pa.Table, inputs: Inputs) -> dict[str, Any]:
-        """Statistics of each group."""
-        whole = to_polars(frame)
-        values = [_value(whole[n]) for n in self.value_columns(inputs)]
-        extra = self.extra_keys(frame, inputs)
-        found: dict[str, Any] = {}
-        for group in inputs.groups:
-            keys = len(group) + len(extra)
-            stats = GroupStats(keys, len(values), inputs.memory, apart=len(extra))
-            stats.add([*(whole[n] for n in group), *extra], values)
-            found[self.group_name(group)] = stats
-        return found
-
-    def large_parts(self, inputs: Inputs) -> list[str]:
-        """The statistics of each group."""
-        return [self.group_name(g) for g in inputs.groups]
-
-    def learn(self, summary: Mapping[str, Any], inputs: Inputs) -> None:
-        """Keep the groups as tables."""
-        tables = {n: s.stored() if isinstance(s, GroupStats) else s for n, s in summary.items()}
-        self._ready: dict[Any, Any] = {}
-        super().learn(tables, inputs)
-
-    def state(self) -> dict[str, Any]:
-        """The tables of groups, and what they are of."""
-        return {**super().state(), **{k: getattr(self, f"{k}_") for k in self.kept}}
-
-    def restore(self, state: Mapping[str, Any], inputs: Inputs) -> None:
-        """Take the tables back."""
-        for name in self.kept:
-            setattr(self, f"{name}_", list(state[name]))
-        self.summary_ = state["summary"]
-        self.learn(state["summary"], inputs)
-
-    def update(self, summary: dict[str, Any], inputs: Inputs) -> None:
-        """Merge new groups into the kept tables."""
-        old = {}
-        for name, new in summary.items():
-            old[name] = new.refilled(self.summary_[name], inputs.memory)
-        merged = self.merge(old, summary)
-        inputs.memory.settle()
-        self.learn(merged, inputs)
-
-    def ready(
-        self, name: str, make: Callable[[SpilledTable], T], inputs: Inputs, kind: str = ""
-    ) -> T:
-        """What look-ups in the table of a group need; made at first use, then kept."""
-        if (name, kind) not in self._ready:
-            with _MAKING:
-                if (name, kind) not in self._ready:
-                    stored = self.summary_[name]
-                    what = f"{self.label}: the table of {name!r} ({stored.num_rows:,} rows)"
-                    if stored.on_disk:
-                        require_room(stored.nbytes, inputs.memory, what)
-                    self._ready[name, kind] = make(stored)
-        made: T = self._ready[name, kind]
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_ready": {}}
-
-
-def _value(series: pl.Series) -> pl.Series:
-    """A value column as a number."""
-    return series if series.dtype.is_numeric() else series.cast(pl.Float64)
 
 
 class JoinGroupby(KeyedOperator):
@@ -146,6 +41,7 @@ class JoinGroupby(KeyedOperator):
 
     Examples
     --------
+    >>> import polars as pl
     >>> from tabfeed import Workflow
     >>> node = ["c"] >> JoinGroupby("x", stats=["count", "mean"])
     >>> out = Workflow(node).fit_transform(pl.DataFrame({"c": ["a", "a", None], "x": [1, 2, 5]}))
@@ -195,20 +91,17 @@ class JoinGroupby(KeyedOperator):
                 columns.append(ColumnSchema(name, dtype, tags=(Tags.CONTINUOUS,)))
         return Schema(columns)
 
-    def _values(self, inputs: Inputs) -> list[str]:
-        return list(self.values_) if self.is_fitted else self.value_columns(inputs)
-
     def _dtypes(self, inputs: Inputs) -> list[pa.DataType]:
         if self.is_fitted:
             return [_KINDS[t] for t in self.kinds_]
-        kinds = [inputs.schema[n].dtype for n in self._values(inputs)]
+        kinds = [inputs.schema[n].dtype for n in self.learned_from(inputs)]
         return [_wide(k) for k in kinds]
 
     def _outputs(self, group: tuple[str, ...], inputs: Inputs) -> list[tuple[str, str, int]]:
         """(output name, statistic, number of the value column, -1 for the row count)."""
         name, sep = self.group_name(group), self.name_sep
         out = [(f"{name}{sep}count", "count", -1)] if "count" in self.stats else []
-        for i, value in enumerate(self._values(inputs)):
+        for i, value in enumerate(self.learned_from(inputs)):
             out += [(f"{name}{sep}{value}{sep}{s}", s, i) for s in self.stats if s != "count"]
         return out
 

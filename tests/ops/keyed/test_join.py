@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import OperatorError
-from tabfeed.ops.state.group_stats import GroupStats
-from tabfeed.ops.state.memory import MemoryManager
 
 NAN, INF = math.nan, math.inf
 STATS = ["count", "sum", "mean", "std", "var", "min", "max"]
@@ -112,14 +109,3 @@ def test_statistics_of_infinite_values() -> None:
     assert math.isnan(found["down"]["var"])
     assert found["usual"]["mean"] == 1.0
     assert found["usual"]["var"] == 0.5
-
-
-def test_sums_of_squares_of_floats_in_a_table_of_groups() -> None:
-    stats = GroupStats(1, 2, MemoryManager())
-    keys = pl.Series([2, 1, 2])
-    stats.add([keys], [pl.Series([0.5, 1.5, 2.5]), pl.Series([0.25, None, 0.75])])
-    rows = stats.stored().read().to_pylist()
-    assert [(r["k0"], r["rows"], r["n0"], r["n1"]) for r in rows] == [(1, 1, 1, 0), (2, 2, 2, 2)]
-    assert [(r["sum0"], r["squares0"]) for r in rows] == [(1.5, 2.25), (3.0, 6.5)]
-    assert [(r["sum1"], r["squares1"]) for r in rows] == [(0.0, 0.0), (1.0, 0.625)]
-    assert [(r["min0"], r["max0"]) for r in rows] == [(1.5, 1.5), (0.5, 2.5)]

@@ -1,0 +1,1 @@
+"""Operators that learn a table with a row for each key: their base, JoinGroupby, TargetEncoding."""
