@@ -224,8 +224,10 @@ class RowSizes:
     def held(self, slices: Iterable[Piece]) -> int:
         """What a thread holds while it reads a slice of a row group: some pages of each column."""
         most = 0
-        for file, unit in {(piece.file, piece.unit) for piece in slices}:
-            most = max(most, self.dataset.fileset.files[file].held(unit, self.columns) or 0)
+        for number, unit in {(piece.file, piece.unit) for piece in slices}:
+            file = self.dataset.fileset.files[number]
+            own = [name for name in self.columns if name in file.schema.names]  # not of its folder
+            most = max(most, file.held(unit, own) or 0)
         return (most or _COLUMN_BYTES * len(self.columns)) + _BATCH_BYTES
 
     def largest_column(self, pieces: Iterable[Piece] | None = None) -> str:

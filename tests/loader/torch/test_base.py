@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.errors import LoaderError
+from tabfeed.errors import LoaderError, TabfeedWarning
 from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.loader.torch.base import StaticBatch
@@ -153,7 +153,8 @@ def test_a_state_of_short_batches_is_found_out(dataset):
     for _ in range(8):
         next(batches)
     static = tuples(dataset, static_batch=True)
-    static.load_state_dict(short.state_dict())
+    with pytest.warns(TabfeedWarning, match="last='short', not with last='drop'"):
+        static.load_state_dict(short.state_dict())
     with pytest.raises(LoaderError, match=r"shapes .*use drop_last=True"):
         list(static)
 
