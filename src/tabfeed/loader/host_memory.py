@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,25 +115,6 @@ class RowWeights:
         """Bytes of a row where they are largest, in partitions of fewer than `below` rows."""
         found = (n / r for r, n in zip(self.rows, self.nbytes, strict=True) if 0 < r < below)
         return max(found, default=0.0)
-
-
-# -- partitions -----------------------------------------------------------------------------------
-
-
-class SliceLimit(NamedTuple):
-    """Rows and bytes that a partition may have; a larger one is read in slices."""
-
-    rows: int
-    nbytes: int
-
-
-def slice_limit(row: RowBytes, options: LoaderOptions, *, uneven: bool) -> SliceLimit:
-    """The limit for partitions; less where rows differ in size or functions are applied.
-
-    All columns of a partition are there at once then.
-    """
-    nbytes = options.budget // (10 if uneven else 6)
-    return SliceLimit(max(1, nbytes // row.decoded), nbytes)
 
 
 # -- the plan -------------------------------------------------------------------------------------

@@ -107,10 +107,11 @@ out those rows (Dropna)
     def warn_from_footers(self, dataset: Dataset, layout: Layout, *, stacklevel: int = 2) -> None:
         """Warn of all columns whose nulls the footers of the files count, if that takes no time."""
         names = [c for g in layout.groups if g.dtype.kind == "f" for c in g.columns]
-        files = dataset.fileset.files
-        if dataset.mapped or dataset.condition is not None or not names:
+        table = dataset.table
+        if table.maps or table.partitioning.condition is not None or not names:
             return
-        units = {(piece.file, piece.unit) for part in dataset.partitions for piece in part.pieces}
+        files = table.files.files
+        units = {(piece.file, piece.unit) for part in table.partitions for piece in part.pieces}
         if len(units) * len(names) > _MOST_CHUNKS:
             return
         counts = dict.fromkeys(names, 0)
@@ -241,11 +242,12 @@ class PartReader:
     @cached_property
     def are_plain(self) -> bool:
         """Whether a batch has nothing but numbers that lie in files, and no cast can spoil."""
-        layout, schema = self.layout, self.dataset.schema
+        layout = self.layout
         if self.transforms or layout.lists or layout.fixed or layout.extras:
             return False
+        types = {column.name: column.dtype for column in self.dataset.schema}
         return self.dataset.is_plain_parquet and all(
-            is_plain(schema[c].dtype, g.dtype) for g in layout.groups for c in g.columns
+            is_plain(types[name], group.dtype) for group in layout.groups for name in group.columns
         )
 
     def _part(self, table: pa.Table, number: int, layout: Layout) -> Part:
