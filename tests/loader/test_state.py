@@ -7,7 +7,6 @@ import copy
 import io
 import json
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from torch.utils.data import DataLoader
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, StateError, TabfeedWarning
-from tabfeed.loader.plan import Plan
-from tabfeed.loader.position import Position, restore, save, split_plan
 from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows
 
@@ -429,29 +426,3 @@ def test_streams_and_ranks_up_to_what_is_ever_planned(tmp_path):
     state["plan"] |= {"streams": 1, "ranks": 1001}
     with pytest.raises(StateError, match=r"plan\.ranks of the state is 1001; .* from 1 to 1000$"):
         loader.load_state_dict(state)
-
-
-def test_workers_share_batches_of_the_same_size():
-    plan = Plan((100, 60), batch=10, streams=2, chunk=7, ranks=2)
-    assert split_plan(plan, 1) is plan
-    shared = split_plan(plan, 3)
-    assert (shared.batch, shared.streams, shared.chunk, shared.ranks) == (30, 6, 2, 6)
-    assert shared.sizes == plan.sizes and shared.steps == 6
-    assert split_plan(Plan((100,), batch=10, streams=8), 2).streams == 8
-    assert split_plan(plan, 20).chunk == 1
-    assert Position(plan, 0, 0, 3).steps == 18
-    assert Position(plan, 4, 18, 3).upcoming == Position(plan, 5, 0)
-    assert Position(plan, 4, 17, 3).upcoming == Position(plan, 4, 17, 3)
-
-
-def test_a_state_names_workers_and_whole_only_where_there_are():
-    plan = Plan((100, 60), batch=10)
-    assert (
-        "workers" not in save(Position(plan, 0, 0))
-        and "whole" not in save(Position(plan, 0, 0))["plan"]
-    )
-    state = save(Position(replace(plan, whole=True), 2, 5, workers=2))
-    assert state["workers"] == 2 and state["plan"]["whole"] is True
-    again = restore(state, replace(plan, whole=True, chunk=9))
-    assert (again.epoch, again.step, again.workers) == (2, 5, 2)
-    assert again.plan == replace(plan, whole=True, chunk=9)  # a chunk is the loader's own matter
