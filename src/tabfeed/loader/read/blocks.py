@@ -162,7 +162,8 @@ class BlockReader:
     ) -> Block:
         """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
         if matrices is None:
-            matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
+            groups, empty = self.layout.groups, self.pool.empty
+            matrices = {g.name: empty((len(g.columns), rows), self.dtypes[g.name]) for g in groups}
         block = Block(rows, matrices)
         if isinstance(self.parts, PartReader):
             columns = self.parts.straight(partitions, self.layout.columns)
@@ -178,9 +179,6 @@ class BlockReader:
             del before, piece
             pa.default_memory_pool().release_unused()
         return block
-
-    def _matrix(self, group: Group, rows: int) -> Array:
-        return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
 
     def _fill_straight(
         self,

@@ -172,11 +172,6 @@ class PartReader:
     def _columns(self) -> list[str] | None:
         return columns_read(self.layout, self.transforms)
 
-    @property
-    def _dictionary(self) -> Sequence[str]:
-        """Text columns that the first transform would rather have dictionary-encoded."""
-        return getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
-
     def begin(self, number: int) -> list[Fetch]:
         """Begin to fetch a partition, as long as the result is held."""
         return self.dataset.begin_read(self.partitions[number], self._columns)
@@ -184,7 +179,9 @@ class PartReader:
     def read(self, number: int) -> Part:
         """One partition, decoded."""
         part = self.partitions[number]
-        table = self.dataset.read(part, self._columns, dictionary=self._dictionary)
+        # Text columns that the first transform would rather have dictionary-encoded.
+        encoded = getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
+        table = self.dataset.read(part, self._columns, dictionary=encoded)
         return self._part(table, number, self.layout)
 
     def pieces(self, number: int) -> Iterator[Part]:
