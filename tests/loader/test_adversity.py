@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import BadFileError, LoaderError, TabfeedError
@@ -229,3 +230,14 @@ def test_batches_of_every_kind_that_are_kept_stay_as_they_were():
         assert x["name"].to_pylist() == [f"n{i}" for i in ids]
         assert x["v"].tolist() == [[i, i] for i in ids]
         assert x["w"].tolist() == [[i, i + 1] if i % 3 else [0, 0] for i in ids]
+
+
+def test_columns_of_folder_names_may_be_read_in_slices(tmp_path):
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        rows = pa.table({"x": np.arange(3000)})
+        pq.write_table(rows, tmp_path / f"day={day}" / "a.parquet")
+    ds = Dataset(str(tmp_path))
+    loader = TorchAsyncItr(ds, ["day", "x"], batch_size=500, device="cpu", host_memory="40kB")
+    rows = torch.cat([x for x, _, _ in loader]).tolist()
+    assert rows == [[day, x] for day in (1, 2) for x in range(3000)]

@@ -1,4 +1,4 @@
-"""What follows from the columns: how fine partitions are cut, which schema a batch has."""
+"""What follows from the sizes of rows: how fine partitions are cut, what is refused."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed import ColumnSchema, Dataset, Schema
+from tabfeed import Dataset
 from tabfeed.errors import LoaderError
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
-from tabfeed.loader.build import output_schema, split_steps
 
 
 def test_batches_that_cannot_be_held_are_refused_with_their_size(tmp_path: Path) -> None:
@@ -40,23 +38,6 @@ def test_long_lists_of_one_length_count_as_long(tmp_path: Path) -> None:
     loader = Loader(Dataset(tmp_path / "data"), 8, host_memory="6MiB")
     assert sum(loader.pipeline.plan.sizes) == 2000
     assert max(loader.pipeline.plan.sizes) * 512 * 4 <= 2**20
-
-
-class Declares:
-    """A function of tables that says what it makes."""
-
-    output_schema = Schema([ColumnSchema("w", "list<int64>", value_count=(2, 2))])
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        return table
-
-
-def test_the_schema_is_that_of_the_last_function_of_tables() -> None:
-    step = Declares()
-    dataset = Dataset({"w": [[1, 2], [0, 1]]})
-    vectors = EmbeddingOperator(np.eye(3, dtype=np.float32), "w")
-    for transforms in (step, [step], [step, vectors], [step, vectors, Padding(2)]):
-        assert output_schema(dataset, transforms, split_steps(transforms)) == step.output_schema
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "a.avro"])

@@ -16,7 +16,6 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import FunctionError
 from tabfeed.loader.options import GpuOptions
-from tabfeed.loader.prefetch import Prefetch
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
 from tests.loader.gpu.pretend import on_gpu, pretend_gpu
@@ -121,18 +120,6 @@ def test_stop_iteration_in_seed_fn(dataset):
 
     with pytest.raises(FunctionError, match="seed_fn"):
         next(iter(Loader(dataset, 10, True, seed_fn=seeds)))
-
-
-def test_stop_iteration_in_any_work_done_ahead():
-    def do(number):
-        if number == 2:
-            raise StopIteration
-        return number
-
-    work = Prefetch(do, range(5))
-    assert [next(work), next(work)] == [0, 1]
-    with pytest.raises(FunctionError, match="a function that makes batches"):
-        next(work)
 
 
 @noted

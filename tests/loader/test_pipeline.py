@@ -11,11 +11,13 @@ from dataclasses import FrozenInstanceError, replace
 from itertools import islice, pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tabfeed import Dataset
+from tabfeed import ColumnSchema, Dataset, Schema
 from tabfeed.errors import LoaderError
-from tabfeed.loader.build import Steps, build_pipeline, dict_layout
+from tabfeed.loader import EmbeddingOperator, Padding
+from tabfeed.loader.build import Steps, build_pipeline, dict_layout, output_schema, split_steps
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Ahead, BlockWindow
 from tabfeed.loader.read.arrow_columns import Part
@@ -227,3 +229,20 @@ def test_with_many_threads_a_chunk_waits_for_its_lots():
         release.set()
         assert [f.result() for f in both] == [{0: 0}, {0: 0}]
     assert reads == [0]
+
+
+class Declares:
+    """A function of tables that says what it makes."""
+
+    output_schema = Schema([ColumnSchema("w", "list<int64>", value_count=(2, 2))])
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table
+
+
+def test_the_schema_is_that_of_the_last_function_of_tables() -> None:
+    step = Declares()
+    dataset = Dataset({"w": [[1, 2], [0, 1]]})
+    vectors = EmbeddingOperator(np.eye(3, dtype=np.float32), "w")
+    for transforms in (step, [step], [step, vectors], [step, vectors, Padding(2)]):
+        assert output_schema(dataset, transforms, split_steps(transforms)) == step.output_schema

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tabfeed.errors import ArgumentError
 from tabfeed.loader.plan import LAST, CopyRun, Plan
+from tabfeed.loader.shuffle_quality import shuffle_quality
 
 SIZES = st.lists(st.integers(0, 23), min_size=1, max_size=9).filter(lambda s: sum(s) > 0)
 
@@ -306,3 +307,15 @@ def test_a_chunk_is_told_without_its_bounds():
     chunk = Plan((8,), 4, chunk=2, shuffle=False).epoch(0).chunk(0)
     assert "first_step=0" in repr(chunk) and "bounds" not in repr(chunk)
     assert (chunk.steps, chunk.rows) == (2, 8)
+
+
+def test_from_file_order_to_uniform():
+    sizes = (1000,) * 32
+    in_order = shuffle_quality(Plan(sizes, batch=100, chunk=1, shuffle=False))
+    one = shuffle_quality(Plan(sizes, batch=100, streams=1, chunk=50))
+    eight = shuffle_quality(Plan(sizes, batch=100, streams=8, chunk=50))
+    whole = shuffle_quality(Plan(sizes, batch=100, streams=1, block=32_000))
+    assert in_order.score < 0.1
+    assert in_order.score < one.score < eight.score < whole.score + 0.05
+    assert whole.score > 0.95
+    assert "shuffle quality" in str(eight)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.errors import LoaderError
+from tabfeed.errors import FunctionError, LoaderError
 from tabfeed.loader import prefetch
 from tabfeed.loader.prefetch import Prefetch
 from tests.waiting import HANG, wait_until
@@ -368,3 +368,15 @@ def test_at_exit_every_iterator_is_closed_and_none_waited_for_without_an_end(mon
     assert hangs._work.stopped and rests._work.stopped
     going.set()
     wait_until(lambda: not ours())
+
+
+def test_stop_iteration_in_any_work_done_ahead():
+    def do(number):
+        if number == 2:
+            raise StopIteration
+        return number
+
+    work = Prefetch(do, range(5))
+    assert [next(work), next(work)] == [0, 1]
+    with pytest.raises(FunctionError, match="a function that makes batches"):
+        next(work)

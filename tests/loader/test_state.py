@@ -7,7 +7,6 @@ import copy
 import io
 import json
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tabfeed import Dataset
-from tabfeed.errors import ArgumentError, StateError
-from tabfeed.loader.plan import Plan
-from tabfeed.loader.position import Position, restore, save, split_plan
+from tabfeed.errors import ArgumentError, StateError, TabfeedWarning
 from tabfeed.loader.torch import DLDataLoader, Loader
 from tabfeed.testing.loader import make_rows, write_rows
 
@@ -127,8 +124,44 @@ def test_the_state_brings_its_own_seed(tmp_path):
     batches = iter(loader)
     next(batches)
     again = Loader(ds, 10, True, seed=8)
-    again.load_state_dict(loader.state_dict())
+    with pytest.warns(TabfeedWarning, match=r"began, with seed=7, not with seed=8 as given") as w:
+        again.load_state_dict(loader.state_dict())
+    assert w[0].filename == __file__
+    assert "seed 7" in again._repr_html_()
     assert keys(again) == keys(batches)
+    with pytest.warns(TabfeedWarning, match="seed=7, not with seed=8"):
+        iter(again).load_state_dict(loader.state_dict())
+    Loader(ds, 10, True).load_state_dict(loader.state_dict())  # which was given no seed
+
+
+def test_the_state_brings_its_own_last_batch(tmp_path):
+    ds = write_rows(tmp_path)
+    state = Loader(ds, 10, drop_last=True).state_dict()
+    for options, last in (({"last": "pad"}, "pad"), ({"last": "short"}, "short")):
+        again = Loader(ds, 10, **options)
+        with pytest.warns(TabfeedWarning, match=f"last='drop', not with last='{last}' as given"):
+            again.load_state_dict(state)
+        assert len(again) == len(keys(again)) == 13
+    for options in ({}, {"last": "drop"}, {"drop_last": True}):
+        Loader(ds, 10, **options).load_state_dict(state)
+    whole = Loader(ds, 10, seed=3).state_dict()
+    with pytest.warns(TabfeedWarning, match=r"with seed=3, .* and with last='short', not with "):
+        Loader(ds, 10, seed=4, drop_last=True).load_state_dict(whole)
+
+
+def test_a_state_of_other_ranks_says_what_comes(tmp_path):
+    ds = write_rows(tmp_path)  # 132 rows
+    state = ranks(ds, 4, 6)[0].state_dict()
+    for world, sizes in ((1, {24}), (2, {12}), (5, {4, 5})):
+        loaders = ranks(ds, world, 6)
+        for loader in loaders:
+            loader.load_state_dict(state)
+            for _ in range(2):  # in the next epoch as well
+                batches = keys(loader)
+                assert len(batches) == len(loader) == 6
+                assert {len(keys) for keys in batches[:-1]} == {loader.batch_size}
+                assert f"132 rows, 6 batches of {loader.batch_size}, " in repr(loader)
+        assert {loader.batch_size for loader in loaders} == sizes
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
@@ -393,29 +426,3 @@ def test_streams_and_ranks_up_to_what_is_ever_planned(tmp_path):
     state["plan"] |= {"streams": 1, "ranks": 1001}
     with pytest.raises(StateError, match=r"plan\.ranks of the state is 1001; .* from 1 to 1000$"):
         loader.load_state_dict(state)
-
-
-def test_workers_share_batches_of_the_same_size():
-    plan = Plan((100, 60), batch=10, streams=2, chunk=7, ranks=2)
-    assert split_plan(plan, 1) is plan
-    shared = split_plan(plan, 3)
-    assert (shared.batch, shared.streams, shared.chunk, shared.ranks) == (30, 6, 2, 6)
-    assert shared.sizes == plan.sizes and shared.steps == 6
-    assert split_plan(Plan((100,), batch=10, streams=8), 2).streams == 8
-    assert split_plan(plan, 20).chunk == 1
-    assert Position(plan, 0, 0, 3).steps == 18
-    assert Position(plan, 4, 18, 3).upcoming == Position(plan, 5, 0)
-    assert Position(plan, 4, 17, 3).upcoming == Position(plan, 4, 17, 3)
-
-
-def test_a_state_names_workers_and_whole_only_where_there_are():
-    plan = Plan((100, 60), batch=10)
-    assert (
-        "workers" not in save(Position(plan, 0, 0))
-        and "whole" not in save(Position(plan, 0, 0))["plan"]
-    )
-    state = save(Position(replace(plan, whole=True), 2, 5, workers=2))
-    assert state["workers"] == 2 and state["plan"]["whole"] is True
-    again = restore(state, replace(plan, whole=True, chunk=9))
-    assert (again.epoch, again.step, again.workers) == (2, 5, 2)
-    assert again.plan == replace(plan, whole=True, chunk=9)  # a chunk is the loader's own matter

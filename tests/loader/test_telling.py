@@ -94,8 +94,8 @@ def test_the_batches_are_those_of_a_state_from_other_ranks() -> None:
     with loader("torch", batch_size=2) as pipeline:
         pipeline.load_state_dict(state)
         assert len(pipeline) == len(list(pipeline)) == 3
-        assert "10 rows, 3 batches of 2" in repr(pipeline)
-        assert "3 batches of 2" in pipeline._repr_html_()
+        assert "10 rows, 3 batches of 4" in repr(pipeline)
+        assert "3 batches of 4" in pipeline._repr_html_()
 
 
 def test_looking_starts_nothing() -> None:

@@ -35,7 +35,7 @@ def line(
 
 def page(kind: str, state: LoaderState[Any]) -> str:
     """For a notebook."""
-    rows = [("order", _order(state.pipeline.plan)), *_columns(state.pipeline)]
+    rows = [("order", _order(state.upcoming.plan)), *_columns(state.pipeline)]
     if state.reader_choice:
         rows.append(("read by", state.reader_choice))
     rows.append(("stands at", ", ".join(_where(state))))
@@ -43,13 +43,12 @@ def page(kind: str, state: LoaderState[Any]) -> str:
 
 
 def _summary(state: LoaderState[Any]) -> list[str]:
-    plan, options = state.pipeline.plan, state.pipeline.options
+    plan, shard = state.upcoming.plan, state.pipeline.options.shard
     found = [
-        f"{sum(plan.sizes):,} rows",
-        f"{len(state):,} batches of {options.batch_size:,}",  # a loaded state may have its own
+        f"{plan.rows:,} rows",
+        f"{len(state):,} batches of {state.batch_size:,}",
         "shuffled" if plan.shuffle else "in order",
     ]
-    shard = options.shard
     return found if shard.world == 1 else [*found, f"rank {shard.rank} of {shard.world}"]
 
 
@@ -136,8 +135,8 @@ class BaseLoader:
 
     @property
     def batch_size(self) -> int:
-        """Rows in a batch, on each rank."""
-        return self.pipeline.options.batch_size
+        """Rows in a batch, on this rank; after `load_state_dict` those that come then."""
+        return self.state.batch_size
 
     def __len__(self) -> int:
         """Batches in an epoch; the same on every rank."""
@@ -166,7 +165,20 @@ class BaseLoader:
         return self.state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: the next iterator begins with the batch that would have come next."""
+        """Go on from a state: the next iterator begins with the batch that would have come next.
+
+        From then on the order is the state's, in later epochs as well: its seed, its `last` (what
+        becomes of the rows that fill no batch) and its global batch. A `TabfeedWarning` names those
+        that this loader was given otherwise. On another number of ranks the global batch stays as
+        large as it was, divided anew: a state of 4 ranks with batches of 256 rows gives 512 rows on
+        each of 2. `len`, `batch_size` and the loader's repr say what comes.
+
+        Parameters
+        ----------
+        state_dict
+            What `state_dict` returned, of a loader of the same data with the same `batch_size`, or
+            the same `batch_size` times the number of ranks.
+        """
         self.state.load_state_dict(state_dict)
 
     @property

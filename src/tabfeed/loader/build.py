@@ -15,7 +15,7 @@ from tabfeed.io.dataset import Dataset
 from tabfeed.io.partition import Partition
 from tabfeed.loader.assemble.batch_ops import BatchOp, EmbeddingOperator, Padding
 from tabfeed.loader.assemble.chunk import Chunk, ChunkMaker
-from tabfeed.loader.host_memory import RowWeights, plan_host_memory, slice_limit
+from tabfeed.loader.host_memory import RowWeights, plan_host_memory
 from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.pipeline import Ahead, Pipeline, Stages
 from tabfeed.loader.plan import Plan
@@ -29,7 +29,7 @@ from tabfeed.loader.read.partition_reader import (
     columns_read,
     describe_partition,
 )
-from tabfeed.loader.row_sizes import FineCut, RowSizes, cut_fine, cut_mapped, with_lengths
+from tabfeed.loader.row_sizes import RowSizes, with_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
 
 B = TypeVar("B")
@@ -215,29 +215,32 @@ def build_pipeline(
         raise ArgumentError("a batch would have no columns; name some, or tag them in the schema")
     from tabfeed.io.memory_needs import refuse_large_units
 
-    read, given = _columns_read(dataset, layout, steps), options.budget
+    table, given = dataset.table, options.budget
+    wanted = columns_read(layout, steps.tables)
+    names = table.schema.column_names
+    known = None if wanted is None else [c for c in wanted if c in names]
+    own = table.files.schema.names
+    read = [c for c in table.columns_read(known) if c in own]  # from the files
     at_once = refuse_large_units(
-        dataset.fileset,
+        table.files,
         read,
         given,
         most=given * 2 // 3,
         option="host_memory",
         error=LoaderError,
     )
-    seen, transformed = None, bool(dataset.mapped or steps.tables)
+    seen, transformed = None, bool(table.maps or steps.tables)
     if transformed:
-        wanted = columns_read(layout, steps.tables)
-        columns = dataset.column_names if wanted is None else wanted
-        seen = dataset.table.sampled(columns, steps.tables)
+        seen = table.sampled(names if wanted is None else wanted, steps.tables)
     layout = with_lengths(layout, dataset, read, seen)
     if options.shuffle:
         dataset = dataset.at_random()
     sizes = RowSizes.of(dataset, read, layout, transformed=transformed, seen=seen)
-    dataset, cut = _cut(sizes, options)
+    dataset, cut = sizes.cut(options)
     if cut.slices or at_once > given // 10:
         given_to_functions = given // 10 if transformed else 0  # and what they make
         options = options.streaming(max(at_once, sizes.held(cut.slices) + given_to_functions))
-        dataset, cut = _cut(sizes, options)
+        dataset, cut = sizes.cut(options)
     weights = None
     if cut.nbytes is not None and not steps.tables:
         weights = RowWeights(tuple(cut.rows), tuple(cut.nbytes))
@@ -263,7 +266,7 @@ def build_pipeline(
         from tabfeed.loader.read.cache import with_cache
 
         parts = with_cache(reader, options.cache, budget)
-    dtypes = block_dtypes(layout, None if steps.tables or dataset.mapped else dataset.schema)
+    dtypes = block_dtypes(layout, None if transformed else table.schema)
     pool = BufferPool(keep=budget * 2 // 3)
     gives_back = bool((sizes.uneven or sizes.transformed) and cut.slices)
     stages = Stages(
@@ -275,23 +278,6 @@ def build_pipeline(
         in_order=memory.in_order,
     )
     return assemble(stages, memory.plan, memory.options)
-
-
-def _columns_read(dataset: Dataset, layout: Layout, steps: Steps) -> list[str]:
-    """The columns that are read from files."""
-    wanted, schema = columns_read(layout, steps.tables), dataset.schema
-    known = None if wanted is None else [c for c in wanted if c in schema]
-    own = dataset.fileset.schema.names
-    return [c for c in dataset.columns_read(known) if c in own]
-
-
-def _cut(sizes: RowSizes, options: LoaderOptions) -> tuple[Dataset, FineCut]:
-    """The dataset and its partitions, none larger than memory allows."""
-    rows, nbytes = slice_limit(sizes.row, options, uneven=sizes.uneven or sizes.transformed)
-    most = max(1, int(nbytes / (1 + sizes.growth)))  # to read: what is made of it is beside it
-    by = sizes.columns if sizes.weighed else ()
-    dataset = cut_mapped(sizes.dataset, rows, most, by)
-    return dataset, cut_fine(dataset, rows, most, by)
 
 
 def target_names(schema: Schema, targets: Sequence[str] | None) -> list[str]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -118,25 +117,6 @@ class RowWeights:
         return max(found, default=0.0)
 
 
-# -- partitions -----------------------------------------------------------------------------------
-
-
-class SliceLimit(NamedTuple):
-    """Rows and bytes that a partition may have; a larger one is read in slices."""
-
-    rows: int
-    nbytes: int
-
-
-def slice_limit(row: RowBytes, options: LoaderOptions, *, uneven: bool) -> SliceLimit:
-    """The limit for partitions; less where rows differ in size or functions are applied.
-
-    All columns of a partition are there at once then.
-    """
-    nbytes = options.budget // (10 if uneven else 6)
-    return SliceLimit(max(1, nbytes // row.decoded), nbytes)
-
-
 # -- the plan -------------------------------------------------------------------------------------
 
 
@@ -225,7 +205,8 @@ def make_plan(
     # Of each stream two blocks may be open, and one is read ahead. In order they lie in chunks.
     large = 2 * max(1, streams // shard.world) + 1
     blocks = large * mean * (row.decoded if options.shuffle else row.batch)
-    most = min(buffer, _chunk_room(budget, blocks)) // row.batch
+    beside = max(0, budget - blocks) // (MOST_THREADS + 2)  # however many cores there are
+    most = min(buffer, budget // 3 // _IN_FLIGHT, beside) // row.batch
     plan = Plan(
         sizes=tuple(sizes),
         batch=batch,
@@ -291,11 +272,6 @@ def _chunk_rows(options: LoaderOptions, mean_rows: int) -> int:
     if options.shuffle and options.parts_per_chunk > 1:
         return max(rows, options.parts_per_chunk * mean_rows)
     return rows
-
-
-def _chunk_room(budget: int, blocks: int) -> int:
-    """Bytes that a chunk may have beside so many of blocks, however many cores there are."""
-    return min(budget // 3 // _IN_FLIGHT, max(0, budget - blocks) // (MOST_THREADS + 2))
 
 
 def _weighed(plan: Plan, weights: RowWeights, options: LoaderOptions) -> Plan:

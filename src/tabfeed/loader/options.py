@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tabfeed.budget import cpu_count, parse_bytes
 from tabfeed.errors import ArgumentError, LoaderError
+from tabfeed.lazy import cached_property
 from tabfeed.loader.plan import LAST, Plan
 
 __all__ = [
@@ -212,7 +213,7 @@ class LoaderOptions:
         """The earlier name of `shard`."""
         return self.shard
 
-    @property
+    @cached_property
     def budget(self) -> int:
         """Bytes for partitions and batches on their way."""
         if self.host_memory is None:

@@ -61,8 +61,8 @@ _SMALL = 4096  # rows of a block that has a permutation of its own
 _RARE = 4  # blocks of one size, if fewer, too
 
 
-def _part(rows: int, number: int, of: int) -> int:
-    """Rows of one of several nearly equal parts."""
+def part_of(rows: int, number: int, of: int) -> int:
+    """Rows of part `number` of several nearly equal ones."""
     return rows * (number + 1) // of - rows * number // of
 
 
@@ -241,13 +241,13 @@ class Plan:
 
     def rank_rows(self, step: int, rank: int, world: int) -> int:
         """Rows of a batch on one rank."""
-        return _part(self.step_rows(step), rank, world)
+        return part_of(self.step_rows(step), rank, world)
 
     def rows_before(self, step: int, rank: int, world: int) -> int:
         """Rows that a rank got in the steps before `step`."""
         full = min(step, self.steps - len(self.tail))
         rest = sum(self.rank_rows(t, rank, world) for t in range(full, step))
-        return full * _part(self.batch, rank, world) + rest
+        return full * part_of(self.batch, rank, world) + rest
 
     def empty_batch(self, world: int) -> int | None:
         """The first step at which some rank has no rows, if there is one."""
@@ -263,8 +263,8 @@ class Plan:
     def taken(self, step: int, stream: int) -> int:
         """Rows a stream has given before `step`."""
         full = min(step, self.steps - len(self.tail))
-        rest = sum(_part(self.step_rows(t), stream, self.streams) for t in range(full, step))
-        return full * _part(self.batch, stream, self.streams) + rest
+        rest = sum(part_of(self.step_rows(t), stream, self.streams) for t in range(full, step))
+        return full * part_of(self.batch, stream, self.streams) + rest
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
@@ -425,7 +425,7 @@ class Epoch:
     def _bounds(self, steps: range, rank: int, world: int) -> Index:
         """Where each batch of these steps begins, and where the last one ends."""
         plan = self.plan
-        sizes = np.full(len(steps), _part(plan.batch, rank, world), dtype=np.int64)
+        sizes = np.full(len(steps), part_of(plan.batch, rank, world), dtype=np.int64)
         for t in range(max(steps.start, plan.steps - len(plan.tail)), steps.stop):
             sizes[t - steps.start] = plan.rank_rows(t, rank, world)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -440,7 +440,7 @@ class Epoch:
             stop = int(np.searchsorted(self.starts, high, side="left"))
             begins, ends = self.starts[first:stop], self.starts[first + 1 : stop + 1]
             furthest = (high - begins if self._backwards(stream) else ends - low) - 1
-            width = max(1, _part(plan.batch, stream, plan.streams))
+            width = max(1, part_of(plan.batch, stream, plan.streams))
             chunks = furthest // width // plan.chunk
             chunks[furthest >= plan.taken(regular, stream)] = plan.chunks - 1
             for block, chunk in enumerate(chunks.tolist(), first):
@@ -457,7 +457,7 @@ class Epoch:
         low, high = plan.cuts[stream : stream + 2]
         begin = max(0, int(self.starts[block]) - low)
         end = min(high, int(self.starts[block + 1])) - low - 1
-        width = max(1, _part(plan.batch, stream, plan.streams))
+        width = max(1, part_of(plan.batch, stream, plan.streams))
         regular = plan.steps - len(plan.tail)
         last = end // width if end < plan.taken(regular, stream) else plan.steps - 1
         first = min(begin // width, regular) // plan.chunk

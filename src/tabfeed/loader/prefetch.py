@@ -93,7 +93,8 @@ class _Work(Generic[T]):
         spare = True  # until there is nothing of that kind to do
         while not self.stopped:
             with self.lock:
-                if self.taken >= len(self.numbers) or self._failed():
+                failed = any(isinstance(result, _Failure) for result in self.results.values())
+                if self.taken >= len(self.numbers) or failed:
                     self.room.notify_all()
                     return None
                 if self.taken - self.given < self.depth:
@@ -111,9 +112,6 @@ class _Work(Generic[T]):
         """Let another worker look whether there is more to do."""
         with self.lock:
             self.room.notify()
-
-    def _failed(self) -> bool:
-        return any(isinstance(r, _Failure) for r in self.results.values())
 
     def stop(self) -> None:
         """Take no more work, forget what is done. Safe to call from anywhere, often."""
@@ -216,7 +214,8 @@ class Prefetch(Generic[T]):
             if work.stopped or work.given >= len(work.numbers):
                 raise StopIteration
             work.ready.wait(_TICK)
-            if not (work.stopped or work.given in work.results or self._any_alive()):
+            alive = any(thread.is_alive() for thread in self._threads)
+            if not (work.stopped or work.given in work.results or alive):
                 work.stopped = True
                 raise LoaderError(
                     "all worker threads exited unexpectedly; what they raised is on stderr"
@@ -234,9 +233,6 @@ class Prefetch(Generic[T]):
         Not before: they would get in the way of whoever uses it.
         """
         self._work.wake()
-
-    def _any_alive(self) -> bool:
-        return any(t.is_alive() for t in self._threads)
 
     def close(self) -> None:
         """Stop, and wait for the threads to end. May be called any number of times."""

@@ -17,8 +17,10 @@ import pyarrow as pa
 from tabfeed.display import megabytes
 from tabfeed.errors import LoaderError
 from tabfeed.io.dataset import Dataset
+from tabfeed.io.fileset import FileSet
 from tabfeed.io.partition import Partition, Piece, slices_of
 from tabfeed.loader.host_memory import RowBytes
+from tabfeed.loader.options import LoaderOptions
 from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.schema import ColumnSchema
 
@@ -61,15 +63,16 @@ def cut_fine(
     most_bytes, columns
         Bytes that these columns of it may have, where they are not.
     """
-    parts, lens = list(dataset.partitions), list(dataset.partition_lens)
-    if dataset.condition is None and not dataset.fileset.skips.allowed:  # text is counted by now
-        parts = [Partition(tuple(dataset.fileset.counted(part.pieces))) for part in parts]
-    if dataset.mapped or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
+    table = dataset.table
+    files, parts, lens = table.files, list(table.partitions), list(table.partition_lens)
+    if table.partitioning.condition is None and not files.skips.allowed:  # text is counted by now
+        parts = [Partition(tuple(files.counted(part.pieces))) for part in parts]
+    if table.maps or any(p.rows != n for p, n in zip(parts, lens, strict=True)):
         return FineCut(parts, lens)
-    sizes, most = _Sizes(dataset, columns), most_bytes if columns else most_rows
+    sizes, most = _Sizes(files, columns), most_bytes if columns else most_rows
     given: Iterable[Piece] = (piece for part in parts for piece in part.pieces)
     if dataset.cut_by_default:
-        given = _rejoined(given, dataset, lambda piece: sizes.of(piece) <= most)
+        given = _rejoined(given, files, lambda piece: sizes.of(piece) <= most)
     pieces = [s for p in given for s in slices_of(p, sizes.of(p), most, sizes.rows)]
     nbytes = [sizes.of(piece) for piece in pieces] if columns else None
     return FineCut([Partition((p,)) for p in pieces], [p.rows or 0 for p in pieces], nbytes)
@@ -83,18 +86,19 @@ def cut_mapped(
     Parameters as for `cut_fine`. The others stay whole: a filter or a function is called for each.
     """
     table = dataset.table
-    if not table.cut_freely or (not table.maps and table.condition is None):
+    files = table.files
+    if (not table.maps and table.partitioning.condition is None) or not table.cut_freely:
         return dataset
-    sizes, most = _Sizes(dataset, columns), most_bytes if columns else most_rows
+    sizes, most = _Sizes(files, columns), most_bytes if columns else most_rows
     parts: list[Partition] = []
-    for part in dataset.partitions:
-        pieces = dataset.fileset.counted(part.pieces)
+    for part in table.partitions:
+        pieces = files.counted(part.pieces)
         if sum(sizes.of(piece) / most for piece in pieces) <= 1:
             parts.append(part)
         else:
             cut = (slices_of(p, sizes.of(p), most, sizes.rows) for p in pieces)
             parts += [Partition((piece,)) for slices in cut for piece in slices]
-    if len(parts) == dataset.npartitions:
+    if len(parts) == table.npartitions:
         return dataset
     return dataset.with_partitions(parts)
 
@@ -105,8 +109,8 @@ class _Sizes:
     What is known of a unit is kept until the next.
     """
 
-    def __init__(self, dataset: Dataset, columns: Sequence[str]) -> None:
-        self._files, self._columns = dataset.fileset, list(columns)
+    def __init__(self, files: FileSet, columns: Sequence[str]) -> None:
+        self._files, self._columns = files, list(columns)
         self._unit: tuple[int, int] | None = None
         self._weights: npt.NDArray[Any] | None = None
 
@@ -138,11 +142,11 @@ class _Sizes:
 
 
 def _rejoined(
-    pieces: Iterable[Piece], dataset: Dataset, fits: Callable[[Piece], bool]
+    pieces: Iterable[Piece], files: FileSet, fits: Callable[[Piece], bool]
 ) -> Iterator[Piece]:
     """Slices that are a row group that fits, as that; the rest as they are."""
     for (index, unit), run in groupby(pieces, key=lambda p: (p.file, p.unit)):
-        slices, file = list(run), dataset.fileset.files[index]
+        slices, file = list(run), files.files[index]
         ends = list(accumulate((p.rows or 0 for p in slices), initial=0))
         follow = all(p.start == end for p, end in zip(slices, ends, strict=False))
         whole = file.row_groups and follow and ends[-1] == file.count(unit)
@@ -206,7 +210,7 @@ class RowSizes:
         seen
             What they made of some rows, if that is known.
         """
-        weighed = bool(_varying(dataset, columns))
+        weighed = bool(_varying(dataset.fileset, columns))
         growth = float(transformed) if seen is None else seen.added / max(1.0, seen.source)
         uneven = weighed
         if weighed:
@@ -215,17 +219,33 @@ class RowSizes:
             decoded = int(seen.source + seen.added)
             uneven = any(name in seen.varying for name in layout.columns)
         else:
-            schema = dataset.schema
-            known = [schema.get(name) for name in layout.columns]
-            decoded = sum(_width(c, layout) for c in known if c is not None) or layout.row_bytes
+            wanted = set(layout.columns)
+            known = [column for column in dataset.schema if column.name in wanted]
+            decoded = sum(_width(column, layout) for column in known) or layout.row_bytes
         row = RowBytes(decoded, layout.row_bytes)
         return cls(dataset, columns, row, weighed, uneven, transformed, growth)
+
+    def cut(self, options: LoaderOptions) -> tuple[Dataset, FineCut]:
+        """The dataset and its partitions, none larger than memory allows.
+
+        Less where rows differ in size or functions are applied: all columns of a partition are
+        there at once then.
+        """
+        nbytes = options.budget // (10 if self.uneven or self.transformed else 6)
+        rows = max(1, nbytes // self.row.decoded)
+        most = max(1, int(nbytes / (1 + self.growth)))  # to read: what is made of it is beside it
+        by = self.columns if self.weighed else ()
+        dataset = cut_mapped(self.dataset, rows, most, by)
+        return dataset, cut_fine(dataset, rows, most, by)
 
     def held(self, slices: Iterable[Piece]) -> int:
         """What a thread holds while it reads a slice of a row group: some pages of each column."""
         most = 0
-        for file, unit in {(piece.file, piece.unit) for piece in slices}:
-            most = max(most, self.dataset.fileset.files[file].held(unit, self.columns) or 0)
+        files = self.dataset.fileset.files
+        for number, unit in {(piece.file, piece.unit) for piece in slices}:
+            file = files[number]
+            own = [name for name in self.columns if name in file.schema.names]  # not of its folder
+            most = max(most, file.held(unit, own) or 0)
         return (most or _COLUMN_BYTES * len(self.columns)) + _BATCH_BYTES
 
     def largest_column(self, pieces: Iterable[Piece] | None = None) -> str:
@@ -250,24 +270,24 @@ class RowSizes:
                 )
 
 
-def _varying(dataset: Dataset, columns: Iterable[str]) -> list[str]:
+def _varying(files: FileSet, columns: Iterable[str]) -> list[str]:
     """Those columns of the files whose values differ in size once decoded."""
     from tabfeed.io.formats.parquet.row_sizes import varies
 
-    types = {field.name: field.type for field in dataset.fileset.schema}
+    types = {field.name: field.type for field in files.schema}
     found = (name for name in columns if name in types and varies(types[name]))
     return [name for name in found if not pa.types.is_dictionary(types[name])]
 
 
 def _mean_bytes(dataset: Dataset, columns: Sequence[str]) -> int:
     """About what a row of these columns takes once decoded, by all row groups."""
+    files = dataset.fileset
     units = {(p.file, p.unit) for part in dataset.partitions for p in part.pieces}
-    files = dataset.fileset.files
-    counts = [files[file].unit_rows[unit] for file, unit in units]
+    counts = [files.files[file].unit_rows[unit] for file, unit in units]
     known = sum(count or 0 for count in counts)
     rows = dataset.num_rows if None in counts else known
     pieces = (Piece(file, unit, 0, None) for file, unit in units)
-    return sum(dataset.fileset.nbytes(piece, columns) or 0 for piece in pieces) // max(1, rows)
+    return sum(files.nbytes(piece, columns) or 0 for piece in pieces) // max(1, rows)
 
 
 def _width(column: ColumnSchema, layout: Layout) -> int:
@@ -294,7 +314,9 @@ def with_lengths(
     """
     if seen is not None:
         return replace(layout, lengths=tuple(_made_lengths(dataset, layout, columns, seen)))
-    return layout if dataset.mapped else replace(layout, lengths=tuple(_lengths(dataset, layout)))
+    if dataset.mapped or not (layout.lists or layout.extras):
+        return layout
+    return replace(layout, lengths=tuple(_lengths(dataset, layout)))
 
 
 def _made_lengths(
@@ -302,7 +324,7 @@ def _made_lengths(
 ) -> Iterator[tuple[str, int]]:
     """By what functions made of some rows, scaled to the rows that the files tell of."""
     scale = 1.0
-    if _varying(dataset, columns):
+    if _varying(dataset.fileset, columns):
         scale = _mean_bytes(dataset, columns) / max(1.0, seen.source)
     for name in layout.extras:
         if name in seen.varying:
@@ -314,20 +336,19 @@ def _made_lengths(
 
 
 def _lengths(dataset: Dataset, layout: Layout) -> Iterator[tuple[str, int]]:
-    parts = dataset.partitions if layout.lists or layout.extras else []
-    files = dataset.fileset.files
+    parts, files = dataset.partitions, dataset.fileset
     some = (part.pieces[0] for part in parts[:: max(1, len(parts) // _SAMPLED)])
-    pieces = [p for p in some if p.whole or files[p.file].row_groups is not None]
-    rows = sum((p.rows or 0) if p.whole else files[p.file].count(p.unit) for p in pieces)
+    pieces = [p for p in some if p.whole or files.files[p.file].row_groups is not None]
+    rows = sum((p.rows or 0) if p.whole else files.files[p.file].count(p.unit) for p in pieces)
     if not rows:
         return
-    for name in _varying(dataset, layout.extras):
-        nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+    for name in _varying(files, layout.extras):
+        nbytes = sum(files.nbytes(piece, [name]) or 0 for piece in pieces)
         yield name, max(1, nbytes // rows)
     for name, _ in layout.lists:
         width = _value_bytes(dataset.schema.get(name))
         if width is not None:
-            nbytes = sum(dataset.fileset.nbytes(piece, [name]) or 0 for piece in pieces)
+            nbytes = sum(files.nbytes(piece, [name]) or 0 for piece in pieces)
             yield name, max(1, round(nbytes / rows / width))
 
 

@@ -124,7 +124,8 @@ def _distance(rows: npt.NDArray[np.int64], total: int) -> float:
 
 def sorted_columns(dataset: Dataset, columns: Sequence[str]) -> list[str]:
     """The columns whose values rise (or fall) from row group to row group, through all files."""
-    return [c for c in columns if _is_sorted(_ranges(dataset.fileset.files, c))]
+    files = dataset.fileset.files
+    return [c for c in columns if _is_sorted(_ranges(files, c))]
 
 
 def _ranges(files: Sequence[DataFile], column: str) -> list[tuple[Any, Any]]:
@@ -160,7 +161,8 @@ def warn_if_sorted(dataset: Dataset, targets: Sequence[str], plan: Plan) -> None
     """Warn if shuffling will not make up for the order the files have."""
     if not plan.shuffle or dataset.mapped:
         return
-    found = sorted_columns(dataset, [t for t in targets if t in dataset.schema])
+    names = dataset.column_names
+    found = sorted_columns(dataset, [t for t in targets if t in names])
     if not found:
         return
     quality = shuffle_quality(plan)

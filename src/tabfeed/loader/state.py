@@ -13,6 +13,7 @@ It keeps no strong reference to the iterators it gives: dropping one ends its th
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +22,11 @@ from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tabfeed.arguments import Guarded
-from tabfeed.errors import ArgumentError
+from tabfeed.errors import ArgumentError, TabfeedWarning
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.options import LoaderOptions, Shard, check_plan
 from tabfeed.loader.pipeline import BlockWindow, Pipeline, Stages
+from tabfeed.loader.plan import Plan, part_of
 from tabfeed.loader.position import Position, restore, save, split_plan
 from tabfeed.loader.prefetch import Prefetch, join_threads
 from tabfeed.loader.read.partition_reader import reading_ahead
@@ -157,8 +159,8 @@ class EpochIterator(Generic[B]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state` says, in its epoch; at that epoch's end, if it says so."""
         begin = self._begin
-        position = restore(state, begin.plan).in_worker(begin.worker, begin.workers)
-        check_plan(position.plan, self._options)
+        position = _restored(state, begin.plan, self._options)
+        position = position.in_worker(begin.worker, begin.workers)
         if position != self.position:
             self._prefetch.close()
             self._stand_at(position)
@@ -169,6 +171,30 @@ class EpochIterator(Generic[B]):
         self._prefetch.close()
         self._ready = iter(())
         self._queued.clear()
+
+
+def _restored(state: Mapping[str, Any], plan: Plan, options: LoaderOptions) -> Position:
+    """The position a state speaks of, for a loader of these options.
+
+    The state's plan is kept, so that the run goes on as it was. Warned of is what the loader was
+    given otherwise. Batches of another size are not: they come from another number of ranks alone.
+    """
+    position = restore(state, plan)
+    check_plan(position.plan, options)
+    saved, last = position.plan, "drop" if options.drop_last else options.last
+    given = []
+    if options.seed not in (LoaderOptions.seed, saved.seed) and options.seed_fn is None:
+        given.append(f"seed={saved.seed}, not with seed={options.seed}")
+    if last not in (None, saved.last):
+        given.append(f"last={saved.last!r}, not with last={last!r}")
+    if given:
+        warnings.warn(
+            f"the loader goes on as the loaded state began, with {' and with '.join(given)} as "
+            "given to this loader: give what the state has, or begin without it",
+            TabfeedWarning,
+            stacklevel=4,
+        )
+    return position
 
 
 class Mark(NamedTuple):
@@ -199,6 +225,11 @@ class LoaderState(Generic[B]):
     def __len__(self) -> int:
         """Batches in an epoch, on every rank."""
         return self._next.plan.steps
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch, on this rank; a loaded state of other ranks has its own global batch."""
+        return part_of(self._next.plan.batch, *self.pipeline.options.shard)
 
     @property
     def reader_choice(self) -> str:
@@ -361,9 +392,8 @@ class LoaderState(Generic[B]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next `iter` goes on where `state` stands, in constant time."""
-        position = restore(state, self.pipeline.plan).upcoming
-        check_plan(position.plan, self.pipeline.options)
-        self._next = self._now = position
+        position = _restored(state, self.pipeline.plan, self.pipeline.options)
+        self._next = self._now = position.upcoming
 
     # -- the end --------------------------------------------------------------------------------
 

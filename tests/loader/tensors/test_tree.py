@@ -252,3 +252,11 @@ def test_tensors_that_consist_of_others(make, parts):
     found = plain(make())
     assert len(found) == parts
     assert all(part.layout == torch.strided and part.untyped_storage().nbytes() for part in found)
+
+
+def test_named_tuples_and_lists_keep_their_kind():
+    static = StaticBatch()
+    found = static.take([torch.ones(2), ("text", {"a": torch.zeros(1)})])
+    assert isinstance(found, list) and found[1][0] == "text" and found[1][1]["a"].tolist() == [0]
+    pair = StaticBatch().take(Pair(torch.ones(1), None))
+    assert isinstance(pair, Pair) and pair.x.tolist() == [1] and pair.y is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +12,9 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.errors import LoaderError
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
+from tabfeed.errors import LoaderError, TabfeedWarning
+from tabfeed.loader import EmbeddingOperator, Padding
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
-from tabfeed.loader.torch.base import StaticBatch
 from tests.loader.gpu.pretend import pretend_gpu
 
 
@@ -153,7 +151,8 @@ def test_a_state_of_short_batches_is_found_out(dataset):
     for _ in range(8):
         next(batches)
     static = tuples(dataset, static_batch=True)
-    static.load_state_dict(short.state_dict())
+    with pytest.warns(TabfeedWarning, match="last='short', not with last='drop'"):
+        static.load_state_dict(short.state_dict())
     with pytest.raises(LoaderError, match=r"shapes .*use drop_last=True"):
         list(static)
 
@@ -185,12 +184,10 @@ def test_inside_a_dataloader(dataset):
     assert len({tuple(addresses(batch)) for batch in loader}) == 1
 
 
-def test_a_worker_process_is_refused(dataset, monkeypatch):
-    from tabfeed.loader.torch import base
-
-    monkeypatch.setattr(base, "get_worker_info", lambda: "a worker")
+def test_a_worker_process_is_refused(dataset):
+    loader = DLDataLoader(tuples(dataset, static_batch=True), num_workers=1)
     with pytest.raises(LoaderError, match="use num_workers=0"):
-        iter(tuples(dataset, static_batch=True))
+        next(iter(loader))
 
 
 def test_on_data_that_stays_on_the_device(dataset, monkeypatch):
@@ -217,16 +214,3 @@ def test_a_compiled_step_is_compiled_once(dataset):
     for one, other in zip(plain, tuples(dataset, static_batch=True), strict=True):
         assert step(*other) == (one[0].sum(1) + one[1][:, 0] - one[2]).sum()
     assert len(made) == 1
-
-
-class Pair(NamedTuple):
-    one: torch.Tensor
-    other: None
-
-
-def test_named_tuples_and_lists_keep_their_kind():
-    static = StaticBatch()
-    found = static.take([torch.ones(2), ("text", {"a": torch.zeros(1)})])
-    assert isinstance(found, list) and found[1][0] == "text" and found[1][1]["a"].tolist() == [0]
-    pair = StaticBatch().take(Pair(torch.ones(1), None))
-    assert isinstance(pair, Pair) and pair.one.tolist() == [1] and pair.other is None

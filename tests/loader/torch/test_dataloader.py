@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from tabfeed.errors import LoaderError
-from tabfeed.loader.gpu.delivery import GpuStages
-from tabfeed.loader.gpu.resident.pipeline import resident_pipeline
 from tabfeed.loader.options import GpuOptions
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import write_rows
@@ -37,9 +35,9 @@ def dataset(tmp_path_factory):
     return write_rows(tmp_path_factory.mktemp("rows"))
 
 
-def plain(dataset, columns=("key", "x", "y")):
+def plain(dataset, columns=("key", "x", "y"), **options):
     """On the CPU, without lists."""
-    return Loader(dataset, 10, columns=list(columns), targets=["y"], device="cpu")
+    return Loader(dataset, 10, columns=list(columns), targets=["y"], device="cpu", **options)
 
 
 def copying(dataset):
@@ -94,17 +92,13 @@ def test_a_worker_of_a_loader_that_makes_batches_on_the_gpu(dataset, monkeypatch
     pretend_gpu(monkeypatch, free=10**8)
     loader = plain(dataset)
     loader.pipeline = on_gpu(loader.pipeline, torch.device("cpu"), GpuOptions("arrow"))
-    assert isinstance(loader.pipeline.stages, GpuStages)
+    assert type(loader.pipeline.stages).__name__ == "GpuStages"
     assert keys(DLDataLoader(loader, num_workers=1)) == keys(plain(dataset))
 
 
 def test_a_worker_cannot_have_what_lies_on_the_gpu(dataset, monkeypatch):
     pretend_gpu(monkeypatch, free=10**8)
-    loader = plain(dataset)
-    made = loader.pipeline
-    loader.pipeline = resident_pipeline(
-        made.stages, made.plan, made.options, device=torch.device("cpu"), gpu=GpuOptions()
-    )
+    loader = plain(dataset, cache="device")
     with pytest.raises(LoaderError, match="num_workers=0"):
         keys(DLDataLoader(loader, num_workers=1, multiprocessing_context="fork"))
 

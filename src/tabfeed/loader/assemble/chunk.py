@@ -76,6 +76,12 @@ class Chunk:
         """How many batches."""
         return len(self.bounds) - 1
 
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each batch."""
+        sizes: list[int] = np.diff(self.bounds).tolist()
+        return sizes
+
 
 class MakesChunks(Protocol):
     """Anything that puts the rows of blocks together."""

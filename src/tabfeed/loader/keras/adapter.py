@@ -148,7 +148,7 @@ class KerasBase(BaseLoader, keras.utils.PyDataset, DataAdapter):  # type: ignore
     @property
     def partial_batch_size(self) -> int | None:
         """Rows of the last batch, if it is a short one."""
-        plan = self.pipeline.plan
+        plan = self.state.upcoming.plan
         rows = plan.rank_rows(plan.steps - 1, *self.pipeline.options.shard)
         return None if rows == self.batch_size else rows
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.errors import LoaderError
+from tabfeed.lazy import cached_property
 from tabfeed.schema.dtypes import format_type, is_list_type
 
 Array = npt.NDArray[Any]
@@ -72,7 +73,7 @@ class Layout:
     matrices: bool = False
     lengths: tuple[tuple[str, int], ...] = field(default=(), repr=False)  # no key depends on it
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Every column it needs, once."""
         names = [c for g in self.groups for c in g.columns]

@@ -19,7 +19,7 @@ hold: half the memory, and the cast comes for free with the copy into a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -32,7 +32,7 @@ from tabfeed.loader.plan import Epoch
 from tabfeed.loader.read.arrow_columns import Group, Layout, Lists, Part, fits, numpy_dtype
 from tabfeed.loader.read.buffers import BufferPool, Scratch
 from tabfeed.loader.read.partition_reader import PartReader, ReadsParts
-from tabfeed.schema import ColumnSchema, Schema
+from tabfeed.schema import Schema
 from tabfeed.trace import span
 
 Array = npt.NDArray[Any]
@@ -76,21 +76,20 @@ def block_dtypes(layout: Layout, schema: Schema | None) -> dict[str, np.dtype[An
     schema
         The columns as they come from the files; None if something changes them on the way.
     """
-    return {g.name: g.dtype if schema is None else _group_dtype(g, schema) for g in layout.groups}
+    if schema is None:
+        return {group.name: group.dtype for group in layout.groups}
+    types = {column.name: column.dtype for column in schema}
+    return {group.name: _group_dtype(group, types) for group in layout.groups}
 
 
-def _group_dtype(group: Group, schema: Schema) -> np.dtype[Any]:
-    found = {_file_dtype(schema[name]) for name in group.columns}
+def _group_dtype(group: Group, types: Mapping[str, pa.DataType | None]) -> np.dtype[Any]:
+    names = {types[name]: name for name in group.columns}
+    found = {None if arrow is None else numpy_dtype(arrow, name) for arrow, name in names.items()}
     dtype = found.pop() if len(found) == 1 else None
     # Integers that may have nulls become floats, not the other way round.
     if dtype is None or dtype.kind != group.dtype.kind or dtype.itemsize > group.dtype.itemsize:
         return group.dtype
     return dtype
-
-
-def _file_dtype(column: ColumnSchema) -> np.dtype[Any] | None:
-    leaf = column.leaf_dtype
-    return None if leaf is None else numpy_dtype(leaf, column.name)
 
 
 class ReadsBlocks(Protocol):
@@ -163,7 +162,8 @@ class BlockReader:
     ) -> Block:
         """These partitions, end to end and then in the order of `index`, in `matrices` if given."""
         if matrices is None:
-            matrices = {g.name: self._matrix(g, rows) for g in self.layout.groups}
+            groups, empty = self.layout.groups, self.pool.empty
+            matrices = {g.name: empty((len(g.columns), rows), self.dtypes[g.name]) for g in groups}
         block = Block(rows, matrices)
         if isinstance(self.parts, PartReader):
             columns = self.parts.straight(partitions, self.layout.columns)
@@ -179,9 +179,6 @@ class BlockReader:
             del before, piece
             pa.default_memory_pool().release_unused()
         return block
-
-    def _matrix(self, group: Group, rows: int) -> Array:
-        return self.pool.empty((len(group.columns), rows), self.dtypes[group.name])
 
     def _fill_straight(
         self,

@@ -107,10 +107,11 @@ out those rows (Dropna)
     def warn_from_footers(self, dataset: Dataset, layout: Layout, *, stacklevel: int = 2) -> None:
         """Warn of all columns whose nulls the footers of the files count, if that takes no time."""
         names = [c for g in layout.groups if g.dtype.kind == "f" for c in g.columns]
-        files = dataset.fileset.files
-        if dataset.mapped or dataset.condition is not None or not names:
+        table = dataset.table
+        if table.maps or table.partitioning.condition is not None or not names:
             return
-        units = {(piece.file, piece.unit) for part in dataset.partitions for piece in part.pieces}
+        files = table.files.files
+        units = {(piece.file, piece.unit) for part in table.partitions for piece in part.pieces}
         if len(units) * len(names) > _MOST_CHUNKS:
             return
         counts = dict.fromkeys(names, 0)
@@ -171,11 +172,6 @@ class PartReader:
     def _columns(self) -> list[str] | None:
         return columns_read(self.layout, self.transforms)
 
-    @property
-    def _dictionary(self) -> Sequence[str]:
-        """Text columns that the first transform would rather have dictionary-encoded."""
-        return getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
-
     def begin(self, number: int) -> list[Fetch]:
         """Begin to fetch a partition, as long as the result is held."""
         return self.dataset.begin_read(self.partitions[number], self._columns)
@@ -183,7 +179,9 @@ class PartReader:
     def read(self, number: int) -> Part:
         """One partition, decoded."""
         part = self.partitions[number]
-        table = self.dataset.read(part, self._columns, dictionary=self._dictionary)
+        # Text columns that the first transform would rather have dictionary-encoded.
+        encoded = getattr(self.transforms[0], "dictionary", ()) if self.transforms else ()
+        table = self.dataset.read(part, self._columns, dictionary=encoded)
         return self._part(table, number, self.layout)
 
     def pieces(self, number: int) -> Iterator[Part]:
@@ -241,11 +239,12 @@ class PartReader:
     @cached_property
     def are_plain(self) -> bool:
         """Whether a batch has nothing but numbers that lie in files, and no cast can spoil."""
-        layout, schema = self.layout, self.dataset.schema
+        layout = self.layout
         if self.transforms or layout.lists or layout.fixed or layout.extras:
             return False
+        types = {column.name: column.dtype for column in self.dataset.schema}
         return self.dataset.is_plain_parquet and all(
-            is_plain(schema[c].dtype, g.dtype) for g in layout.groups for c in g.columns
+            is_plain(types[name], group.dtype) for group in layout.groups for name in group.columns
         )
 
     def _part(self, table: pa.Table, number: int, layout: Layout) -> Part:

@@ -18,13 +18,14 @@ import torch
 
 from tabfeed.loader.assemble.chunk import Chunk
 from tabfeed.loader.read.arrow_columns import Lists
+from tabfeed.loader.tensors.scripted import cut_each
 from tabfeed.trace import span
 
 __all__ = [
     "as_tensor",
     "as_words",
-    "batch_sizes",
     "collector_paused",
+    "cut_all",
     "cut_lists",
     "filling",
     "gather_ragged",
@@ -32,8 +33,8 @@ __all__ = [
     "pad_ragged",
 ]
 
-
 Tensor = torch.Tensor
+_FEW = 64  # batches: converting more pieces takes longer than a call in TorchScript saves
 
 
 def as_tensor(array: Any, device: torch.device) -> Tensor:
@@ -88,10 +89,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=collector_paused.forked)
 
 
-def batch_sizes(chunk: Chunk) -> list[int]:
-    """Rows of each batch."""
-    sizes: list[int] = np.diff(chunk.bounds).tolist()
-    return sizes
+def cut_all(tensors: list[Tensor], chunk: Chunk) -> list[list[Tensor]]:
+    """The rows of each batch of some tensors on one device; they share the tensors' memory.
+
+    Unlike `split`, this does not record that a piece is a view, which takes time; the whole tensor
+    is not used any more.
+
+    Examples
+    --------
+    >>> chunk = Chunk(np.array([0, 2, 3]))
+    >>> [[part.tolist() for part in parts] for parts in cut_all([torch.arange(3)], chunk)]
+    [[[0, 1], [2]]]
+    """
+    sizes = chunk.sizes
+    if len(sizes) <= _FEW and any(tensor.is_cuda for tensor in tensors):
+        return cut_each(tensors, sizes)
+    return [list(torch.unsafe_split_with_sizes(tensor, sizes)) for tensor in tensors]
 
 
 def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -101,7 +114,7 @@ def cut_lists(lists: Lists, chunk: Chunk, device: torch.device) -> list[tuple[Te
     """
     values, firsts = as_tensor(lists.values, device), _offsets_at(lists, chunk.bounds)
     offsets = as_tensor(_cut_offsets(lists, chunk), device)
-    own = torch.unsafe_split_with_sizes(offsets, [size + 1 for size in batch_sizes(chunk)])
+    own = torch.unsafe_split_with_sizes(offsets, [size + 1 for size in chunk.sizes])
     return [
         (values[first:last], cut) for (first, last), cut in zip(pairwise(firsts), own, strict=True)
     ]

@@ -15,13 +15,12 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["copy_all", "cut_all", "fill_table", "gather_all", "lay_copy_runs", "prepare"]
+__all__ = ["copy_all", "cut_each", "fill_table", "gather_all", "lay_copy_runs", "prepare"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Tensor = torch.Tensor
 _ALONE = 2**15 - 1  # numbers: with more of them torch would use other threads too
-_FEW = 64  # converting more pieces takes longer than the call saves
 _COMPILERS: list[Callable[[], object]] = []
 
 
@@ -97,24 +96,9 @@ def gather_all(
     return out
 
 
-def cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
-    """Pieces of so many rows of some tensors on one device; they share the tensors' memory.
-
-    Unlike `split`, this does not record that a piece is a view, which takes time; the whole tensor
-    is not used any more.
-
-    Examples
-    --------
-    >>> [[part.tolist() for part in parts] for parts in cut_all([torch.arange(3)], [2, 1])]
-    [[[0, 1], [2]]]
-    """
-    if len(sizes) <= _FEW and any(tensor.is_cuda for tensor in tensors):
-        return _cut_all(tensors, sizes)
-    return [list(torch.unsafe_split_with_sizes(tensor, sizes)) for tensor in tensors]
-
-
 @_scripted
-def _cut_all(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
+def cut_each(tensors: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
+    """Pieces of so many rows of some tensors; see `tabfeed.loader.tensors.cut.cut_all`."""
     out: list[list[Tensor]] = []
     for tensor in tensors:
         out.append(list(torch.unsafe_split_with_sizes(tensor, sizes)))

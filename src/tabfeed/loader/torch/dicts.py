@@ -21,12 +21,11 @@ from tabfeed.loader.read.arrow_columns import Layout
 from tabfeed.loader.shuffle_quality import warn_if_sorted
 from tabfeed.loader.tensors.cut import (
     as_tensor,
-    batch_sizes,
     collector_paused,
+    cut_all,
     cut_lists,
 )
 from tabfeed.loader.tensors.device import choose_device
-from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
 
 __all__ = ["Loader"]
@@ -69,12 +68,12 @@ class _FinishDicts:
 
     def _columns(self, chunk: Chunk) -> dict[str, Sequence[Any]]:
         tensors = [as_tensor(array, self.device) for array in chunk.columns.values()]
-        found = cut_all(tensors, batch_sizes(chunk))
+        found = cut_all(tensors, chunk)
         out: dict[str, Sequence[Any]] = dict(zip(chunk.columns, found, strict=True))
         cut = {name: cut_lists(lists, chunk, self.device) for name, lists in chunk.lists.items()}
         if cut:
             out.update(self.lists(cut))
-        rows = list(zip(chunk.bounds[:-1].tolist(), batch_sizes(chunk), strict=True))
+        rows = list(zip(chunk.bounds[:-1].tolist(), chunk.sizes, strict=True))
         for name, array in chunk.extras.items():
             out[name] = [array.slice(start, count) for start, count in rows]
         return out

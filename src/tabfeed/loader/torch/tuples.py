@@ -25,12 +25,11 @@ from tabfeed.loader.read.arrow_columns import Lists
 from tabfeed.loader.shuffle_quality import warn_if_sorted
 from tabfeed.loader.tensors.cut import (
     as_tensor,
-    batch_sizes,
+    cut_all,
     cut_lists,
     pad_ragged,
 )
 from tabfeed.loader.tensors.device import choose_device
-from tabfeed.loader.tensors.scripted import cut_all
 from tabfeed.loader.torch.base import TorchBase, rank_and_world
 from tabfeed.schema import Schema, Tags
 
@@ -74,7 +73,7 @@ class _Sparse:
             )
         if self.as_dense:
             rows = pad_ragged(values, offsets, width, 0) if on_device else pad_lists(lists, width)
-            return cut_all([as_tensor(rows, device)], batch_sizes(chunk))[0]
+            return cut_all([as_tensor(rows, device)], chunk)[0]
         return [_coo(v, o, width) for v, o in cut_lists(lists, chunk, device)]
 
 
@@ -102,7 +101,7 @@ class _FinishTuples:
         found = {name: self._rows(chunk, name) for name in ("cats", "conts", "labels")}
         there = {name: rows for name, rows in found.items() if rows is not None}
         cut: dict[str, Sequence[Any]] = dict.fromkeys(found, [None] * chunk.steps)
-        cut |= zip(there, cut_all(list(there.values()), batch_sizes(chunk)), strict=True)
+        cut |= zip(there, cut_all(list(there.values()), chunk), strict=True)
         if self.multi_hot:
             columns = [
                 self.sparse.cut(n, chunk.lists[n], chunk, self.device) for n in self.multi_hot
@@ -222,12 +221,11 @@ class TorchAsyncItr(TorchBase):
                 ("labels", self.labels, np.dtype(np.float32)),
             ],
         )
-        for name in [*self.conts, *self.labels]:
-            if schema[name].is_list:
-                raise LoaderError(
-                    f"column {name!r} holds lists; here only categories may: use "
-                    "tabfeed.loader.torch.Loader for other lists"
-                )
+        if lists := [n for n, _ in layout.lists if n in (*self.conts, *self.labels)]:
+            raise LoaderError(
+                f"column {lists[0]!r} holds lists; here only categories may: use "
+                "tabfeed.loader.torch.Loader for other lists"
+            )
         self.device = choose_device(device)
         sparse = _Sparse(tuple(sparse_names or ()), dict(sparse_max or {}), sparse_as_dense)
         finish = _FinishTuples(
@@ -264,6 +262,5 @@ def _roles(
             targets,
         )
     chosen = [[g] if isinstance(g, str) else list(g or ()) for g in (cats, conts, labels)]
-    for name in [n for group in chosen for n in group]:
-        schema[name]
+    schema.select(dict.fromkeys(name for group in chosen for name in group))  # are all there?
     return sorted(chosen[0]), chosen[1], chosen[2]
