@@ -25,8 +25,8 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError
-from tabfeed.io.commit.manifest import JOURNAL, STAGING
 
+JOURNAL, STAGING = "_tabfeed_commit.json", "_tabfeed_writing"
 KILLS = 10  # for each way of writing
 
 
