@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed import Dataset
-from tabfeed.errors import ArgumentError
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.formats.parquet.pages import PageOptions, pages_of
 from tabfeed.io.write import parquet as module
@@ -32,22 +30,10 @@ def group_rows(file: pq.ParquetFile) -> list[int]:
     return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
-def test_row_groups_have_the_rows_asked_for(tmp_path: Path) -> None:
-    parts = [pa.table({"x": np.arange(n)}) for n in (3, 0, 4, 1, 9)]
-    file = write(tmp_path, parts, row_group_size=5)
-    assert group_rows(file) == [5, 5, 5, 2]
-    assert file.read()["x"].to_pylist() == [v for p in parts for v in p["x"].to_pylist()]
-
-
 def test_row_groups_take_the_bytes_given(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(50_000)})  # 8 bytes a row
     file = write(tmp_path, [table], group_bytes=160_000)
     assert group_rows(file) == [20_000, 20_000, 10_000]
-
-
-def test_a_row_group_has_a_million_rows_at_most(tmp_path: Path) -> None:
-    table = pa.table({"x": pa.array(np.zeros(1_200_000, np.int8))})
-    assert group_rows(write(tmp_path, [table])) == [1_000_000, 200_000]
 
 
 def test_the_same_rows_make_the_same_file_however_they_are_cut(tmp_path: Path) -> None:
@@ -78,73 +64,6 @@ def test_rows_far_wider_than_the_first_ones_end_a_group_early(tmp_path: Path) ->
     assert file.metadata.num_rows == 30_000
     assert file.num_row_groups >= 8  # 20 MB, held at most 2 MB at a time
     assert max(sizes) < 3_000_000
-
-
-def test_no_rows_keep_the_schema(tmp_path: Path) -> None:
-    table = pa.table({"x": pa.array([], pa.int16()), "y": pa.array([], pa.list_(pa.string()))})
-    for layout in ("compact", "fast"):
-        file = write(tmp_path / layout, [table], layout=layout)
-        assert file.metadata.num_rows == 0
-        assert file.schema_arrow.equals(table.schema)
-
-
-def test_fast_pages_are_plain_uncompressed_and_long(tmp_path: Path) -> None:
-    n = 100_000
-    table = pa.table({"i": np.arange(n, dtype=np.int32), "t": ["a", "b"] * (n // 2)})
-    file = write(tmp_path, [table], layout="fast", compression="zstd")
-    for i in range(2):
-        chunk = file.metadata.row_group(0).column(i)
-        assert chunk.compression == "UNCOMPRESSED"
-        assert chunk.encodings == ("RLE", "PLAIN")
-        assert not chunk.has_dictionary_page
-    stored = file.metadata.row_group(0).column(0).total_compressed_size
-    assert stored < 4 * n + 100  # one page of 400 kB, not one of 20,000 rows each
-
-
-def test_fast_columns_without_nulls_are_declared_so(tmp_path: Path) -> None:
-    table = pa.table({"x": [1, 2], "y": [1, None], "l": [[1], [2]], "t": ["a", "b"]})
-    file = write(tmp_path, [table], layout="fast")
-    assert [f.nullable for f in file.schema_arrow] == [False, True, True, False]
-    assert file.read().to_pydict() == table.to_pydict()
-    compact = write(tmp_path / "compact", [table])
-    assert all(f.nullable for f in compact.schema_arrow)
-
-
-@pytest.mark.parametrize("row_group_size", [2, 3])
-def test_a_null_after_the_first_row_group_is_not_lost(tmp_path: Path, row_group_size: int) -> None:
-    parts = [
-        pa.table({"x": pa.array([1, 2, 3, 4], pa.int64()), "y": ["a", "b", "c", None]}),
-        pa.table({"x": pa.array([5, None, 7], pa.int64()), "y": ["d", "e", "f"]}),
-        pa.table({"x": pa.array([8], pa.int64()), "y": pa.array([None], pa.string())}),
-    ]
-    file = write(tmp_path, parts, layout="fast", row_group_size=row_group_size)
-    assert file.read()["x"].to_pylist() == [1, 2, 3, 4, 5, None, 7, 8]
-    assert file.read()["y"].to_pylist() == ["a", "b", "c", None, "d", "e", "f", None]
-    assert max(group_rows(file)) == row_group_size
-    assert all(f.nullable for f in file.schema_arrow)
-    assert sorted(os.listdir(tmp_path)) == ["_tabfeed.json", "x.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"layout": "quick"}, "layout is 'quick'"),
-        ({"row_group_size": 0}, "row_group_size is 0"),
-        ({"compression": "zip"}, "compression is 'zip'; it must be snappy"),
-    ],
-)
-def test_options_are_checked(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        PageOptions(**options)
-
-
-@pytest.mark.parametrize("codec", ["snappy", "ZSTD", "lz4", "gzip", "brotli", "none", None])
-def test_codecs(tmp_path: Path, codec: str | None) -> None:
-    file = write(tmp_path, [pa.table({"x": [1] * 100})], compression=codec)
-    names = {"lz4": "LZ4", "none": "UNCOMPRESSED", None: "UNCOMPRESSED"}
-    expected = names.get(codec, str(codec).upper())
-    assert file.metadata.row_group(0).column(0).compression == expected
-    assert file.read()["x"].to_pylist() == [1] * 100
 
 
 def test_a_key_that_comes_back_after_its_file_was_closed(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
+import os
 import subprocess
 import sys
 import textwrap
@@ -19,7 +21,79 @@ from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
 from tests.bit_rot import rot
 
+
+def write(folder: Path, tables: list[pa.Table], **options: Any) -> pq.ParquetFile:
+    """One file of all rows, which come in as many parts as there are tables."""
+    table = pa.concat_tables(tables)
+    ds = Dataset(table, npartitions=len(tables))
+    ds.to_parquet(folder, output_files=["x"], **options)
+    (entry,) = json.loads((folder / "_tabfeed.json").read_text())["files"]
+    assert (entry["name"], entry["rows"]) == ("x.parquet", table.num_rows)
+    return pq.ParquetFile(folder / "x.parquet")
+
+
+def group_rows(file: pq.ParquetFile) -> list[int]:
+    return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+
+
+def test_row_groups_have_the_rows_asked_for(tmp_path: Path) -> None:
+    parts = [pa.table({"x": np.arange(n)}) for n in (3, 0, 4, 1, 9)]
+    file = write(tmp_path, parts, row_group_size=5)
+    assert group_rows(file) == [5, 5, 5, 2]
+    assert file.read()["x"].to_pylist() == [v for p in parts for v in p["x"].to_pylist()]
+
+
+def test_a_row_group_has_a_million_rows_at_most(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array(np.zeros(1_200_000, np.int8))})
+    assert group_rows(write(tmp_path, [table])) == [1_000_000, 200_000]
+
+
+def test_no_rows_keep_the_schema(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array([], pa.int16()), "y": pa.array([], pa.list_(pa.string()))})
+    for layout in ("compact", "fast"):
+        file = write(tmp_path / layout, [table], layout=layout)
+        assert file.metadata.num_rows == 0
+        assert file.schema_arrow.equals(table.schema)
+
+
 # -- the fast layout --------------------------------------------------------------------
+
+
+def test_fast_pages_are_plain_uncompressed_and_long(tmp_path: Path) -> None:
+    n = 100_000
+    table = pa.table({"i": np.arange(n, dtype=np.int32), "t": ["a", "b"] * (n // 2)})
+    file = write(tmp_path, [table], layout="fast", compression="zstd")
+    for i in range(2):
+        chunk = file.metadata.row_group(0).column(i)
+        assert chunk.compression == "UNCOMPRESSED"
+        assert chunk.encodings == ("RLE", "PLAIN")
+        assert not chunk.has_dictionary_page
+    stored = file.metadata.row_group(0).column(0).total_compressed_size
+    assert stored < 4 * n + 100  # one page of 400 kB, not one of 20,000 rows each
+
+
+def test_fast_columns_without_nulls_are_declared_so(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, 2], "y": [1, None], "l": [[1], [2]], "t": ["a", "b"]})
+    file = write(tmp_path, [table], layout="fast")
+    assert [f.nullable for f in file.schema_arrow] == [False, True, True, False]
+    assert file.read().to_pydict() == table.to_pydict()
+    compact = write(tmp_path / "compact", [table])
+    assert all(f.nullable for f in compact.schema_arrow)
+
+
+@pytest.mark.parametrize("row_group_size", [2, 3])
+def test_a_null_after_the_first_row_group_is_not_lost(tmp_path: Path, row_group_size: int) -> None:
+    parts = [
+        pa.table({"x": pa.array([1, 2, 3, 4], pa.int64()), "y": ["a", "b", "c", None]}),
+        pa.table({"x": pa.array([5, None, 7], pa.int64()), "y": ["d", "e", "f"]}),
+        pa.table({"x": pa.array([8], pa.int64()), "y": pa.array([None], pa.string())}),
+    ]
+    file = write(tmp_path, parts, layout="fast", row_group_size=row_group_size)
+    assert file.read()["x"].to_pylist() == [1, 2, 3, 4, 5, None, 7, 8]
+    assert file.read()["y"].to_pylist() == ["a", "b", "c", None, "d", "e", "f", None]
+    assert max(group_rows(file)) == row_group_size
+    assert all(f.nullable for f in file.schema_arrow)
+    assert sorted(os.listdir(tmp_path)) == ["_tabfeed.json", "x.parquet"]
 
 
 def test_a_flipped_bit_is_found_when_reading_or_validating(tmp_path: Path) -> None:
@@ -96,6 +170,31 @@ def test_dictionaries_that_outgrow_their_indices_only_together(tmp_path: Path) -
     assert ds.to_arrow()["d"].to_pylist() == table["d"].to_pylist()
     with pytest.raises(SchemaError, match="'d'"):
         Dataset(table).to_parquet(tmp_path / "y", shuffle="FULL")
+
+
+# -- options ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layout": "quick"}, "layout is 'quick'"),
+        ({"row_group_size": 0}, "row_group_size is 0"),
+        ({"compression": "zip"}, "compression is 'zip'; it must be snappy"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        Dataset({"x": [1]}).to_parquet(tmp_path, **options)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "ZSTD", "lz4", "gzip", "brotli", "none", None])
+def test_codecs(tmp_path: Path, codec: str | None) -> None:
+    file = write(tmp_path, [pa.table({"x": [1] * 100})], compression=codec)
+    names = {"lz4": "LZ4", "none": "UNCOMPRESSED", None: "UNCOMPRESSED"}
+    expected = names.get(codec, str(codec).upper())
+    assert file.metadata.row_group(0).column(0).compression == expected
+    assert file.read()["x"].to_pylist() == [1] * 100
 
 
 # -- folders named by keys --------------------------------------------------------------

@@ -70,7 +70,7 @@ class RemotePath:
     filesystem: pafs.FileSystem
     prefix: str = ""
     remote: RemoteOptions | None = None
-    local: bool = field(init=False)
+    local: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local", isinstance(self.filesystem, pafs.LocalFileSystem))
