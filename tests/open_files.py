@@ -9,7 +9,7 @@ __all__ = ["open_files"]
 
 
 def open_files(below: Path) -> list[str]:
-    """Paths of the open files in a folder, itself included; other threads may open and close theirs meanwhile."""
+    """The open files in a folder, itself included; other threads may open and close others."""
     found = []
     for handle in os.listdir("/proc/self/fd"):
         try:

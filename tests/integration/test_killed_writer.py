@@ -26,6 +26,7 @@ import pytest
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnfinishedDatasetError
 
+JOURNAL, STAGING = "_tabfeed_commit.json", "_tabfeed_writing"
 KILLS = 10  # for each way of writing
 
 

@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from tabfeed import ColumnSchema, Schema, Tags
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, DuplicateColumnError, SchemaError
-from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.io.fileset import FileSet
-from tabfeed.io.inspect import inspect
-from tabfeed.io.table import Partitioning
-from tabfeed.schema import ColumnSchema, Schema, Tags
 from tabfeed.schema.merlin import write_merlin_json, write_pbtxt
 from tabfeed.trace import ListRecorder, recording
 
@@ -93,32 +88,6 @@ def test_partitions_do_not_depend_on_who_asked_first(path: str) -> None:
     assert fresh.map(double, columns=["x"]).partitions == asked.partitions
     wider = fresh.select(["x"]).repartition(partition_size=500)  # by what is left now
     assert wider.npartitions < asked.npartitions
-
-
-def test_a_dataset_does_not_change_and_keeps_its_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n3,c\n")
-    ds = Dataset(tmp_path / "a.csv")
-    assert ds.num_rows == 3
-    counted = []
-    count = FileSet.counted
-    monkeypatch.setattr(
-        FileSet, "counted", lambda self, pieces: (counted.append(1), count(self, pieces))[1]
-    )
-    for same in (ds.select(["y"]), ds.at_random(), ds.map(lambda t: t), ds.on(LocalExecutor(1))):
-        assert same.partition_lens == ds.partition_lens == [3]
-        assert same.partitions is ds.partitions
-    assert not counted
-    assert ds.repartition(2).partition_lens == [1, 2]
-    assert ds.npartitions == 1 and ds.column_names == ["x", "y"] and not ds.mapped
-    part = ds.repartition(3).with_partitions(ds.repartition(3).partitions[1:])
-    assert part.to_arrow()["x"].to_pylist() == [2, 3]
-    assert pickle.loads(pickle.dumps(ds.on(LocalExecutor(1)))).table.executor is None
-    with pytest.raises(AttributeError):
-        ds.table.schema = ds.schema  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        ds.schema = ds.schema  # type: ignore[misc]
 
 
 def test_a_schema_with_types_and_tags(path: str) -> None:
@@ -445,8 +414,6 @@ _PEAK = """
 import json, sys
 from tabfeed.execute import LocalExecutor
 from tabfeed.io import Dataset
-from tabfeed.io.fileset import FileSet
-from tabfeed.io.inspect import inspect
 def peak():
     line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
@@ -515,16 +482,6 @@ def test_pandas_is_named_when_it_is_missing(path: str, monkeypatch: pytest.Monke
     assert pd is not None
 
 
-def test_inspect_lists_units_once_whatever_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = Dataset({f"c{i}": [1, 2] for i in range(20)}, npartitions=2)
-    assert ds.npartitions == 2
-    calls: list[int] = []
-    units = FileSet.units
-    monkeypatch.setattr(FileSet, "units", lambda self: calls.append(1) or units(self))
-    assert len(inspect(ds).columns) == 20
-    assert len(calls) == 1
-
-
 def test_a_write_without_columns_leaves_the_old_dataset(tmp_path: Path) -> None:
     old = Dataset({"k": [1, 2, 3]}).to_parquet(tmp_path / "out")
     with pytest.raises(SchemaError, match=r"there is no column to write.* Nothing was changed"):
@@ -557,21 +514,3 @@ def test_a_numbered_map_of_a_frame_of_a_numbered_map(tmp_path: Path) -> None:
     outer = Dataset(inner.to_ddf()).map(number("outer"), numbered=True)
     written = outer.to_parquet(tmp_path / "out").to_arrow()
     assert written["inner"].to_pylist() == written["outer"].to_pylist() == list(range(100))
-
-
-@pytest.mark.parametrize("keeps_rows", [True, False])
-def test_rows_are_counted_before_threads_number_them(
-    path: str, keeps_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counters: list[threading.Thread] = []
-    lens = Partitioning.lens
-
-    def recorded(*args: Any) -> list[int]:
-        counters.append(threading.current_thread())
-        return lens(*args)
-
-    monkeypatch.setattr(Partitioning, "lens", recorded)
-    kept = Dataset(path, npartitions=7, filters=[("x", ">=", 40)])
-    numbered = kept.map(lambda t, _: t, numbered=True, keeps_rows=keeps_rows)
-    assert numbered.num_rows == sum(t.num_rows for t in numbered.iter_tables()) == 60
-    assert counters == [threading.current_thread()]

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tabfeed.errors import BadFileError, SkippedFileWarning, SourceNotFoundError
-from tabfeed.io import Dataset
-from tabfeed.io.partition import Partition, Piece
+from tabfeed.io import Dataset, Partition, Piece
 from tests.io.damage import flip_in_page, write_checked
 
 TABLE = pa.table({"a": range(30), "b": [i / 2 for i in range(30)]})
@@ -245,3 +244,17 @@ def test_a_partition_of_nothing(tmp_path: Path) -> None:
     files = Dataset(tmp_path).fileset
     assert files.read(Partition(()), ["x"]).to_pydict() == {"x": []}
     assert files.read(Partition((Piece(0, 0, 0, 0, whole=False),)), ["x"]).num_rows == 0
+
+
+def test_smaller_units_of_text_do_not_claim_the_rows_of_the_larger(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a\n" + "".join(f"{i:099d}\n" for i in range(30_000)))
+    dataset = Dataset(path, part_size="4MB")
+    first, *others = dataset.fileset.units()
+    known = [*dataset.fileset.counted([first]), *others]  # one of several is counted
+    assert known[0].rows is not None
+    assert len(known) == 3
+    files, divided = dataset.fileset.in_smaller_units(2**18)
+    units = [new for piece in known for new in divided(piece)]
+    assert len(units) > 10
+    assert sum(p.rows or 0 for p in files.counted(units)) == 30_000

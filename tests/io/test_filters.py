@@ -16,7 +16,6 @@ import pytest
 
 from tabfeed.errors import ArgumentError, ColumnNotFoundError
 from tabfeed.io import Dataset
-from tabfeed.io.filters import parse_filters
 from tabfeed.trace import ListRecorder, recording
 
 SCHEMA = pa.schema({"x": pa.int64(), "xy": pa.string(), "l": pa.list_(pa.int8())})
@@ -37,15 +36,15 @@ x = pc.field("x")
     ],
 )
 def test_ways_to_write_a_filter(filters: Any, columns: tuple[str, ...]) -> None:
-    parsed = parse_filters(filters, SCHEMA)
-    assert parsed is not None
-    assert parsed.columns == columns
-    assert parsed.apply(SCHEMA.empty_table()).num_rows == 0
+    ds = Dataset(SCHEMA.empty_table(), filters=filters)
+    assert ds.condition is not None
+    assert ds.condition.columns == columns
+    assert ds.num_rows == 0
 
 
 def test_no_filter() -> None:
-    assert parse_filters(None, SCHEMA) is None
-    assert parse_filters([], SCHEMA) is None
+    assert Dataset(SCHEMA.empty_table(), filters=None).condition is None
+    assert Dataset(SCHEMA.empty_table(), filters=[]).condition is None
 
 
 @pytest.mark.parametrize(
@@ -54,17 +53,17 @@ def test_no_filter() -> None:
 )
 def test_what_is_no_filter_is_refused_with_how_to_write_one(filters: Any) -> None:
     with pytest.raises(ArgumentError, match=r"filters is .*"):
-        parse_filters(filters, SCHEMA)
+        Dataset(SCHEMA.empty_table(), filters=filters)
 
 
 def test_a_wrong_column_and_a_wrong_type() -> None:
     for filters in ([("xz", ">", 1)], pc.field("xz") > 1):
         with pytest.raises(ColumnNotFoundError, match=r"no column 'xz'.*did you mean 'x'"):
-            parse_filters(filters, SCHEMA)
+            Dataset(SCHEMA.empty_table(), filters=filters)
     with pytest.raises(ArgumentError, match=r"'x': 'int64'"):
-        parse_filters([("x", ">", "abc")], SCHEMA)
+        Dataset(SCHEMA.empty_table(), filters=[("x", ">", "abc")])
     with pytest.raises(ArgumentError, match=r"\.is_null\(\)"):
-        parse_filters([("x", "==", None)], SCHEMA)
+        Dataset(SCHEMA.empty_table(), filters=[("x", "==", None)])
 
 
 # -- reading ----------------------------------------------------------------------------
@@ -104,7 +103,8 @@ def test_row_groups_that_cannot_match_are_not_read(
     ds = Dataset(sorted_file, filters=filters, columns=["v"])
     assert units(ds) == read
     whole = pq.read_table(sorted_file)
-    expected = whole.filter(parse_filters(filters, whole.schema).expression).column("v")  # type: ignore[union-attr]
+    assert ds.condition is not None
+    expected = whole.filter(ds.condition.expression).column("v")
     recorder = ListRecorder()
     with recording(recorder):
         assert ds.to_arrow().to_pydict() == {"v": expected.to_pylist()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import socket
@@ -21,35 +23,46 @@ from tabfeed.errors import (
     UnfinishedDatasetError,
     UnreadableFileError,
 )
-from tabfeed.io.commit.manifest import (
-    JOURNAL,
-    MANIFEST,
-    STAGING,
-    Manifest,
-    marked,
-    outermost_key,
-    read_manifest,
-)
-from tabfeed.io.find_files import find_files
-from tabfeed.io.open_table import infer_engine
-from tabfeed.io.storage.files import RemotePath, natural_key, path_of
+
+MANIFEST, JOURNAL, STAGING = "_tabfeed.json", "_tabfeed_commit.json", "_tabfeed_writing"
+
+
+def one_row() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"own": [1]}), sink)
+    return sink.getvalue()
+
+
+PARQUET = one_row()
 
 
 def touch(root: Path, *names: str) -> Path:
+    """Files of one row each: CSV by its name, else Parquet."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
+        path.write_bytes(b"own\n1\n" if name.endswith(".csv") else PARQUET)
     return root
 
 
-def found(source: object, root: Path, **options: object) -> list[str]:
-    files = find_files(source, **options).files  # type: ignore[arg-type]
-    return [os.path.relpath(f.path, root) for f in files]
+def found(source: object, root: Path, **options: str) -> list[str]:
+    return [os.path.relpath(f, root) for f in Dataset(source, **options).files]  # type: ignore[arg-type]
 
 
 def keys(source: object) -> list[dict[str, object]]:
-    return [dict(f.keys) for f in find_files(source).files]  # type: ignore[arg-type]
+    """The folder keys of each file; those that a file lacks are left out."""
+    rows = Dataset(source).to_arrow().to_pylist()
+    return [{name: v for name, v in row.items() if name != "own"} for row in rows]
+
+
+def listed(*names: str, **more: str) -> str:
+    """A manifest."""
+    return json.dumps({"files": [{"name": n, "bytes": len(PARQUET)} for n in names], **more})
+
+
+def marked(name: str, writer: str) -> str:
+    """The name that a writer in an object store gives to a file."""
+    return name.replace(".parquet", f"-w{writer}.parquet")
 
 
 # -- folders ----------------------------------------------------------------------------
@@ -62,14 +75,18 @@ def test_a_folder_gives_its_data_files_in_natural_order(tmp_path: Path) -> None:
     assert found(str(tmp_path) + "/", tmp_path) == expected
 
 
-def test_names_that_natural_order_cannot_tell_apart_are_sorted_as_text() -> None:
-    assert sorted(["a_1", "a_01", "a_001"], key=natural_key) == ["a_001", "a_01", "a_1"]
-    assert natural_key("x²3")  # a superscript is a digit to Python, and no number
+def test_names_that_natural_order_cannot_tell_apart_are_sorted_as_text(tmp_path: Path) -> None:
+    touch(tmp_path, "a_1.parquet", "a_01.parquet", "a_001.parquet")
+    touch(tmp_path, "x²3.parquet")  # a superscript is a digit to Python, and no number
+    expected = ["a_001.parquet", "a_01.parquet", "a_1.parquet", "x²3.parquet"]
+    assert found(tmp_path, tmp_path) == expected
 
 
 def test_hidden_files_and_companions_are_passed_over(tmp_path: Path) -> None:
-    touch(tmp_path, "a.parquet", "_SUCCESS", ".a.crc", "_metadata", ".merlin/schema.json")
-    touch(tmp_path, "schema.pbtxt", "README.md")
+    touch(tmp_path, "a.parquet", "_SUCCESS", ".a.crc", "_metadata", "README.md")
+    for name in (".merlin/schema.json", "schema.pbtxt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}" if name.endswith("json") else "")
     assert found(tmp_path, tmp_path) == ["a.parquet"]
     assert found(tmp_path, tmp_path, engine="parquet") == ["a.parquet"]
 
@@ -80,23 +97,25 @@ def test_a_key_may_start_with_an_underscore(tmp_path: Path) -> None:
 
 
 def test_files_without_a_known_suffix_are_taken_when_there_are_no_others(tmp_path: Path) -> None:
-    touch(tmp_path, "day_0", "day_1", "schema.pbtxt")
-    assert found(tmp_path, tmp_path, engine="csv") == ["day_0", "day_1"]
+    touch(tmp_path, "day_0", "day_1")
+    (tmp_path / "schema.pbtxt").write_text("")
+    assert found(tmp_path, tmp_path, engine="parquet") == ["day_0", "day_1"]
     assert found(tmp_path, tmp_path) == ["day_0", "day_1"]
 
 
 def test_engine_chooses_among_the_formats_of_a_folder(tmp_path: Path) -> None:
-    touch(tmp_path, "a.parquet", "b.csv.gz")
+    touch(tmp_path, "a.parquet")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"own\n1\n"))
     assert found(tmp_path, tmp_path, engine="csv") == ["b.csv.gz"]
     with pytest.raises(ArgumentError, match=r"several formats \(csv, parquet\).*engine="):
-        find_files(tmp_path)
+        Dataset(tmp_path)
 
 
 def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
     touch(tmp_path, "a.parquet")
     (tmp_path / "b.parquet").symlink_to("/nowhere/b.parquet")
     with pytest.raises(SourceNotFoundError, match=r"b\.parquet is a link to /nowhere/b\.parquet"):
-        find_files(tmp_path)
+        Dataset(tmp_path)
 
 
 def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
@@ -129,7 +148,8 @@ def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
 )
 def test_globs(tmp_path: Path, pattern: str, expected: list[str]) -> None:
     touch(tmp_path, "a1.parquet", "a2.parquet", "b1.parquet", "s/a1.parquet", "s/t/c.parquet")
-    touch(tmp_path, "_hidden.parquet", "schema.pbtxt", "_tabfeed_writing/x.parquet")
+    touch(tmp_path, "_hidden.parquet", "_tabfeed_writing/x.parquet")
+    (tmp_path / "schema.pbtxt").write_text("")
     assert found(str(tmp_path / pattern), tmp_path) == expected
 
 
@@ -175,7 +195,6 @@ def test_one_part_of_a_dataset_still_knows_its_keys(tmp_path: Path) -> None:
     assert keys([inside / "a.parquet"]) == one
     assert keys([inside / "a.parquet", inside / "b.parquet"]) == one * 2
     assert keys(str(tmp_path / "out" / "d=*")) == [*one * 2, {"d": 2, "h": 3}]
-    assert outermost_key("/out/d=1/h=2") == "/out"
 
 
 # -- what belongs to a dataset ----------------------------------------------------------
@@ -187,23 +206,22 @@ def test_a_saved_workflow_inside_the_folder_is_passed_over(tmp_path: Path, manif
     touch(tmp_path / "workflow", "workflow.json", "checksums.json", "tables/0000.parquet")
     named = ["part_0.parquet", "k=1/part_0.parquet"]
     if manifest:
-        (tmp_path / MANIFEST).write_text(
-            json.dumps({"files": [{"name": n, "bytes": 1} for n in named]})
-        )
+        (tmp_path / MANIFEST).write_text(listed(*named))
     assert sorted(found(tmp_path, tmp_path)) == sorted(named)
     assert sorted(found(tmp_path / "*", tmp_path)) == sorted(named)
 
 
 def test_a_folder_with_a_workflow_json_alone_is_read(tmp_path: Path) -> None:
-    touch(tmp_path, "a/workflow.json", "b/checksums.json")
+    for name in ("a/workflow.json", "b/checksums.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text('{"own": 1}\n')
     assert found(tmp_path, tmp_path) == ["a/workflow.json", "b/checksums.json"]
 
 
 def test_with_a_manifest_other_subfolders_are_not_part_of_the_dataset(tmp_path: Path) -> None:
     touch(tmp_path, "a.parquet", "valid/part_0.parquet", "k=1/valid/x.parquet", "s/b.parquet")
     assert len(found(tmp_path, tmp_path)) == 4
-    listed = [{"name": n, "bytes": 1} for n in ("s/b.parquet", "a.parquet")]
-    (tmp_path / MANIFEST).write_text(json.dumps({"files": listed}))
+    (tmp_path / MANIFEST).write_text(listed("s/b.parquet", "a.parquet"))
     assert found(tmp_path, tmp_path) == ["s/b.parquet", "a.parquet"]
     touch(tmp_path, "c.parquet", "k=1/c.parquet")
     with pytest.warns(UserWarning, match="2 files that were added after it was written"):
@@ -215,9 +233,8 @@ def test_with_a_manifest_files_of_other_formats_and_other_datasets_are_passed_ov
 ) -> None:
     touch(tmp_path, "a.parquet", "metrics.json", "k=1/notes.csv", "k=2/n=1/own.parquet")
     touch(tmp_path, "k=3/workflow.json", "k=3/checksums.json", "k=3/tables/0000.parquet")
-    listed = json.dumps({"files": [{"name": "a.parquet", "bytes": 1}]})
-    (tmp_path / MANIFEST).write_text(listed)
-    (tmp_path / "k=2" / MANIFEST).write_text(json.dumps({"files": []}))
+    (tmp_path / MANIFEST).write_text(listed("a.parquet"))
+    (tmp_path / "k=2" / MANIFEST).write_text(listed())
     assert found(tmp_path, tmp_path) == ["a.parquet"]
 
 
@@ -226,24 +243,23 @@ def test_what_a_writer_has_not_published_is_not_read(memory: fsspec.AbstractFile
     root, writer = "/tabfeed-test", "0" * 16
     new = [marked(n, writer) for n in ("part_0.parquet", "k=1/part_0.parquet")]
     for name in new:
-        memory.pipe(f"{root}/{name}", b"x")
+        memory.pipe(f"{root}/{name}", PARQUET)
     memory.pipe(f"{root}/{STAGING}/{writer}/writer.json", b"{}")
     for source in ("memory://tabfeed-test", "memory://tabfeed-test/k=1"):
         with pytest.raises((UnfinishedDatasetError, SourceNotFoundError)):
-            find_files(source)
-    memory.pipe(f"{root}/old.parquet", b"x")  # of another tool
+            Dataset(source)
+    memory.pipe(f"{root}/old.parquet", PARQUET)  # of another tool
     for source in ("memory://tabfeed-test", "memory://tabfeed-test/*.parquet"):
-        assert [f.path for f in find_files(source).files] == [f"{root}/old.parquet"]
+        assert Dataset(source).files == [f"memory://{root}/old.parquet"]
 
     said = json.dumps({"writing": new, "removing": ["old.parquet"]}).encode()
     memory.pipe(f"{root}/{STAGING}/{writer}/writer.json", said)
-    entries = [{"name": n, "bytes": 1} for n in new]
-    memory.pipe(f"{root}/{MANIFEST}", json.dumps({"files": entries, "writer": writer}).encode())
-    memory.pipe(f"{root}/{marked('late.parquet', '1' * 16)}", b"x")  # another writer's
-    expected = [f"{root}/{n}" for n in new]
-    assert [f.path for f in find_files("memory://tabfeed-test").files] == expected
-    assert [f.path for f in find_files("memory://tabfeed-test/k=1").files] == expected[1:]
-    assert [f.path for f in find_files("memory://tabfeed-test/part*").files] == expected[:1]
+    memory.pipe(f"{root}/{MANIFEST}", listed(*new, writer=writer).encode())
+    memory.pipe(f"{root}/{marked('late.parquet', '1' * 16)}", PARQUET)  # another writer's
+    expected = [f"memory://{root}/{n}" for n in new]
+    assert Dataset("memory://tabfeed-test").files == expected
+    assert Dataset("memory://tabfeed-test/k=1").files == expected[1:]
+    assert Dataset("memory://tabfeed-test/part*").files == expected[:1]
 
 
 def test_files_of_several_writers_are_no_dataset_without_a_manifest(tmp_path: Path) -> None:
@@ -258,40 +274,10 @@ def test_files_of_several_writers_are_no_dataset_without_a_manifest(tmp_path: Pa
 
 
 def test_a_manifest_with_another_writers_file_is_damaged(tmp_path: Path) -> None:
-    files = [{"name": marked("a.parquet", c * 16), "bytes": 1} for c in "01"]
-    (tmp_path / MANIFEST).write_text(json.dumps({"files": files, "writer": "0" * 16}))
+    names = [marked("a.parquet", c * 16) for c in "01"]
+    (tmp_path / MANIFEST).write_text(listed(*names, writer="0" * 16))
     with pytest.raises(UnfinishedDatasetError, match=r"files\[1\].*writer 0{16} did not write"):
-        read_manifest(path_of(tmp_path))
-
-
-def test_a_dataset_that_is_replaced_while_it_is_opened_is_looked_at_again(
-    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manifest is read, then a writer publishes, then the folder is listed."""
-    root = "/tabfeed-test"
-
-    def publish(name: str) -> None:
-        for path in memory.find(root):
-            memory.rm(path)
-        memory.pipe(f"{root}/{name}", b"x")
-        listed = json.dumps({"files": [{"name": name, "bytes": 1}]})
-        memory.pipe(f"{root}/{MANIFEST}", listed.encode())
-
-    publish("0.parquet")
-    times = iter(range(1, 100))
-    last = 3
-
-    def read(folder: RemotePath) -> Manifest | None:
-        manifest = read_manifest(folder)
-        if (number := next(times)) <= last:
-            publish(f"{number}.parquet")
-        return manifest
-
-    monkeypatch.setattr("tabfeed.io.folder.read_manifest", read)
-    assert [f.path for f in find_files("memory://tabfeed-test").files] == [f"{root}/3.parquet"]
-    last = 1000
-    with pytest.raises(UnfinishedDatasetError, match="replaced again and again"):
-        find_files("memory://tabfeed-test")
+        Dataset(tmp_path)
 
 
 # -- URLs -------------------------------------------------------------------------------
@@ -306,38 +292,33 @@ def memory() -> fsspec.AbstractFileSystem:
 
 def test_urls(memory: fsspec.AbstractFileSystem) -> None:
     for name in ("d=1/b.parquet", "d=1/a.parquet", "d=2/a.parquet", "d=2/_x.parquet"):
-        memory.pipe(f"/tabfeed-test/{name}", b"PAR1")
+        memory.pipe(f"/tabfeed-test/{name}", PARQUET)
     names = [f"memory:///tabfeed-test/{n}" for n in ("d=1/a.parquet", "d=1/b.parquet")]
-    folder = find_files("memory://tabfeed-test").files
-    assert [f.name for f in folder] == [*names, "memory:///tabfeed-test/d=2/a.parquet"]
-    assert [dict(f.keys) for f in folder] == [{"d": 1}, {"d": 1}, {"d": 2}]
-    assert [f.name for f in find_files("memory://tabfeed-test/d=1/*.parquet").files] == names
+    folder = "memory://tabfeed-test"
+    assert Dataset(folder).files == [*names, "memory:///tabfeed-test/d=2/a.parquet"]
+    assert keys(folder) == [{"d": 1}, {"d": 1}, {"d": 2}]
+    assert Dataset("memory://tabfeed-test/d=1/*.parquet").files == names
     with pytest.raises(SourceNotFoundError, match=r"did you mean .*a\.parquet"):
-        find_files("memory://tabfeed-test/d=1/aa.parquet")
+        Dataset("memory://tabfeed-test/d=1/aa.parquet")
 
 
 def test_file_urls_are_local_paths(tmp_path: Path) -> None:
     touch(tmp_path, "a b.parquet")
     assert found(f"file://{tmp_path}/a b.parquet", tmp_path) == ["a b.parquet"]
-    assert path_of(f"file://{tmp_path}").local
 
 
 def test_an_unknown_protocol_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match="nonsense"):
-        path_of("nonsense://bucket/a")
+        Dataset("nonsense://bucket/a")
     for name in ("s3", "gs"):  # which fsspec keeps once they were found
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, name, raising=False)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(MissingExtraError, match=r"tabfeed\[s3\]"):
-        path_of("s3://bucket/a", {"requester_pays": True})  # which Arrow's own S3 cannot
+        # which Arrow's own S3 cannot
+        Dataset("s3://bucket/a", storage_options={"requester_pays": True})
     with pytest.raises(ArgumentError, match="install"):
-        path_of("gs://bucket/a")
-
-
-def test_an_http_path_is_a_whole_url_already() -> None:
-    pytest.importorskip("aiohttp")
-    assert path_of("https://example.org/a.parquet").name == "https://example.org/a.parquet"
+        Dataset("gs://bucket/a")
 
 
 # -- formats and unfinished writing -----------------------------------------------------
@@ -345,19 +326,19 @@ def test_an_http_path_is_a_whole_url_already() -> None:
 
 def test_a_format_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "data")
-    (location,) = find_files(tmp_path / "data").files
-    assert infer_engine(location, text_options=False) == "parquet"
+    assert Dataset(tmp_path / "data").to_arrow().to_pydict() == {"x": [1]}
     (tmp_path / "data").write_text("1\t2\n")
-    assert infer_engine(location, text_options=True) == "csv"
+    text = Dataset(tmp_path / "data", sep="\t", names=["a", "b"])
+    assert text.to_arrow().to_pydict() == {"a": [1], "b": [2]}
     with pytest.raises(ArgumentError, match=r"format of .*data cannot be told.*engine="):
-        infer_engine(location, text_options=False)
+        Dataset(tmp_path / "data")
 
 
 @pytest.mark.parametrize("inside", ["", "d=1", "d=1/a.parquet", "d=1/*.parquet"])
 def test_a_dataset_in_the_midst_of_being_replaced_is_refused(tmp_path: Path, inside: str) -> None:
     touch(tmp_path, "out/d=1/a.parquet", f"out/{JOURNAL}")
     with pytest.raises(UnfinishedDatasetError, match="half replaced"):
-        find_files(str(tmp_path / "out" / inside))
+        Dataset(str(tmp_path / "out" / inside))
 
 
 # -- what is no plain file --------------------------------------------------------------
@@ -387,7 +368,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, given: str) -> Non
     touch(tmp_path, "a.parquet")
     os.mkfifo(tmp_path / "pipe.parquet")
     with pytest.raises(UnreadableFileError, match=r"pipe\.parquet is a named pipe"):
-        find_files(str(tmp_path / given))
+        Dataset(str(tmp_path / given))
     assert found(str(tmp_path / "a*"), tmp_path) == ["a.parquet"]
 
 
@@ -395,7 +376,7 @@ def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(tmp_path: Path) -> No
     touch(tmp_path, "a.parquet")
     os.mkfifo(tmp_path / MANIFEST)
     with pytest.raises(UnreadableFileError, match=r"_tabfeed\.json is a named pipe"):
-        find_files(str(tmp_path))
+        Dataset(str(tmp_path))
 
 
 def test_sockets_and_devices_are_refused_and_left_out(tmp_path: Path) -> None:
@@ -404,17 +385,17 @@ def test_sockets_and_devices_are_refused_and_left_out(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as there:
         there.bind(str(tmp_path / "service"))
         with pytest.raises(UnreadableFileError, match="service is a socket"):
-            find_files(tmp_path / "service")
+            Dataset(tmp_path / "service")
         assert found(tmp_path, tmp_path) == ["a.parquet"]
     with pytest.raises(UnreadableFileError, match="/dev/null is a device"):
-        find_files("/dev/null")
+        Dataset("/dev/null")
 
 
 def test_a_link_to_nothing_given_as_a_path_or_by_a_glob(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").symlink_to("gone")
     for path in ("a.parquet", "*.parquet"):
         with pytest.raises(SourceNotFoundError, match=r"a\.parquet is a link to gone, which"):
-            find_files(str(tmp_path / path))
+            Dataset(str(tmp_path / path))
 
 
 @pytest.mark.parametrize("name", ["a b", "100%20", "#1", "new\nline", "été", "c:d", "k=v w"])
@@ -436,4 +417,4 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     data.write_bytes(b"x")
     for source in (tmp_path, data):
         with pytest.raises(UnreadableFileError, match=r"caf\\xe9\.parquet is not UTF-8"):
-            find_files(source)
+            Dataset(source)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabfeed import Dataset
-from tabfeed.io.partition import Partition, Piece
+from tabfeed.io import Partition, Piece
 from tabfeed.loader.torch import DLDataLoader, Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_of, make_rows, words_of
 

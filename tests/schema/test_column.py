@@ -13,7 +13,6 @@ from hypothesis import given
 
 from tabfeed import ColumnSchema, Domain, Tags
 from tabfeed.errors import SchemaError
-from tabfeed.schema.column import normalise_tags
 from tests.schemas import columns
 
 
@@ -21,8 +20,8 @@ def test_tags_are_strings_and_other_strings_may_be_tags() -> None:
     assert Tags.USER == "user"
     assert hash(Tags.USER) == hash("user")
     assert f"{Tags.USER}" == "user"
-    assert normalise_tags(["Mine", Tags.ID, " id "]) == (Tags.ID, "mine")
-    assert isinstance(normalise_tags("id")[0], Tags)
+    assert ColumnSchema("x", tags=["Mine", Tags.ID, " id "]).tags == (Tags.ID, "mine")
+    assert isinstance(ColumnSchema("x", tags="id").tags[0], Tags)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_tags_are_strings_and_other_strings_may_be_tags() -> None:
     ],
 )
 def test_compound_tags_are_split(compound: str, parts: tuple[str, ...]) -> None:
-    assert normalise_tags(compound) == parts
+    assert ColumnSchema("x", tags=compound).tags == parts
 
 
 @pytest.mark.parametrize(

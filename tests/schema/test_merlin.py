@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tabfeed import ColumnSchema, Domain, Schema
 from tabfeed.errors import DuplicateColumnError, SchemaError
-from tabfeed.schema.dtypes import parse_type
 from tabfeed.schema.merlin import read_merlin_json, read_pbtxt, write_merlin_json, write_pbtxt
 from tests.schemas import schemas
 
@@ -178,7 +177,7 @@ def one(feature: str) -> ColumnSchema:
         ("type: 2", pa.int64()),
         ("type: INT value_count { }", pa.list_(pa.int64())),
         ("type: INT value_count { min: 2 }", pa.list_(pa.int64())),
-        ("type: INT value_counts {value_count {} value_count {}}", parse_type("list<list<int64>>")),
+        ("type: INT value_counts {value_count {} value_count {}}", pa.list_(pa.list_(pa.int64()))),
         ("type: FLOAT shape { }", pa.float64()),
         ("type: FLOAT shape { dim { size: 1 } }", pa.float64()),
         ("type: FLOAT shape { dim { size: 3 } dim { size: 2 } }", pa.list_(pa.list_(pa.float64()))),

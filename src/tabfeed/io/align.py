@@ -22,7 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabfeed.errors import SchemaError, SchemaMismatchError
-from tabfeed.schema.dtypes import format_type, holds_union, is_list_type, normalize_type
+from tabfeed.schema.dtypes import (
+    format_type,
+    holds_union,
+    is_list_type,
+    normalize_schema,
+    normalize_type,
+)
 
 __all__ = [
     "align_schemas",
@@ -39,11 +45,6 @@ __all__ = [
 ]
 
 _MOST_BYTES = 2**31
-
-
-def normalize_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema of small types, without metadata."""
-    return pa.schema([pa.field(f.name, normalize_type(f.type), f.nullable) for f in schema])
 
 
 def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -187,9 +188,8 @@ def align_schemas(
     conflicts: dict[str, SchemaMismatchError] = {}
     seen: dict[str, int] = {}
     for file, schema in distinct:
-        for field in schema:
-            name = field.name
-            new = field.with_type(normalize_type(given.get(name, field.type)))
+        for new in normalize_schema(schema, given):
+            name = new.name
             known = fields.setdefault(name, new)
             first = origin.setdefault(name, file)
             seen[name] = seen.get(name, 0) + 1

@@ -222,9 +222,11 @@ class FileSet:
 
         def divided(piece: Piece) -> list[Piece]:
             first, by = piece.unit * times[piece.file], times[piece.file]
-            if by == 1 and piece.rows is None:  # it may have been counted since
+            if by > 1:  # rows of the old unit, if they were counted, are not those of the new
+                return [replace(piece, unit=first + i, rows=None) for i in range(by)]
+            if piece.rows is None:  # it may have been counted since
                 return [replace(piece, rows=self.files[piece.file].unit_rows[piece.unit])]
-            return [piece] if by == 1 else [replace(piece, unit=first + i) for i in range(by)]
+            return [piece]
 
         return new, divided
 
@@ -303,9 +305,11 @@ class FileSet:
                 self._read_run(list(run), columns, dictionary)
                 for _, run in groupby(partition.pieces, key=lambda p: (p.file, p.whole))
             ]
+        if len(tables) == 1:
+            return tables[0]
         schema = self._target(columns, tables, dictionary)
         tables = [cast_table(t, schema) for t in tables if t.num_rows] or [schema.empty_table()]
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        return pa.concat_tables(tables)
 
     def read_by_column(
         self, partition: Partition, columns: Sequence[str], at_once: int

@@ -41,7 +41,7 @@ from tabfeed.io.folder import (
     read_folder,
 )
 from tabfeed.io.formats.base import DataFile, OpenFormat, ReadOptions, engine_of
-from tabfeed.io.storage.files import FileRef, RemotePath, natural_key, path_of, reading
+from tabfeed.io.storage.files import FileRef, RemotePath, natural_key, path_of
 from tabfeed.io.storage.local import local_info, refuse_special
 from tabfeed.io.storage.remote import Listed, remote_of
 from tabfeed.io.storage.retry import FIRST_SHARE, reason, remedy, retry
@@ -318,9 +318,7 @@ def open_files(
 
     def try_open(ref: FileRef) -> DataFile | CannotRead:
         try:
-            with reading(ref):
-                pinned = _as_written(ref.pinned())
-            file = open_format(pinned, options)
+            file = open_format(_as_written(ref.pinned()), options)
             if skips.allowed:
                 file.check()
             return file

@@ -257,9 +257,7 @@ class PartitionedTable:
         if not self.cut_freely:
             return self
         most = self.bytes_to_read(nbytes)
-        cut = self.partitioning
-        files, _ = cut.files.in_smaller_units(most)
-        finer = replace(self, files=files, partitioning=replace(cut, files=files, _counts={}))
+        finer, _ = self.in_smaller_units(most)
         return finer.repartition(partition_size=most)
 
     def in_smaller_units(

@@ -140,7 +140,8 @@ class ColumnSchema:
         if not isinstance(self.name, str) or not self.name:
             raise SchemaError(f"a column's name must be a non-empty string, not {self.name!r}")
         put = object.__setattr__
-        put(self, "dtype", None if self.dtype is None else as_arrow_type(self.dtype))
+        if not (self.dtype is None or isinstance(self.dtype, pa.DataType)):
+            put(self, "dtype", as_arrow_type(self.dtype))
         put(self, "tags", normalise_tags(self.tags))
         put(self, "properties", MappingProxyType(copy.deepcopy(dict(self.properties))))
         self._check_tags()

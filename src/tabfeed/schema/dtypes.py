@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "holds_union",
     "is_list_type",
     "leaf_type",
+    "normalize_schema",
     "normalize_type",
     "parse_type",
 ]
@@ -88,6 +89,15 @@ def normalize_type(dtype: pa.DataType) -> pa.DataType:
             normalize_type(dtype.key_type), _small_field(dtype.item_field), dtype.keys_sorted
         )
     return dtype
+
+
+def normalize_schema(
+    schema: pa.Schema, types: Mapping[str, pa.DataType] | None = None
+) -> pa.Schema:
+    """A schema of such types, without metadata; `types` replace those of some columns."""
+    given = types or {}
+    named = ((f, given.get(f.name, f.type)) for f in schema)
+    return pa.schema([pa.field(f.name, normalize_type(t), f.nullable) for f, t in named])
 
 
 def _is_list(dtype: pa.DataType) -> bool:

@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,6 @@ from tabfeed.errors import (
 from tabfeed.io.commit import object_store
 from tabfeed.io.commit.commit import Commit
 from tabfeed.io.commit.manifest import (
-    JOURNAL,
     MANIFEST,
     STAGING,
     Entry,
@@ -34,7 +32,6 @@ from tabfeed.io.commit.manifest import (
 )
 from tabfeed.io.commit.unlocked import Heartbeat
 from tabfeed.io.storage.files import path_of
-from tests.open_files import open_files
 
 
 def write(folder: Path | str, files: dict[str, bytes], **options: object) -> None:
@@ -111,35 +108,6 @@ def test_a_dataset_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "k=1").exists()
 
 
-def test_a_foreign_dataset_is_one_too(tmp_path: Path) -> None:
-    (tmp_path / "x.pq").write_bytes(b"theirs")
-    with pytest.raises(DatasetExistsError):
-        write(tmp_path, {"c.parquet": b"new"})
-    write(tmp_path, {"c.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {"c.parquet": b"new"}
-
-
-def test_an_empty_dataset_is_one_too(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    with pytest.raises(DatasetExistsError):
-        write(tmp_path, {"c.parquet": b"new"})
-
-
-def test_what_is_not_data_stays(tmp_path: Path) -> None:
-    mine = {
-        "README.md": b"notes",
-        "_backup/x.parquet": b"kept aside",
-        ".cache/y.parquet": b"hidden",
-        "plots/z.png": b"picture",
-    }
-    for name, content in mine.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    write(tmp_path, {"a.parquet": b"old", "schema.pbtxt": b"old"})
-    write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {**mine, "b.parquet": b"new"}
-
-
 NEIGHBOURS = {
     "workflow/workflow.json": b"{}",
     "workflow/checksums.json": b"{}",
@@ -181,36 +149,6 @@ def test_other_things_in_subfolders_are_no_dataset(tmp_path: Path) -> None:
     assert (tmp_path / "workflow/tables/0000.parquet").read_bytes() == b"learned"
 
 
-def test_files_added_by_the_user_stay_when_a_dataset_is_replaced(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": b"old"})
-    (tmp_path / "mine.parquet").write_bytes(b"mine")
-    write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {"b.parquet": b"new", "mine.parquet": b"mine"}
-    with pytest.raises(WriteError, match=r"mine.parquet is in the way of .*Nothing was changed"):
-        write(tmp_path, {"mine.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {"b.parquet": b"new", "mine.parquet": b"mine"}
-
-
-@pytest.mark.parametrize("note", ["_tabfeed.json", "_tabfeed_commit.json"])
-def test_nothing_is_deleted_through_a_link(tmp_path: Path, note: str) -> None:
-    folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "precious.parquet").write_bytes(b"mine")
-    write(folder, {"a.parquet": b"old"})
-    (folder / "sub").symlink_to(elsewhere)
-    name = "sub/precious.parquet"
-    both = ["a.parquet", name]
-    files = [{"name": n, "bytes": 4} for n in both]
-    listed = {"files": files, "writing": [], "removing": both}
-    (folder / note).write_text(json.dumps(listed))
-    write(folder, {"a.parquet": b"new"}, overwrite=True)
-    assert (folder / "a.parquet").read_bytes() == b"new"
-    assert tree(elsewhere) == {"precious.parquet": b"mine"}
-    with pytest.raises(WriteError, match=r"sub is in the way of .*Nothing was changed"):
-        write(folder, {"sub/b.parquet": b"new"}, overwrite=True)
-    assert tree(elsewhere) == {"precious.parquet": b"mine"}
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_linked_folder_of_data_is_neither_replaced_nor_mixed_in(
     tmp_path: Path, overwrite: bool
@@ -226,13 +164,6 @@ def test_a_linked_folder_of_data_is_neither_replaced_nor_mixed_in(
         write(folder, {"k=1/a.parquet": b"new"}, overwrite=overwrite)
     assert tree(elsewhere) == {"a.parquet": b"mine"}
     assert os.listdir(folder) == ["k=1"]
-
-
-def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("x")
-    with pytest.raises(DatasetExistsError, match="is a file"):
-        write(tmp_path / "f", {"a": b""}, overwrite=True)
-    assert (tmp_path / "f").read_text() == "x"
 
 
 @pytest.mark.parametrize(
@@ -255,42 +186,7 @@ def test_something_in_the_way_is_found_before_the_old_data_go(
     check_finished(path_of(tmp_path))
 
 
-def test_a_folder_of_old_files_makes_way_for_a_file_of_its_name(tmp_path: Path) -> None:
-    write(tmp_path, {"x.parquet/part.parquet": b"old"})
-    write(tmp_path, {"x.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {"x.parquet": b"new"}
-
-
-def test_a_damaged_manifest_is_refused_and_can_be_replaced(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": b"old"})
-    (tmp_path / MANIFEST).write_text('{"files": 3')
-    with pytest.raises(UnfinishedDatasetError, match=f"{MANIFEST} is damaged"):
-        read_manifest(path_of(tmp_path))
-    write(tmp_path, {"b.parquet": b"new"}, overwrite=True)
-    assert tree(tmp_path) == {"b.parquet": b"new"}
-    assert read_manifest(path_of(tmp_path)) is not None
-
-
 # -- when it fails ----------------------------------------------------------------------
-
-
-def test_an_exception_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": b"old"})
-    with pytest.raises(Boom), Commit(tmp_path, overwrite=True) as commit:
-        with commit.create("a.parquet") as sink:
-            sink.write(b"new")
-        raise Boom
-    assert tree(tmp_path) == {"a.parquet": b"old"}
-    assert not (tmp_path / STAGING).exists()
-
-
-def test_an_exception_takes_a_new_folder_away_again(tmp_path: Path) -> None:
-    with pytest.raises(Boom), Commit(tmp_path / "new"):
-        raise Boom
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(Boom), Commit(tmp_path):
-        raise Boom
-    assert tmp_path.exists()
 
 
 def test_the_disk_fills_up_while_a_file_is_written(tmp_path: Path) -> None:
@@ -359,117 +255,10 @@ def test_an_error_after_the_journal_tells_the_truth(
     assert tree(tmp_path) == {"a.parquet": b"new"}
 
 
-def test_completing_removes_what_the_cut_short_writing_left(tmp_path: Path) -> None:
-    """Also files that only the journal knows of."""
-    (tmp_path / "part.bin").write_bytes(b"moved already")
-    (tmp_path / "mine.bin").write_bytes(b"mine")
-    (tmp_path / STAGING).mkdir()
-    (tmp_path / STAGING / "rest.bin").write_bytes(b"not moved yet")
-    (tmp_path / JOURNAL).write_text(json.dumps({"writing": ["part.bin"], "removing": []}))
-    write(tmp_path, {"other.bin": b"new"})
-    assert tree(tmp_path) == {"mine.bin": b"mine", "other.bin": b"new"}
-
-
-def test_failing_to_complete_leaves_it_unfinished(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_text(json.dumps({"writing": [], "removing": []}))
-    with pytest.raises(Boom), Commit(tmp_path):
-        raise Boom
-    with pytest.raises(UnfinishedDatasetError):
-        check_finished(path_of(tmp_path))
-
-
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match="could not write /proc/"):
-        write("/proc/nothing/here", {"a": b""})
-
-
 # -- two at once ------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_turned_away(tmp_path: Path) -> None:
-    with Commit(tmp_path / "x") as commit:
-        with commit.create("a.parquet") as sink:
-            sink.write(b"first")
-        with pytest.raises(WriteError, match=r"another process is writing .*/x now; wait"):
-            write(tmp_path / "x", {"a.parquet": b"second"}, overwrite=True)
-    assert tree(tmp_path / "x") == {"a.parquet": b"first"}
-
-
-def test_a_second_process_is_turned_away(tmp_path: Path) -> None:
-    program = f"""
-        from tabfeed.io.commit.commit import Commit
-        try:
-            with Commit({str(tmp_path)!r}, overwrite=True):
-                print("went in")
-        except OSError as e:
-            print(type(e).__name__, e)
-    """
-    with Commit(tmp_path):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert done.stdout.startswith("WriteError another process is writing")
-
-
-def test_of_many_writers_at_once_one_wins(tmp_path: Path) -> None:
-    """None writes over another without being told to, however close they come."""
-    results: list[str] = []
-    start = threading.Barrier(8)
-
-    def go(number: int) -> None:
-        start.wait()
-        try:
-            write(tmp_path / "x", {f"{number}.parquet": b"data"})
-            results.append("wrote")
-        except (WriteError, DatasetExistsError) as e:
-            results.append(type(e).__name__)
-
-    threads = [threading.Thread(target=go, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results.count("wrote") == 1
-    assert len(results) == 8
-    assert len(tree(tmp_path / "x")) == 1
-
-
-def test_the_lock_is_free_after_success_and_failure(tmp_path: Path) -> None:
-    write(tmp_path, {"a.parquet": b"1"})
-    with pytest.raises(DatasetExistsError):
-        write(tmp_path, {"a.parquet": b"2"})
-    with pytest.raises(Boom), Commit(tmp_path, overwrite=True):
-        raise Boom
-    write(tmp_path, {"a.parquet": b"3"}, overwrite=True)
-    assert open_files(tmp_path) == []
-
-
 # -- elsewhere --------------------------------------------------------------------------
-
-
-def test_a_filesystem_in_memory() -> None:
-    url = "memory://test_commit/x"
-    memory = fsspec.filesystem("memory")
-    try:
-        write(url, {"k=1/a.parquet": b"old", "b.parquet": b"old"})
-        memory.pipe("/test_commit/x/notes.txt", b"mine")
-        with pytest.raises(DatasetExistsError, match="memory:///test_commit/x already holds"):
-            write(url, {"c.parquet": b"new"})
-        with pytest.raises(Boom), Commit(url, overwrite=True):
-            raise Boom
-        write(url, {"b.parquet": b"new"}, overwrite=True)
-        found = {p.removeprefix("/test_commit/x/") for p in memory.find("/test_commit/x")}
-        manifest = read_manifest(path_of(url))
-        assert manifest is not None
-        (new,) = manifest.names
-        assert new == marked("b.parquet", manifest.writer)
-        assert found == {new, "notes.txt", MANIFEST}
-        assert memory.cat(f"/test_commit/x/{new}") == b"new"
-    finally:
-        memory.rm("/test_commit", recursive=True)
 
 
 @pytest.fixture
@@ -516,17 +305,6 @@ def test_what_a_dead_writer_left_goes_and_what_the_manifest_names_stays(store: s
     assert names(store) == [own]
     assert {n for n in below(store) if living not in n} == {own, MANIFEST}
     assert len([n for n in below(store) if living in n]) == 4
-
-
-def test_files_of_a_writer_at_work_are_no_dataset(store: str) -> None:
-    """Those that it has copied already, while there is no manifest."""
-    memory, living = fsspec.filesystem("memory"), "1" * 16
-    said = {"machine": "another", "renewed": time.time(), "writing": [], "removing": []}
-    memory.pipe(f"{store}/{STAGING}/{living}/writer.json", json.dumps(said).encode())
-    memory.pipe(f"{store}/{marked('a.parquet', living)}", b"copied")
-    write(store, {"b.parquet": b"new"})
-    assert len(names(store)) == 1
-    assert marked("a.parquet", living) in below(store)
 
 
 def test_a_writer_says_which_files_it_adds_and_removes(

@@ -20,7 +20,6 @@ from tabfeed.errors import (
     ArgumentError,
     ColumnNotFoundError,
 )
-from tabfeed.io.shuffle import local
 
 
 @pytest.fixture(autouse=True)
@@ -89,29 +88,6 @@ def test_the_grouping_does_not_depend_on_memory_or_partitions() -> None:
     whole = rows(Dataset(table).shuffle_by_keys("k", npartitions=5))
     small = Dataset(table, npartitions=9).shuffle_by_keys("k", npartitions=5, memory_limit="1MB")
     assert rows(small) == whole
-
-
-def test_more_partitions_than_files_may_be_open(
-    monkeypatch: pytest.MonkeyPatch, temporary: Path
-) -> None:
-    monkeypatch.setattr(
-        local.SpillBudget, "__init__", limited(local.SpillBudget.__init__, buckets=5)
-    )
-    ds = Dataset({"k": range(3000), "i": range(3000)}, npartitions=3)
-    grouped = ds.shuffle_by_keys("k", npartitions=60)
-    assert grouped.npartitions == 60
-    assert all(len(p) == 1 for p in places(grouped, "k").values())
-    assert sorted(i for _, i in rows(grouped)) == list(range(3000))
-    few = ds.shuffle_by_keys("k", npartitions=3)
-    for a in range(60):  # the same buckets by arithmetic: 3 divides 60
-        assert set(grouped.read(a)["k"].to_pylist()) <= set(few.read(a % 3)["k"].to_pylist())
-
-
-def limited(init: Any, buckets: int) -> Any:
-    def replaced(self: Any, memory: int, folder: Path, most: int = buckets) -> None:
-        init(self, memory, folder, min(most, buckets))
-
-    return replaced
 
 
 def test_grouping_nothing() -> None:

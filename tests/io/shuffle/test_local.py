@@ -6,12 +6,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from tabfeed import Dataset
 from tabfeed.errors import WriteError
 from tabfeed.io.shuffle import local as module
 from tabfeed.io.shuffle.local import (
@@ -301,3 +303,24 @@ def test_an_error_in_the_source_passes_through(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="went away") as e:
         list(shuffled(failing(), seed=0, stream=0, nbytes=0, budget=SpillBudget(1 << 20, tmp_path)))
     assert not isinstance(e.value, WriteError)
+
+
+def limited(init: Any, buckets: int) -> Any:
+    def replaced(self: Any, memory: int, folder: Path, most: int = buckets) -> None:
+        init(self, memory, folder, min(most, buckets))
+
+    return replaced
+
+
+def test_more_partitions_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpillBudget, "__init__", limited(SpillBudget.__init__, buckets=5))
+    ds = Dataset({"k": range(3000), "i": range(3000)}, npartitions=3)
+    grouped = ds.shuffle_by_keys("k", npartitions=60)
+    assert grouped.npartitions == 60
+    assert sorted(k for t in grouped.to_iter() for k in set(t["k"].to_pylist())) == list(
+        range(3000)
+    )
+    assert sorted(grouped.to_arrow()["i"].to_pylist()) == list(range(3000))
+    few = ds.shuffle_by_keys("k", npartitions=3)
+    for a in range(60):  # the same buckets by arithmetic: 3 divides 60
+        assert set(grouped.read(a)["k"].to_pylist()) <= set(few.read(a % 3)["k"].to_pylist())

@@ -13,8 +13,6 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import SourceNotFoundError, UnreadableFileError
-from tabfeed.io.storage.fetch import Range
-from tabfeed.io.storage.files import FileRef, path_of
 from tests.faulty_server import FaultyServer
 from tests.io.tfrecords import example, frame, ints
 
@@ -55,7 +53,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("web")
     for name, data in CONTENT.items():
         (folder / name).write_bytes(data)
-    (folder / "digits").write_bytes(bytes(range(256)) * 4096)
     return folder
 
 
@@ -99,38 +96,3 @@ def test_tfrecords(server: FaultyServer, root: Path) -> None:
 def test_what_is_not_there(server: FaultyServer) -> None:
     with pytest.raises((SourceNotFoundError, UnreadableFileError), match=r"nothing\.csv"):
         Dataset(f"{server.url}/nothing.csv")
-
-
-# -- the file ---------------------------------------------------------------------------
-
-
-def located(server: FaultyServer) -> FileRef:
-    place = path_of(f"{server.url}/digits")
-    return FileRef(place.name, place.path, place.filesystem, 2**20, remote=place.remote).pinned()
-
-
-def test_announced_ranges_come_in_one_request(server: FaultyServer) -> None:
-    server.calm()
-    ranges = [Range(100, 2000), Range(2000, 4000), Range(4010, 9000)]
-    with located(server).open(ranges) as file:
-        assert file.size() == 2**20
-        for start, stop in ranges:
-            assert file.read_at(stop - start, start) == bytes(i % 256 for i in range(start, stop))
-    assert server.count("GET /digits") == 1
-
-
-def test_reading_on_fetches_ahead_in_growing_steps(server: FaultyServer) -> None:
-    server.calm()
-    with located(server).open() as file:
-        got = b"".join(iter(lambda: file.read(10_000), b""))
-    assert got == bytes(range(256)) * 4096
-    assert 3 <= server.count("GET /digits") <= 8  # of 64 KiB, 128 KiB, 256 KiB, ...
-
-
-def test_jumping_about_fetches_little(server: FaultyServer) -> None:
-    server.calm()
-    with located(server).open() as file:
-        for start in (900_000, 10, 500_000, 2**20 - 5):
-            file.seek(start)
-            assert file.read(5) == bytes((start + i) % 256 for i in range(5))
-    assert server.stats()["bytes"] <= 4 * 2**16

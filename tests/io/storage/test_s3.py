@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,10 @@ from tabfeed.errors import (
     UnreadableFileError,
     WriteError,
 )
-from tabfeed.io.commit.commit import Commit
-from tabfeed.io.commit.manifest import JOURNAL, MANIFEST, STAGING, marked
-from tabfeed.io.storage.files import path_of
-from tabfeed.io.storage.s3 import in_arrows_terms
+from tabfeed.execute import LocalExecutor
 from tests.faulty_server import FaultyServer
 
+MANIFEST, JOURNAL, STAGING = "_tabfeed.json", "_tabfeed_commit.json", "_tabfeed_writing"
 ROWS = {"x": list(range(9000)), "g": [i % 3 for i in range(9000)]}
 
 KINDS = pytest.mark.parametrize("kind", ["arrow", "s3fs"])
@@ -53,6 +51,18 @@ class Store:
 
     def put(self, key: str, body: bytes = b"") -> None:
         self.client.put_object(Bucket="data", Key=key, Body=body)
+
+
+def during(rows: dict[str, list[int]], hook: Callable[[], None]) -> Dataset:
+    """A dataset of two partitions; writing it calls `hook` before it has read the second."""
+
+    def watch(table: pa.Table) -> pa.Table:
+        if table["x"][0].as_py() == rows["x"][-1]:
+            hook()
+        return table
+
+    ds = Dataset(rows, npartitions=2)
+    return ds.map(watch, schema=ds.schema)
 
 
 def unmarked(names: list[str]) -> list[str]:
@@ -216,14 +226,16 @@ def test_of_two_writers_the_one_that_publishes_second_fails(
     options, url = store.options(way), f"s3://data/{folder}"
     if there:
         Dataset({"x": [0]}).to_parquet(url, storage_options=options)
-    with (
-        pytest.raises(WriteError, match=r"another writer published .* first.*nothing of this one"),
-        Commit(url, overwrite=True, storage_options=options) as late,
-    ):
-        with late.create("part_0.parquet") as sink:
-            sink.write(b"late")
+
+    def publish_first() -> None:
         Dataset({"x": [1, 2]}).to_parquet(url, overwrite=True, storage_options=options)
-        assert any(STAGING in k for k in store.keys(folder))  # the late one's is left alone
+        staged = [k for k in store.keys(folder) if STAGING in k and "part_0" in k]
+        assert len(staged) == 1  # the late one's is left alone
+
+    late = during({"x": [8, 9]}, publish_first)
+    one = LocalExecutor(threads=1)
+    with pytest.raises(WriteError, match=r"another writer published .* first.*nothing of this one"):
+        late.to_parquet(url, overwrite=True, storage_options=options, output_files=2, executor=one)
     assert Dataset(url, storage_options=options).to_arrow().to_pydict() == {"x": [1, 2]}
     assert unmarked(store.keys(folder)) == [MANIFEST, "part_0.parquet"]
 
@@ -237,7 +249,7 @@ def test_what_a_dead_writer_left_is_removed_and_a_living_one_is_left_alone(
     before = store.keys(folder)
     dead, living = "0" * 16, "1" * 16
     for writer, renewed in ((dead, time.time() - 3600), (living, time.time())):
-        copied = marked("part_0.parquet", writer)
+        copied = f"part_0-w{writer}.parquet"
         sign = {"machine": "another", "renewed": renewed, "writing": [copied]}
         store.put(
             f"{folder}/{STAGING}/{writer}/writer.json",
@@ -245,12 +257,15 @@ def test_what_a_dead_writer_left_is_removed_and_a_living_one_is_left_alone(
         )
         store.put(f"{folder}/{STAGING}/{writer}/part_0.parquet", b"staged")
         store.put(f"{folder}/{copied}", b"copied")
-        for name in (f"{STAGING}/{writer}/part_1.parquet", marked("part_1.parquet", writer)):
+        for name in (f"{STAGING}/{writer}/part_1.parquet", f"part_1-w{writer}.parquet"):
             store.client.create_multipart_upload(Bucket="data", Key=f"{folder}/{name}")
     assert Dataset(url, storage_options=options).to_arrow().to_pydict() == {"x": [1, 2]}
-    with Commit(url, overwrite=True, storage_options=options):
+
+    def look() -> None:
         kept = [k for k in store.keys(folder) if k not in before]
         assert len([k for k in kept if dead in k]) == 3  # until the manifest has changed
+
+    during({"x": [8, 9]}, look).to_parquet(url, overwrite=True, storage_options=options)
     kept = [k for k in store.keys(folder) if k not in before]
     assert not [k for k in kept if dead in k]
     assert len([k for k in kept if living in k]) == 3
@@ -262,14 +277,16 @@ def test_what_a_dead_writer_left_is_removed_and_a_living_one_is_left_alone(
 
 def test_a_writer_taken_for_dead_gives_up(store: Store, way: str) -> None:
     options, url = store.options(way), f"s3://data/evicted_{way}"
-    with (
-        pytest.raises(WriteError, match="took this one for dead"),
-        Commit(url, storage_options=options) as commit,
-    ):
-        with commit.create("part_0.parquet") as sink:
-            sink.write(b"x")
-        for key in store.keys(f"evicted_{way}"):
+
+    def evict() -> None:
+        keys = store.keys(f"evicted_{way}")
+        assert len([k for k in keys if k.endswith("part_0.parquet")]) == 1
+        for key in keys:
             store.client.delete_object(Bucket="data", Key=f"evicted_{way}/{key}")
+
+    evicted, one = during({"x": [8, 9]}, evict), LocalExecutor(threads=1)
+    with pytest.raises(WriteError, match="took this one for dead"):
+        evicted.to_parquet(url, storage_options=options, output_files=2, executor=one)
     assert store.keys(f"evicted_{way}") == []
 
 
@@ -360,20 +377,7 @@ def test_missing_rights_are_an_error_at_once(store: Store, kind: str) -> None:
 # -- options ----------------------------------------------------------------------------
 
 
-def test_options_that_arrow_lacks_go_to_s3fs() -> None:
-    names = {"key": "k", "secret": "s", "endpoint_url": "http://localhost:1"}
-    assert path_of("s3://b/a", names).filesystem.type_name == "py::s3"
-    other = path_of("s3://b/a", {**names, "requester_pays": True})
-    assert other.filesystem.type_name == "py::py::fsspec+('s3', 's3a')"
-    assert other.name == path_of("s3://b/a", names).name == "s3://b/a"
-    assert in_arrows_terms({"key": "k"}) is None  # half a credential
-    assert in_arrows_terms({"anon": True, "use_ssl": False}) == {
-        "anonymous": True,
-        "scheme": "http",
-    }
-
-
 @pytest.mark.parametrize("bad", [{"connections": 0}, {"deadline": 0}, {"connections": True}])
 def test_our_own_options_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"{next(iter(bad))} is"):
-        path_of("memory://x", bad)
+        Dataset("memory://x", storage_options=bad)

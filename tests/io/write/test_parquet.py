@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import os
 import subprocess
@@ -18,27 +19,21 @@ import pytest
 
 from tabfeed import Dataset
 from tabfeed.errors import ArgumentError, BadFileError, SchemaError
-from tabfeed.io.commit.commit import Commit
-from tabfeed.io.formats.parquet.pages import PageOptions, pages_of
-from tabfeed.io.write import parquet as module
-from tabfeed.io.write.parquet import FileWriter
 from tests.bit_rot import rot
 
 
 def write(folder: Path, tables: list[pa.Table], **options: Any) -> pq.ParquetFile:
-    with Commit(folder) as commit:
-        with FileWriter(commit, "x.parquet", tables[0].schema, PageOptions(**options)) as sink:
-            for table in tables:
-                sink.write(table)
-        assert commit.rows == {"x.parquet": sink.rows}
+    """One file of all rows, which come in as many parts as there are tables."""
+    table = pa.concat_tables(tables)
+    ds = Dataset(table, npartitions=len(tables))
+    ds.to_parquet(folder, output_files=["x"], **options)
+    (entry,) = json.loads((folder / "_tabfeed.json").read_text())["files"]
+    assert (entry["name"], entry["rows"]) == ("x.parquet", table.num_rows)
     return pq.ParquetFile(folder / "x.parquet")
 
 
 def group_rows(file: pq.ParquetFile) -> list[int]:
     return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-
-
-# -- row groups -------------------------------------------------------------------------
 
 
 def test_row_groups_have_the_rows_asked_for(tmp_path: Path) -> None:
@@ -48,45 +43,9 @@ def test_row_groups_have_the_rows_asked_for(tmp_path: Path) -> None:
     assert file.read()["x"].to_pylist() == [v for p in parts for v in p["x"].to_pylist()]
 
 
-def test_row_groups_take_the_bytes_given(tmp_path: Path) -> None:
-    table = pa.table({"x": np.arange(50_000)})  # 8 bytes a row
-    file = write(tmp_path, [table], group_bytes=160_000)
-    assert group_rows(file) == [20_000, 20_000, 10_000]
-
-
 def test_a_row_group_has_a_million_rows_at_most(tmp_path: Path) -> None:
     table = pa.table({"x": pa.array(np.zeros(1_200_000, np.int8))})
     assert group_rows(write(tmp_path, [table])) == [1_000_000, 200_000]
-
-
-def test_the_same_rows_make_the_same_file_however_they_are_cut(tmp_path: Path) -> None:
-    n = 40_000
-    table = pa.table(
-        {
-            "i": np.arange(n),
-            "f": pa.array(np.arange(n) / 3, mask=np.arange(n) % 5 == 0),
-            "t": [f"text {i % 1000}" for i in range(n)],
-            "l": [[i] * (i % 3) for i in range(n)],
-        }
-    )
-    for layout in ("compact", "fast"):
-        contents = set()
-        for rows in (n, 999, 12_345):
-            parts = [table.slice(s, rows) for s in range(0, n, rows)]
-            folder = tmp_path / layout / str(rows)
-            write(folder, parts, group_bytes=1_000_000, layout=layout)
-            contents.add((folder / "x.parquet").read_bytes())
-        assert len(contents) == 1
-
-
-def test_rows_far_wider_than_the_first_ones_end_a_group_early(tmp_path: Path) -> None:
-    narrow = pa.table({"t": ["x"] * 10_000})
-    wide = pa.table({"t": ["x" * 1000] * 1000})
-    file = write(tmp_path, [narrow, *[wide] * 20], group_bytes=1_000_000)
-    sizes = [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
-    assert file.metadata.num_rows == 30_000
-    assert file.num_row_groups >= 8  # 20 MB, held at most 2 MB at a time
-    assert max(sizes) < 3_000_000
 
 
 def test_no_rows_keep_the_schema(tmp_path: Path) -> None:
@@ -224,9 +183,9 @@ def test_dictionaries_that_outgrow_their_indices_only_together(tmp_path: Path) -
         ({"compression": "zip"}, "compression is 'zip'; it must be snappy"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+def test_options_are_checked(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
-        PageOptions(**options)
+        Dataset({"x": [1]}).to_parquet(tmp_path, **options)
 
 
 @pytest.mark.parametrize("codec", ["snappy", "ZSTD", "lz4", "gzip", "brotli", "none", None])
@@ -357,37 +316,6 @@ def test_more_keys_than_files_may_be_open(tmp_path: Path) -> None:
     assert got["k"].to_pylist() == [i * 7919 % 300 for i in range(6_000)]
 
 
-def test_a_key_that_comes_back_after_its_file_was_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_OPEN_FILES", 2)
-    table = pa.table({"x": range(60), "k": [i % 6 for i in range(60)]})
-    ds = Dataset(table, npartitions=10).to_parquet(
-        tmp_path, partition_on="k", output_files=1, memory_limit=1
-    )
-    assert len(ds.files) > 6
-    assert ds.to_arrow().sort_by("x").select(["x", "k"]).equals(table)
-
-
-def test_rows_for_many_keys_wait_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = []
-    write_out = module.HiveWriter._write_out
-
-    def watched(self: module.HiveWriter, folder: str) -> None:
-        held.append(sum(self._bytes.values()))
-        write_out(self, folder)
-
-    monkeypatch.setattr(module.HiveWriter, "_write_out", watched)
-    table = pa.table({"x": np.arange(100_000), "k": np.arange(100_000) % 50})
-    ds = Dataset(table, npartitions=50).to_parquet(
-        tmp_path, partition_on="k", output_files=1, memory_limit="1MB"
-    )
-    assert ds.num_rows == 100_000
-    assert max(held) <= 1_000_000 // 8 + table.nbytes // 50
-
-
 @pytest.mark.parametrize(
     ("column", "words"),
     [
@@ -411,11 +339,3 @@ def test_values_that_cannot_name_folders(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="values of 'k' cannot be names of folders"):
         Dataset(table).to_parquet(tmp_path / "o", partition_on="k")
     assert not (tmp_path / "o").exists()
-
-
-def test_a_page_of_long_text_ends_where_it_is_full(tmp_path: Path) -> None:
-    text = [f"{i:06d}" * 7_000 for i in range(400)]  # of 42 kB, 17 MB in all
-    out = Dataset({"text": text}).to_parquet(tmp_path / "o", compression=None)
-    chunk = pq.read_metadata(out.files[0]).row_group(0).column(0)
-    with pa.memory_map(out.files[0]) as file:
-        assert max(page.bytes for page in pages_of(file, chunk)) <= 3 * 2**20

@@ -41,6 +41,7 @@ from tabfeed.io.commit.manifest import (
 )
 from tabfeed.io.storage.files import RemotePath
 from tabfeed.io.storage.retry import reason, remedy
+from tabfeed.lazy import cached_property
 
 __all__ = ["COMPANIONS", "FolderContents", "StagedFiles", "read_contents"]
 
@@ -184,13 +185,13 @@ class FolderContents:
     def dataset_files(self, names: Sequence[str] | None = None) -> list[str]:
         """The files, or those of `names`, that belong to the dataset that is there now."""
         names = self.names if names is None else names
-        noted = self._noted()
-        if noted is not None:
-            return [n for n in names if n in COMPANIONS or n in noted]
+        if self._noted is not None:
+            return [n for n in names if n in COMPANIONS or n in self._noted]
         others = tuple(n.removesuffix(MANIFEST) for n in names if n.endswith(f"/{MANIFEST}"))
         data = {n for n in names if is_data(n) and writer_of(n) not in self.at_work}
         return [n for n in names if n in COMPANIONS or (n in data and not n.startswith(others))]
 
+    @cached_property
     def _noted(self) -> set[str] | None:
         """The files that manifest and journal name; None if neither says all of them."""
         try:

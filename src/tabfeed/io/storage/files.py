@@ -19,7 +19,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,18 +62,18 @@ class RemotePath:
     """A path on a filesystem, and how a person writes it.
 
     ``prefix`` is what precedes a path in messages: ``"s3://"``, or nothing for local files.
-    ``remote`` says how to read from a server; None for local files.
+    ``remote`` says how to read from a server; None for local files. ``local`` says whether it is on
+    this machine.
     """
 
     path: str
     filesystem: pafs.FileSystem
     prefix: str = ""
     remote: RemoteOptions | None = None
+    local: bool = field(init=False, repr=False)
 
-    @property
-    def local(self) -> bool:
-        """Whether the path is on this machine."""
-        return isinstance(self.filesystem, pafs.LocalFileSystem)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "local", isinstance(self.filesystem, pafs.LocalFileSystem))
 
     @property
     def name(self) -> str:
@@ -239,14 +239,15 @@ class FileRef:
         """The same, tied to the file's present content; reading refuses any other."""
         if self.tag:
             return self
-        if self.remote is None:
+        with reading(self):
+            if self.remote is not None:
+                from tabfeed.io.storage.fetch import version_of
+
+                return replace(self, tag=version_of(self).tag)
             if not isinstance(self.filesystem, pafs.LocalFileSystem):
                 return self
             facts = os.stat(self.path)
             return replace(self, size=facts.st_size, tag=f"{_machine()} {_stamp(facts)}")
-        from tabfeed.io.storage.fetch import version_of
-
-        return replace(self, tag=version_of(self).tag)
 
     def just_pinned(self) -> FileRef:
         """The same, for reading a header right after `pinned`.

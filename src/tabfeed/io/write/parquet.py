@@ -92,10 +92,12 @@ class FileWriter:
         self._held_bytes += table.nbytes
         if self._group_rows is None and self._held_rows >= _SAMPLE_ROWS:
             self._group_rows = self._choose_group_rows()
-        while self._group_rows is not None and self._held_rows >= self._group_rows:
-            self._flush(self._group_rows)
-        if self._held_bytes > 2 * self._pages.group_bytes and self._pages.row_group_size is None:
-            self._flush(self._held_rows)
+        with self._commit.writing(self._name):
+            while self._group_rows is not None and self._held_rows >= self._group_rows:
+                self._flush(self._group_rows)
+            given = self._pages.row_group_size is not None
+            if self._held_bytes > 2 * self._pages.group_bytes and not given:
+                self._flush(self._held_rows)
 
     def _choose_group_rows(self) -> int:
         sample = combine(pa.concat_tables(self._held).slice(0, _SAMPLE_ROWS))
@@ -116,8 +118,7 @@ class FileWriter:
         writer = self._open_for(group)
         group = pa.Table.from_arrays(group.columns, schema=self._declared)
         try:
-            with self._commit.writing(self._name):
-                writer.write_table(group, row_group_size=max(1, group.num_rows))
+            writer.write_table(group, row_group_size=max(1, group.num_rows))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             raise explain_refusal(group, e) from e
 
@@ -134,8 +135,7 @@ class FileWriter:
         return self._writer
 
     def _start(self) -> pq.ParquetWriter:
-        with self._commit.writing(self._name):
-            writer = self._pages.writer(self._sink, self._declared, self._batch_rows)
+        writer = self._pages.writer(self._sink, self._declared, self._batch_rows)
         return self._stack.enter_context(writer)
 
     def _allows(self, group: pa.Table) -> bool:
@@ -144,16 +144,15 @@ class FileWriter:
 
     def _start_again(self) -> None:
         """Write the file anew with a schema that allows nulls."""
-        with self._commit.writing(self._name):
-            self._stack.close()
-            self._declared = self._schema
-            with self._commit.again(self._name) as source:
-                self._sink = self._stack.enter_context(self._commit.create(self._name))
-                self._writer = self._start()
-                with pq.ParquetFile(source, pre_buffer=False) as old:
-                    for i in range(old.num_row_groups):
-                        group = cast_table(old.read_row_group(i), self._schema)
-                        self._writer.write_table(group, row_group_size=max(1, group.num_rows))
+        self._stack.close()
+        self._declared = self._schema
+        with self._commit.again(self._name) as source:
+            self._sink = self._stack.enter_context(self._commit.create(self._name))
+            self._writer = self._start()
+            with pq.ParquetFile(source, pre_buffer=False) as old:
+                for i in range(old.num_row_groups):
+                    group = cast_table(old.read_row_group(i), self._schema)
+                    self._writer.write_table(group, row_group_size=max(1, group.num_rows))
 
     def __exit__(
         self,
@@ -171,12 +170,12 @@ class FileWriter:
             self._abandon()
 
     def _finish(self) -> None:
-        if self._held_rows:
-            self._flush(self._held_rows)
-        if self._writer is None:
-            self._declared = self._schema
-            self._writer = self._start()
         with self._commit.writing(self._name):
+            if self._held_rows:
+                self._flush(self._held_rows)
+            if self._writer is None:
+                self._declared = self._schema
+                self._writer = self._start()
             self._stack.close()
         self._commit.rows[self._name] = self.rows
 
@@ -195,15 +194,12 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
                 f"column {field.name!r} is declared not null and has {column.null_count:,} nulls; "
                 "fill them, or declare it nullable in the schema"
             )
-        if pa.types.is_dictionary(field.type) and _has_null_value(column):
+        # Parquet knows no null among the values of a dictionary.
+        dictionary = pa.types.is_dictionary(field.type)
+        if dictionary and any(chunk.dictionary.null_count for chunk in column.chunks):
             plain = pa.table({field.name: column.cast(field.type.value_type)})
             table = table.set_column(i, field, cast_table(plain, pa.schema([field])).column(0))
     return table
-
-
-def _has_null_value(column: pa.ChunkedArray) -> bool:
-    """Whether null is one of a dictionary's values, which Parquet does not know."""
-    return any(chunk.dictionary.null_count for chunk in column.chunks)
 
 
 class HiveWriter:

@@ -72,12 +72,13 @@ def write_parquet(
     if not len(table.schema):
         raise SchemaError("there is no column to write; select some. Nothing was changed")
     _check_keys(table, options)
-    _refuse_own_input(table, path, storage_options)
+    commit = Commit(path, overwrite=overwrite, storage_options=storage_options)
+    _refuse_own_input(table, commit.folder.name)
     refuse_types(table.schema.to_arrow())
     if options.memory_limit is not None:
         limit = working_memory(options.memory_limit)
         executor = few_readers(table.files, table.source_columns, limit, executor)
-    with Commit(path, overwrite=overwrite, storage_options=storage_options) as commit:
+    with commit:
         commit.schema = table.schema
         if is_remote(executor):
             require_files(executor, table.files)
@@ -120,12 +121,8 @@ def _names_folders(dtype: pa.DataType) -> bool:
     return True
 
 
-def _refuse_own_input(
-    table: PartitionedTable, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> None:
-    from tabfeed.io.storage.files import path_of
-
-    target = path_of(path, storage_options).name.rstrip("/") + "/"
+def _refuse_own_input(table: PartitionedTable, folder: str) -> None:
+    target = folder.rstrip("/") + "/"
     inside = [f for f in table.files.names if f.startswith(target)]
     if inside:
         raise ArgumentError(
