@@ -577,7 +577,8 @@ class Dataset:
             the output. Arrow itself takes some 50 MB, however small it is. A small limit makes
             small row groups, unless `row_group_size` says how large. Partitions stay as they are
             (see `part_size`) for ``PER_PARTITION``, and where a function mapped over them needs
-            them whole or numbered (see `map`).
+            them whole or numbered (see `map`). A row or page of Parquet that takes over half of it
+            is refused before it is read.
         storage_options
             For URLs, passed to the filesystem.
         executor
