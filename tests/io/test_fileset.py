@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.errors import BadFileError, SkippedFileWarning, SourceNotFoundError
+from tabfeed.errors import BadFileError, SchemaError, SkippedFileWarning, SourceNotFoundError
 from tabfeed.io import Dataset
 from tabfeed.io.partition import Partition, Piece
 from tests.io.damage import flip_in_page, write_checked
@@ -245,3 +245,27 @@ def test_a_partition_of_nothing(tmp_path: Path) -> None:
     files = Dataset(tmp_path).fileset
     assert files.read(Partition(()), ["x"]).to_pydict() == {"x": []}
     assert files.read(Partition((Piece(0, 0, 0, 0, whole=False),)), ["x"]).num_rows == 0
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64(), 2**30), pa.list_(pa.binary(2**20), 2**11)])
+@pytest.mark.parametrize("given", [{}, {"v": pa.nulls(3)}])
+def test_nulls_that_would_take_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, given: dict[str, Any]
+) -> None:
+    write(tmp_path / "a.parquet", {"x": [1, 2, 3], **given})
+    write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": pa.nulls(0, kind)})
+    monkeypatch.setattr("tabfeed.budget.free_memory", lambda: 2**32)
+    words = r"column 'v' has no values in .*a\.parquet; nulls of .* rows would take [\d.]+ GB, more"
+    with pytest.raises(SchemaError, match=words):
+        Dataset(tmp_path).to_arrow()
+    assert Dataset(tmp_path, columns=["x"]).to_arrow().num_rows == 3
+
+
+def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"x": range(1000)})
+    wide = pa.nulls(0, pa.list_(pa.float64(), 1000))
+    write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": wide})
+    ds = Dataset(tmp_path, part_size="1MB")
+    assert ds.num_rows == 1000
+    assert all(t.nbytes < 1.3e6 for t in ds.iter_tables())
+    assert ds.npartitions >= 8
