@@ -165,8 +165,8 @@ def _note_manifests(outcome: Path) -> None:
 
     def noting(publisher: ObjectPublisher) -> None:
         begin(publisher)
-        found = publisher._base and json.loads(publisher._base[0])["writer"]
-        outcome.with_suffix(".writers").write_text(json.dumps([publisher._writer, found]))
+        found = publisher.base and json.loads(publisher.base[0])["writer"]
+        outcome.with_suffix(".writers").write_text(json.dumps([publisher.writer, found]))
 
     ObjectPublisher.begin = noting  # type: ignore[method-assign]
 

@@ -477,6 +477,9 @@ def all_private_uses() -> dict[str, set[str]]:
     own = {name: own_private_names(tree) for name, tree in trees.items()}
     ours = set().union(*own.values())
     found = {name: private_uses(tree, own[name], ours) for name, tree in trees.items()}
+    for path in (SRC.parent / "benchmarks").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        found[str(path)] = private_uses(tree, own_private_names(tree), ours)
     return {name: uses for name, uses in found.items() if uses}
 
 

@@ -33,16 +33,21 @@ from tabfeed.errors import ClusterError
 from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
 from tabfeed.execute.dask_run import ClusterRun, Lost
-from tests.waiting import HANG
+from tests.waiting import HANG, wait_until
 
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Any]:
-    """Two workers; Dask gives a task up as soon as one worker died under it."""
+    """Two workers; Dask gives a task up as soon as one worker died under it.
+
+    It does not give a worker up that takes more than 15 s to start again: on a busy machine each
+    does, and closing it, as Dask does then, counts as one more death of what it works on.
+    """
     with (
         dask.config.set(
             {
                 "distributed.scheduler.allowed-failures": 0,
+                "distributed.deploy.lost-worker-timeout": f"{HANG} s",
                 "distributed.comm.timeouts.connect": f"{HANG} s",
             }
         ),
@@ -164,6 +169,33 @@ def test_work_that_kills_whoever_receives_it(
         list(patient(fragile).map(range(2), abs))
 
 
+def die(x: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def test_workers_that_dask_gave_up_are_replaced() -> None:
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0",
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):  # fmt: skip
+
+        def lose_all() -> None:
+            for process in client.run(os.getpid).values():
+                os.kill(process, signal.SIGKILL)
+            wait_until(lambda: not cluster.workers)
+
+        lose_all()
+        results = patient(client).map(range(30), slow)
+        found = [next(results)]
+        lose_all()
+        assert found + list(results) == [x * x for x in range(30)]
+
+
 # -- processes of their own -------------------------------------------------------------
 
 
@@ -274,6 +306,16 @@ def test_a_scheduler_that_is_killed_comes_back_and_goes_for_good() -> None:
             list(results)
 
 
+def test_the_task_that_killed_the_last_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tabfeed.execute.dask_run._CHECK_EVERY", 0.2)
+    port = free_port()
+    with process(scheduler(port)), process(worker(port)), connect(port) as client:
+        client.wait_for_workers(1, timeout=HANG)
+        words = r"work/part_0: the cluster has had no worker for 1 s; .* died under work/part_0\. "
+        with pytest.raises(ClusterError, match=words):
+            list(DaskExecutor(client, patience=1.0).map(range(1), die))
+
+
 def test_a_cluster_of_our_own_is_gone_after_the_block(files: Path, tmp_path: Path) -> None:
     with tabfeed.Distributed(workers=1) as cluster:
         client = cluster.client
@@ -295,7 +337,7 @@ def test_a_cluster_of_our_own_is_gone_after_the_block(files: Path, tmp_path: Pat
 
 def test_a_cluster_that_comes_back_without_workers_is_told_so() -> None:
     run = ClusterRun.__new__(ClusterRun)
-    run.preflight = SimpleNamespace(count_workers=lambda: 0)
+    run.preflight = SimpleNamespace(count_workers=lambda: 0, replace_lost_workers=lambda: None)
     run.client = SimpleNamespace(status="running")
     run.patience, run.tries, run._restarts = 0.2, 3, 0
     with pytest.raises(ClusterError, match=r"work/part_1: .*no workers are left, nor did any come"):

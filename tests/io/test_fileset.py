@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.errors import BadFileError, SkippedFileWarning, SourceNotFoundError
+from tabfeed.errors import BadFileError, SchemaError, SkippedFileWarning, SourceNotFoundError
 from tabfeed.io import Dataset, Partition, Piece
 from tests.io.damage import flip_in_page, write_checked
 
@@ -258,3 +258,27 @@ def test_smaller_units_of_text_do_not_claim_the_rows_of_the_larger(tmp_path: Pat
     units = [new for piece in known for new in divided(piece)]
     assert len(units) > 10
     assert sum(p.rows or 0 for p in files.counted(units)) == 30_000
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64(), 2**30), pa.list_(pa.binary(2**20), 2**11)])
+@pytest.mark.parametrize("given", [{}, {"v": pa.nulls(3)}])
+def test_nulls_that_would_take_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, given: dict[str, Any]
+) -> None:
+    write(tmp_path / "a.parquet", {"x": [1, 2, 3], **given})
+    write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": pa.nulls(0, kind)})
+    monkeypatch.setattr("tabfeed.budget.free_memory", lambda: 2**32)
+    words = r"column 'v' has no values in .*a\.parquet; nulls of .* rows would take [\d.]+ GB, more"
+    with pytest.raises(SchemaError, match=words):
+        Dataset(tmp_path).to_arrow()
+    assert Dataset(tmp_path, columns=["x"]).to_arrow().num_rows == 3
+
+
+def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"x": range(1000)})
+    wide = pa.nulls(0, pa.list_(pa.float64(), 1000))
+    write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": wide})
+    ds = Dataset(tmp_path, part_size="1MB")
+    assert ds.num_rows == 1000
+    assert all(t.nbytes < 1.3e6 for t in ds.iter_tables())
+    assert ds.npartitions >= 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,25 @@ def test_our_own_files_load_through_vocabs(tmp_path: Path) -> None:
     written = tmp_path / "categories" / "unique.c.parquet"
     assert pq.read_table(written).to_pydict() == {"c": ["b", "a"], "c_size": [2, 1]}
     assert ids(fitted(["x"], vocabs={"c": written}), ["a", "b"]) == ids(op, ["a", "b"])
+
+
+def test_our_own_files_stay_until_the_new_ones_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted(["a"], out_path=str(tmp_path))
+    (written,) = (tmp_path / "categories").iterdir()
+    before = written.read_bytes()
+    write = pq.ParquetWriter.write_table
+
+    def write_on_a_full_disk(*args: Any) -> None:
+        write(*args)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", write_on_a_full_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        fitted(["b"], out_path=str(tmp_path))
+    assert list((tmp_path / "categories").iterdir()) == [written]
+    assert written.read_bytes() == before
 
 
 def test_a_vocabulary_file_that_is_not_there() -> None:

@@ -121,6 +121,16 @@ class Preflight:
         except (OSError, TimeoutError, AttributeError, KeyError):  # reconnecting
             return 0
 
+    def replace_lost_workers(self) -> None:
+        """Have the cluster that this client started replace the workers that it gave up.
+
+        Dask starts a worker that died again, but gives it up for good unless it is back after 15
+        seconds; on a busy machine that takes longer.
+        """
+        cluster = self.client.cluster
+        if isinstance(cluster, distributed.SpecCluster):
+            cluster.scale(len(cluster.worker_spec))
+
     def task_memory(self) -> int | None:
         """Half of the smallest amount of memory any worker has per thread."""
         shares = [
@@ -144,6 +154,7 @@ class Preflight:
             self._checked.update(new)
 
     def _wait_for_workers(self, patience: float) -> dict[str, dict[str, Any]]:
+        self.replace_lost_workers()
         try:
             self.client.wait_for_workers(1, timeout=patience)
         except TimeoutError as e:

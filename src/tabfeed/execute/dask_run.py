@@ -39,6 +39,10 @@ _IN_GRAPH = 2**29  # bytes of a payload that may be kept on the scheduler
 _CHECK_EVERY = 5.0  # seconds between two checks that there still are workers
 _MAX_RESENDS = 5  # times a payload is sent while no task finishes
 _SENT = "send/"
+_MORE_MEMORY = (
+    "Most often a task needs more memory than a worker has: give workers more, or the dataset a "
+    "smaller part_size"
+)
 
 
 class Lost(Exception):
@@ -224,9 +228,19 @@ class ClusterRun:
         if without_workers_since is not None and now - without_workers_since > self.patience:
             raise ClusterError(
                 f"{_name(key)}: the cluster has had no worker for {self.patience:.0f} s; "
-                "start some, then run it again"
+                f"start some, then run it again{self._suspicion()}"
             )
+        self.preflight.replace_lost_workers()
         return now if without_workers_since is None else without_workers_since
+
+    def _suspicion(self) -> str:
+        """The tasks under which the workers died, for an error message."""
+        try:
+            keys = self.client.run_on_scheduler(tasks.find_suspects, self.token)
+        except (OSError, TimeoutError, AttributeError):  # it is gone too
+            return ""
+        names = ", ".join(_name(key) for key in keys[:3])
+        return f". Workers died under {names}. {_MORE_MEMORY}" if names else ""
 
     def _explain(self, error: Exception, key: Any) -> Exception:
         """The exception to raise for a task's failure."""
@@ -259,6 +273,8 @@ class ClusterRun:
         while self._restarts <= self.tries and time.monotonic() < end:
             if self.client.status in ("closed", "closing"):
                 break
+            if self.client.status == "running":
+                self.preflight.replace_lost_workers()
             if self.client.status == "running" and self.preflight.count_workers():
                 try:
                     self._begin()
@@ -308,7 +324,4 @@ def _name(key: Any) -> str:
 
 def fatal_task(name: str) -> ClusterError:
     """The error for a task under which workers keep dying."""
-    return ClusterError(
-        f"{name}: every worker that tried it died; most often a task needs more memory than a "
-        "worker has: give workers more, or the dataset a smaller part_size"
-    )
+    return ClusterError(f"{name}: every worker that tried it died. {_MORE_MEMORY}")

@@ -314,3 +314,9 @@ def see_folder(filesystem: pafs.FileSystem, path: str, word: str) -> str | None:
     except OSError as e:
         return str(e)
     return None
+
+
+def find_suspects(token: str, dask_scheduler: Any = None) -> list[str]:
+    """On the scheduler: the keys of a run's tasks under which workers died, the worst first."""
+    tasks = [t for t in dask_scheduler.tasks.values() if t.suspicious and token in str(t.key)]
+    return [str(t.key) for t in sorted(tasks, key=lambda t: -t.suspicious)]

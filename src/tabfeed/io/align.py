@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tabfeed.budget import working_memory
+from tabfeed.display import megabytes
 from tabfeed.errors import SchemaError, SchemaMismatchError
 from tabfeed.schema.dtypes import (
     format_type,
@@ -40,11 +42,13 @@ __all__ = [
     "key_column",
     "normalize_schema",
     "normalize_type",
+    "null_bytes",
     "rebatch",
     "schema_with_keys",
 ]
 
 _MOST_BYTES = 2**31
+_MANY_BYTES = 2**30  # of nulls: only then is it looked up how many are free
 
 
 def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -311,6 +315,7 @@ def cast_table(table: pa.Table, schema: pa.Schema, *, where: str = "the data") -
     for field in schema:
         index = table.schema.get_field_index(field.name)
         if index < 0:
+            _refuse_large_nulls(table.num_rows, field, where)
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
             columns.append(_convert(table.column(index), field, where))
@@ -319,9 +324,40 @@ def cast_table(table: pa.Table, schema: pa.Schema, *, where: str = "the data") -
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def null_bytes(dtype: pa.DataType) -> int:
+    """What a null of a type takes in memory: lists and text of one length take all of it.
+
+    Examples
+    --------
+    >>> null_bytes(pa.list_(pa.float32(), 100)), null_bytes(pa.list_(pa.float32()))
+    (400, 4)
+    """
+    if pa.types.is_fixed_size_list(dtype):
+        return int(dtype.list_size) * null_bytes(dtype.value_type)
+    if pa.types.is_struct(dtype):
+        return sum(null_bytes(field.type) for field in dtype)
+    try:
+        return -(-int(dtype.bit_width) // 8)
+    except ValueError:  # an offset
+        return 4
+
+
+def _refuse_large_nulls(rows: int, field: pa.Field, where: str) -> None:
+    needed = rows * null_bytes(field.type)
+    if needed > _MANY_BYTES and needed > (most := working_memory(None)):
+        raise SchemaError(
+            f"column {field.name!r} has no values in {where}; nulls of {format_type(field.type)} "
+            f"for {rows:,} rows would take {megabytes(needed)}, more than a quarter of what is "
+            f"free, {megabytes(most)}. Leave the column out with columns=, or read fewer rows at "
+            "once (part_size=)"
+        )
+
+
 def _convert(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
     if column.type == field.type:
         return column
+    if pa.types.is_null(column.type):
+        _refuse_large_nulls(len(column), field, where)
     try:
         return _cast(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tabfeed.arguments import call, known_arguments
+from tabfeed.arguments import known_arguments
 from tabfeed.display import box
 from tabfeed.errors import ArgumentError, ColumnNotFoundError, SchemaError
 from tabfeed.execute import Executor, LocalExecutor, current_executor
 from tabfeed.io.fileset import FileSet, Skipped
 from tabfeed.io.formats.base import DEFAULT_NULLS, ReadOptions, block_size
 from tabfeed.io.partition import DEFAULT_PART_SIZE, Partition, choose_part_size
-from tabfeed.io.table import PartitionedTable, TableMap
+from tabfeed.io.table import PartitionedTable, TableMap, call_map
 from tabfeed.schema import Schema
 from tabfeed.schema.column import counted
 from tabfeed.schema.dtypes import as_arrow_type, format_type
@@ -426,7 +426,7 @@ class Dataset:
         needed = tuple(table.named(columns))
         if schema is None:
             nothing = table.select(needed).empty()
-            made = call(fn, nothing, 0) if numbered else call(fn, nothing)
+            made = call_map(fn, nothing, *((0,) if numbered else ()))
             schema = Schema.from_arrow(made.schema)
         encoded = () if table.maps else tuple(c for c in dictionary if c in needed)
         step = TableMap(fn, needed, keeps_rows, encoded, numbered)
@@ -577,7 +577,8 @@ class Dataset:
             the output. Arrow itself takes some 50 MB, however small it is. A small limit makes
             small row groups, unless `row_group_size` says how large. Partitions stay as they are
             (see `part_size`) for ``PER_PARTITION``, and where a function mapped over them needs
-            them whole or numbered (see `map`).
+            them whole or numbered (see `map`). A row or page of Parquet that takes over half of it
+            is refused before it is read.
         storage_options
             For URLs, passed to the filesystem.
         executor

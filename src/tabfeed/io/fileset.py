@@ -38,6 +38,7 @@ from tabfeed.io.align import (
     cast_table,
     combine,
     key_column,
+    null_bytes,
     schema_with_keys,
 )
 from tabfeed.io.filters import Filter, facts_of_keys, may_match
@@ -50,6 +51,7 @@ from tabfeed.trace import span
 __all__ = ["CannotRead", "FileSet", "SkipList", "Skipped", "unannounced"]
 
 _STREAM_ROWS = 65_536
+_WIDE = 2**12  # bytes of a null: fewer are not counted
 _HELD_SHARE = 16  # part of the free memory, where keeping less would mean decoding them often
 
 
@@ -257,8 +259,20 @@ class FileSet:
 
     def nbytes(self, piece: Piece, columns: Sequence[str]) -> int | None:
         """Estimate of what these columns of a unit take in memory; None if unknown."""
-        own = self._own_columns(piece.file, columns)
-        return self.files[piece.file].nbytes(piece.unit, own)
+        file, own = self.files[piece.file], self._own_columns(piece.file, columns)
+        nbytes, absent = file.nbytes(piece.unit, own), self._wide_nulls(piece.file, columns)
+        return None if nbytes is None else nbytes + absent * (file.unit_rows[piece.unit] or 0)
+
+    def _wide_nulls(self, index: int, columns: Sequence[str]) -> int:
+        """Bytes of a row of nulls in columns that a file does not have, of those that take many."""
+        absent = self._absent[index]
+        return sum(absent[c] for c in columns if c in absent) if absent else 0
+
+    @cached_property
+    def _absent(self) -> list[dict[str, int]]:
+        sizes = {f.name: null_bytes(f.type) for f in self.schema}
+        wide = {name: size for name, size in sizes.items() if size >= _WIDE}
+        return [{n: s for n, s in wide.items() if n not in own} for own in self._own]
 
     def sized(
         self, pieces: Sequence[Piece], columns: Sequence[str]
@@ -398,12 +412,11 @@ class FileSet:
         file = self.files[piece.file]
         if verify:
             file = file.verifying()
-        return file.batches(piece.unit, own, self._rows_at_once(piece, own))
+        return file.batches(piece.unit, own, self._rows_at_once(piece, columns))
 
-    def _rows_at_once(self, piece: Piece, own: Sequence[str]) -> int:
+    def _rows_at_once(self, piece: Piece, columns: Sequence[str]) -> int:
         """How many rows to decode at a time: fewer where they are wide."""
-        file = self.files[piece.file]
-        rows, nbytes = file.unit_rows[piece.unit], file.nbytes(piece.unit, own)
+        rows, nbytes = self.files[piece.file].unit_rows[piece.unit], self.nbytes(piece, columns)
         if not rows or nbytes is None:
             return _STREAM_ROWS
         return max(1, min(_STREAM_ROWS, STREAM_BYTES * rows // nbytes))

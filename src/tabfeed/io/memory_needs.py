@@ -1,8 +1,8 @@
 """What memory reading takes that neither the sizes of rows nor those of partitions tell.
 
 Some units can only be decoded whole: blocks of Avro, compressed record batches of Arrow IPC. Any of
-their rows takes the memory of all of them. One that cannot fit within a limit of memory is refused
-before it is read.
+their rows takes the memory of all of them. The same holds for a page of Parquet, and a row cannot
+be cut either. What cannot fit within a limit of memory is refused before it is read.
 
 A file tells how much its rows take in memory, and nothing tells what a function of a user makes of
 them. So the first rows of a few units go through the functions before partitions are cut. What is
@@ -18,18 +18,21 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from tabfeed.display import megabytes
 from tabfeed.errors import ArgumentError, BadFileError, TabfeedError, UnreadableFileError
 from tabfeed.execute import Executor, LocalExecutor
 from tabfeed.io.fileset import FileSet
+from tabfeed.io.formats.base import DataFile
 from tabfeed.io.partition import Partition, Piece
 from tabfeed.lazy import cached_property
 from tabfeed.schema.dtypes import is_list_type
 
-__all__ = ["MapSizes", "few_readers", "refuse_large_units", "sample_maps"]
+__all__ = ["MapSizes", "few_readers", "refuse_large_rows", "refuse_large_units", "sample_maps"]
 
 _UNITS = 4
 _ROWS = 256  # of each
 _BYTES = 2**20  # of each, before the functions
+_LEAST = 2**25  # bytes of a row that are not refused: less than what Arrow takes by itself
 
 
 # -- units that are decoded whole -----------------------------------------------------------
@@ -77,10 +80,70 @@ def refuse_large_units(
     return largest
 
 
+def refuse_large_rows(
+    files: FileSet, columns: Sequence[str], limit: int, *, readers: int = 1
+) -> int:
+    """The same for rows and pages of Parquet, of which one may take half of `memory_limit`.
+
+    Those are passed over that fit `readers` times.
+    """
+    most = max(limit // 2, _LEAST)
+    largest, above = 0, most // readers
+    for name, file in zip(files.names, files.files, strict=True):
+        parquet = file.row_groups
+        if parquet is None:
+            continue
+        own = [c for c in columns if c in file.schema.names]
+        with suppress(BadFileError, UnreadableFileError):  # reading says so
+            for unit in range(len(file.unit_rows)):
+                if (file.nbytes(unit, own) or 0) <= above // 2:  # then no page is larger either
+                    continue
+                where = f"row group {unit} of {name}"
+                row, nbytes = _largest_row(file, unit, own, above)
+                if nbytes > most:
+                    column = max(own, key=lambda c: _largest_row(file, unit, [c], 0)[1])
+                    raise ArgumentError(
+                        f"row {row:,} of {where} takes {megabytes(nbytes)}, most of it in column "
+                        f"{column!r}, and is there twice while it is read: raise memory_limit, "
+                        f"which is {megabytes(limit)}, to {megabytes(2 * nbytes)}"
+                    )
+                largest = max(largest, nbytes)
+                for column in own:
+                    nbytes = parquet.largest_page(unit, column, above)
+                    if nbytes > most:
+                        raise ArgumentError(
+                            f"column {column!r} in {where} has a page that takes "
+                            f"{megabytes(nbytes)}, and is decoded whole: raise memory_limit, which "
+                            f"is {megabytes(limit)}, to {megabytes(2 * nbytes)}, or "
+                            "write the file with smaller pages"
+                        )
+                    largest = max(largest, nbytes)
+    return largest
+
+
+def _largest_row(file: DataFile, unit: int, columns: list[str], above: int) -> tuple[int, int]:
+    """The row of a unit that takes most memory, and its bytes; 0 where the unit is not larger."""
+    rows, total = file.unit_rows[unit], file.nbytes(unit, columns) or 0
+    if not rows or total <= above:
+        return 0, 0
+    sizes = file.row_bytes(unit, columns)
+    if sizes is None:  # all are about alike
+        return 0, total // rows
+    row = int(sizes.argmax())
+    return row, int(sizes[row])
+
+
 def few_readers(files: FileSet, columns: Sequence[str], limit: int, executor: Executor) -> Executor:
-    """As many threads as can each read such a unit within half the limit; an error if none can."""
+    """As many threads as can each read what cannot be cut within half the limit.
+
+    An error if not even one can.
+    """
     most = limit // 2
-    at_once = refuse_large_units(files, columns, limit, most=most, option="memory_limit")
+    readers = executor.threads if isinstance(executor, LocalExecutor) else 1
+    at_once = max(
+        refuse_large_units(files, columns, limit, most=most, option="memory_limit"),
+        refuse_large_rows(files, columns, limit, readers=readers),
+    )
     fits = max(1, most // max(1, at_once))
     if isinstance(executor, LocalExecutor) and executor.threads > fits:
         return LocalExecutor(fits)

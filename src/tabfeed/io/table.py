@@ -47,7 +47,14 @@ if TYPE_CHECKING:
     from tabfeed.io.memory_needs import MapSizes
     from tabfeed.io.storage.fetch import Fetch
 
-__all__ = ["NO_LIMIT", "PartitionedTable", "Partitioning", "TableMap", "select_columns"]
+__all__ = [
+    "NO_LIMIT",
+    "PartitionedTable",
+    "Partitioning",
+    "TableMap",
+    "call_map",
+    "select_columns",
+]
 
 NO_LIMIT = 1 << 62  # of partitions that hold whole groups of equal keys
 
@@ -174,7 +181,21 @@ class TableMap:
         """The function's result; `first_row` is called only for a numbered function."""
         table = table.select(list(self.columns))
         with span("transform", rows=table.num_rows):
-            return call(self.fn, table, first_row()) if self.numbered else call(self.fn, table)
+            return call_map(self.fn, table, *((first_row(),) if self.numbered else ()))
+
+
+def call_map(function: Callable[..., pa.Table], *args: Any) -> pa.Table:
+    """The result of a function given to `Dataset.map`, checked as what is read from files is."""
+    from tabfeed.io.formats.memory import refuse_bad_text
+
+    made, name = call(function, *args), getattr(function, "__name__", repr(function))
+    if not isinstance(made, pa.Table):
+        raise SchemaError(
+            f"the function given to map must return an Arrow table; {name} returned "
+            f"{type(made).__name__}"
+        )
+    refuse_bad_text(made, f"what {name} returned")
+    return made
 
 
 def _as_declared(table: pa.Table, columns: Sequence[str], schema: Schema) -> pa.Table:

@@ -28,6 +28,7 @@ from tabfeed.loader.read.partition_reader import (
     TableFunction,
     columns_read,
     describe_partition,
+    made_table,
 )
 from tabfeed.loader.row_sizes import RowSizes, with_lengths
 from tabfeed.schema import ColumnSchema, Schema, Tags
@@ -121,12 +122,7 @@ def output_schema(dataset: Dataset, transforms: Any, steps: Steps) -> Schema:
         except Exception as e:
             explain(e, f"a transform, on {where}, for the columns it makes")
             raise
-        if not isinstance(table, pa.Table) and hasattr(table, "to_arrow"):
-            table = table.to_arrow()
-        if not isinstance(table, pa.Table):
-            raise LoaderError(
-                f"a transform must give an Arrow table; {step!r} gave {type(table).__name__}"
-            )
+        table = made_table(table, step)
     found = Schema.from_arrow(table.schema)
     known = declared if isinstance(declared, Schema) else dataset.schema
     return Schema(known[c.name].with_dtype(c.dtype) if c.name in known else c for c in found)

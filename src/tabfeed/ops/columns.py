@@ -13,6 +13,7 @@ import pyarrow as pa
 from tabfeed.arguments import call
 from tabfeed.errors import ArgumentError, OperatorError
 from tabfeed.execute.executor import refuse_forked
+from tabfeed.io.formats.memory import refuse_bad_text
 from tabfeed.ops.base import Inputs, Operator
 from tabfeed.ops.frames import as_list, polars_type
 from tabfeed.ops.graph.node import Structural
@@ -130,6 +131,7 @@ class LambdaOp(Operator):
         if isinstance(result, pl.Expr):
             return frame.select(result.alias(name))[name]
         if isinstance(result, pa.Array | pa.ChunkedArray):
+            refuse_bad_text(pa.table([result], [name]), f"what {self.label} returned")
             return pl.Series(result)
         return result if isinstance(result, pl.Series) else pl.Series(name, np.asarray(result))
 

@@ -105,7 +105,8 @@ class Workflow:
             the partitions in work take some 300 MB, however small it is. An operator behind
             one that looks values up (`tabfeed.ops.Categorify`, say) needs that one's table in
             memory to learn; where it is larger than the limit, that is an error. So is a block of
-            Avro or a compressed record batch of Arrow that takes over half of it to read.
+            Avro, a compressed record batch of Arrow, or a row or page of Parquet that takes over
+            half of it to read.
         executor
             Who does the work, if not this workflow's executor.
         """
@@ -119,7 +120,7 @@ class Workflow:
         most = parse_bytes(0.5 if limit is None else limit, name="memory_limit")
         memory = MemoryManager(most)
         who = executor or self.executor
-        if limit is not None and any(file.indivisible for file in data.fileset.files):
+        if limit is not None:
             used = Plan(self.output_node, data.schema).without_unused_columns().source
             columns = data.columns_read(used.column_names)
             who = few_readers(data.fileset, columns, most, who)

@@ -233,18 +233,26 @@ class ObjectPublisher:
         The objects below the folder.
     heartbeat
         The writer's own.
+
+    Attributes
+    ----------
+    writer
+        Who publishes.
+    base
+        The manifest found at the beginning, which publishing replaces, and its version; None if
+        there was none.
     """
 
     def __init__(self, folder: RemotePath, objects: Objects, heartbeat: Heartbeat) -> None:
         self._folder, self._objects, self._heartbeat = folder, objects, heartbeat
-        self._writer = heartbeat.writer
-        self._base: tuple[str, str] | None = None  # the manifest found at the beginning
+        self.writer = heartbeat.writer
+        self.base: tuple[str, str] | None = None
         self._dead: list[OtherWriter] = []
         heartbeat.objects = objects
 
     def begin(self) -> None:
         """Remember the manifest that is there now, which publishing replaces."""
-        self._base = self._objects.read(MANIFEST)
+        self.base = self._objects.read(MANIFEST)
 
     def clear_after_the_dead(self, staged: Sequence[str], others: Sequence[OtherWriter]) -> None:
         """End the unfinished uploads of dead writers; their files are deleted once published.
@@ -255,7 +263,7 @@ class ObjectPublisher:
         strays = [n for n in staged if "/" not in n and n != LOCK]  # of an older tabfeed
         self._objects.delete([posixpath.join(STAGING, n) for n in strays])
         self._dead = [other for other in others if other.dead]
-        living = {w.writer for w in others if not w.dead} | {self._writer}
+        living = {w.writer for w in others if not w.dead} | {self.writer}
         self._objects.end_uploads(
             lambda name: (
                 (owner := _upload_of(name)) is not None
@@ -283,7 +291,7 @@ class ObjectPublisher:
         bool
             False if another writer published first.
         """
-        files = [replace(entry, name=marked(entry.name, self._writer)) for _, entry in staged]
+        files = [replace(entry, name=marked(entry.name, self.writer)) for _, entry in staged]
         names = [f.name for f in files]
         self._refuse_if_taken_for_dead()
         removing = tuple(n for n in old if n != JOURNAL)
@@ -300,13 +308,11 @@ class ObjectPublisher:
         etags = self._objects.etags(names)
         files = [replace(f, etag=etags.get(f.name, "")) for f in files]
         folder = self._folder.path if etags else ""
-        return self._replace_manifest(
-            Manifest(tuple(files), schema, self._writer, folder).to_json()
-        )
+        return self._replace_manifest(Manifest(tuple(files), schema, self.writer, folder).to_json())
 
     def _replace_manifest(self, text: str) -> bool:
         """Replace the manifest if it is the one found at the beginning; find out if that worked."""
-        version = None if self._base is None else self._base[1]
+        version = None if self.base is None else self.base[1]
         try:
             return self._objects.swap(MANIFEST, text, version, self._ended)
         except OSError as e:
@@ -328,7 +334,7 @@ class ObjectPublisher:
             self._objects.delete(old)
             for other in self._dead:
                 self._delete_files_of(other)
-            self._objects.clear(posixpath.join(STAGING, self._writer))
+            self._objects.clear(posixpath.join(STAGING, self.writer))
         except OSError as e:
             warnings.warn(
                 f"{self._folder.name} is written, but not all files that it replaces could be "
@@ -339,8 +345,8 @@ class ObjectPublisher:
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Delete what this writer put: files with their final names, and staged ones."""
-        self._objects.delete([marked(n, self._writer) for n in names])
-        self._objects.clear(posixpath.join(STAGING, self._writer))
+        self._objects.delete([marked(n, self.writer) for n in names])
+        self._objects.clear(posixpath.join(STAGING, self.writer))
 
     def _refuse_if_taken_for_dead(self) -> None:
         if self._heartbeat.lost:
@@ -363,7 +369,7 @@ class ObjectPublisher:
     def _ended(self, writer: str) -> bool:
         """Whether a writer has ended, as far as can be known."""
         found = find_writers(self._folder, [f"{writer}/"])
-        return writer != self._writer and all(w.dead for w in found)
+        return writer != self.writer and all(w.dead for w in found)
 
 
 def _upload_of(name: str) -> str | None:

@@ -192,14 +192,17 @@ def as_data_file(source: Any) -> DataFile | None:
 
 def refuse_bad_text(table: pa.Table, what: str) -> None:
     """Raise `SchemaError` for a column whose text is not UTF-8; 0.03 s a GB where all is ASCII."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        try:
-            check_texts(pa.table([column], [name]))
-        except pa.ArrowInvalid as e:
-            raise SchemaError(
-                f"column {name!r} of {what} is damaged: {e}; decode its bytes with the "
-                "encoding they have, or give them as binary"
-            ) from e
+    try:
+        check_texts(table)
+    except pa.ArrowInvalid:
+        for name in table.column_names:
+            try:
+                check_texts(table.select([name]))
+            except pa.ArrowInvalid as e:
+                raise SchemaError(
+                    f"column {name!r} of {what} is damaged: {e}; decode its bytes with the "
+                    "encoding they have, or give them as binary"
+                ) from e
 
 
 def _named_levels(source: Any) -> tuple[str, ...]:

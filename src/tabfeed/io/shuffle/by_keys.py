@@ -30,7 +30,7 @@ from tabfeed.errors import (
 )
 from tabfeed.execute import Executor
 from tabfeed.io.align import cast_table, common_type
-from tabfeed.io.memory_needs import few_readers, refuse_large_units
+from tabfeed.io.memory_needs import few_readers, refuse_large_rows, refuse_large_units
 from tabfeed.io.open_table import open_table
 from tabfeed.io.shuffle.distributed import (
     ByHash,
@@ -196,9 +196,9 @@ def merge(
     columns = _output_columns(left, right, keys, how, suffix)
     limit = working_memory(memory_limit)
     for side in (left, right) if memory_limit is not None else ():
-        refuse_large_units(
-            side.files, side.source_columns, limit, most=limit // 2, option="memory_limit"
-        )
+        read, most = side.source_columns, limit // 2
+        refuse_large_units(side.files, read, limit, most=most, option="memory_limit")
+        refuse_large_rows(side.files, read, limit)
     folder = TemporaryFolder()
     _join(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
     path = str(folder.path / "joined.parquet")

@@ -276,16 +276,24 @@ class PartReader:
         except Exception as e:
             explain(e, f"a transform, on {self._where(number)}")
             raise
-        if isinstance(result, pa.Table):
-            return result
-        if hasattr(result, "to_arrow"):
-            return result.to_arrow()
-        raise LoaderError(
-            f"a transform must give an Arrow table; {transform!r} gave {type(result).__name__}"
-        )
+        return made_table(result, transform)
 
     def _where(self, number: int) -> str:
         return describe_partition(self.dataset, self.partitions[number], number)
+
+
+def made_table(result: Any, transform: TableFunction) -> pa.Table:
+    """What a transform returned as a table, checked as what is read from files is."""
+    from tabfeed.io.formats.memory import refuse_bad_text
+
+    if not isinstance(result, pa.Table) and hasattr(result, "to_arrow"):
+        result = result.to_arrow()
+    if not isinstance(result, pa.Table):
+        raise LoaderError(
+            f"a transform must give an Arrow table; {transform!r} gave {type(result).__name__}"
+        )
+    refuse_bad_text(result, f"what {getattr(transform, '__name__', repr(transform))} returned")
+    return result
 
 
 def describe_partition(dataset: Dataset, partition: Partition, number: int) -> str:

@@ -334,12 +334,20 @@ class Vocabulary:
         return SpilledTable(self.path or self.table)
 
     def write(self, path: Path, names: Iterable[str]) -> None:
-        """A Parquet file of its own, its columns under these names, a piece at a time."""
+        """A Parquet file of its own, its columns under these names, a piece at a time.
+
+        A file that was there stays until the new one is whole.
+        """
         names, stored = list(names), self.stored()
         fields = [f.with_name(n) for f, n in zip(stored.schema, names, strict=True)]
-        with pq.ParquetWriter(path, pa.schema(fields)) as writer:
-            for piece in stored.pieces():
-                writer.write_table(piece.rename_columns(names))
+        unfinished = path.with_name(f"_{path.name}")
+        try:
+            with pq.ParquetWriter(unfinished, pa.schema(fields)) as writer:
+                for piece in stored.pieces():
+                    writer.write_table(piece.rename_columns(names))
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """What transforming needs: keys not yet made a table stay keys, counts left out stay."""

@@ -41,7 +41,11 @@ from tabfeed.io.formats.parquet.layout import (
     layout_of,
 )
 from tabfeed.io.formats.parquet.pages import FAST
-from tabfeed.io.formats.parquet.row_sizes import dictionary_bytes, sizes_in_group
+from tabfeed.io.formats.parquet.row_sizes import (
+    dictionary_bytes,
+    largest_page,
+    sizes_in_group,
+)
 from tabfeed.io.partition import bounds_within
 from tabfeed.io.storage.fetch import Fetch, Range, begin
 from tabfeed.io.storage.files import FileRef, bad_file, claims_more_than, reading, refuse_empty
@@ -229,6 +233,24 @@ class ParquetFile(DataFile):
         others = [c for c in columns if c not in varying]
         sizes *= self.nbytes(unit, varying) / max(1.0, float(sizes.sum()))
         return sizes + np.float32(self.nbytes(unit, others) / len(sizes))
+
+    def largest_page(self, unit: int, column: str, above: int) -> int:
+        """What the largest page of a column takes to read; 0 if all take at most `above` bytes.
+
+        A page is decoded whole, whichever of its rows are wanted. Reads page headers of chunks that
+        are larger. 0 for a file on a server, too.
+        """
+        group = self._group(unit)
+        chunks = [group.column(leaf) for leaf in self._layout.leaves[column]]
+        large = [c for c in chunks if c.total_uncompressed_size > above // 2]
+        if not large or self.ref.remote is not None:
+            return 0
+        try:
+            with self.ref.open() as file:
+                largest = max(largest_page(file, chunk) for chunk in large)
+        except OSError:  # reading the data says what is wrong
+            return 0
+        return largest if largest > above else 0
 
     def _text_bytes(self, unit: int, leaf: int) -> int | None:
         """What the text of a column chunk takes once decoded, if its pages are few or say so."""

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tabfeed.io.formats.parquet.layout import chunk_range
 from tabfeed.io.formats.parquet.pages import DATA, DATA_V2, DICTIONARY, Header, headers
 
-__all__ = ["dictionary_bytes", "sizes_in_group", "sizes_in_table", "varies"]
+__all__ = ["dictionary_bytes", "largest_page", "sizes_in_group", "sizes_in_table", "varies"]
 
 _HEAD = 2**9  # bytes of a header, mostly
 _LONGEST_HEAD = 2**20
@@ -170,6 +170,15 @@ def dictionary_bytes(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> tupl
     if first is None or first.kind != DICTIONARY or not first.values:
         return None
     return first.values, first.bytes
+
+
+def largest_page(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
+    """What the largest page of a chunk takes while it is read: as stored, and decompressed."""
+    stored = chunk.compression != "UNCOMPRESSED"
+    try:
+        return max((p.bytes + stored * p.stored for p in _walk(file, chunk)), default=0)
+    except _NOT_UNDERSTOOD:
+        return 0
 
 
 def _walk(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> Iterator[Header]:
