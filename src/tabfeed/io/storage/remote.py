@@ -13,7 +13,7 @@ obstore 0.12 was tried in place of all this. It reads `s3://` faster: 1.1 GB/s w
 read 0.8 with Arrow, and 147 MB/s where they read 121 of a server that gives each of 8 connections
 20 MB/s after 50 ms. But it knows three stores and HTTP, so fsspec and what is built around it would
 stay; each try has the same timeout, 30 s for a whole answer by default, where ours may take longer
-from one to the next; and a forked child that uses it waits without end.
+from one to the next; and a forked child that used it had no answer after 8 s.
 
 Neither library can be asked to read an object only if it still is the one that was opened. So a
 reader looks at the object's version (its ETag where the server has one) when it opens it, and again
