@@ -18,6 +18,7 @@ def test_workers_share_batches_of_the_same_size():
     assert split_plan(plan, 20).chunk == 1
     assert Position(plan, 0, 0, 3).steps == 18
     assert Position(plan, 4, 18, 3).upcoming == Position(plan, 5, 0)
+    assert Position(plan, 4, 18, 3).upcoming.worker == 0
     assert Position(plan, 4, 17, 3).upcoming == Position(plan, 4, 17, 3)
 
 

@@ -178,6 +178,15 @@ def test_completing_removes_what_the_cut_short_writing_left(tmp_path: Path) -> N
     assert tree(tmp_path) == {"mine.bin": b"mine", "other.parquet": "new"}
 
 
+def test_what_a_killed_writer_left_lets_no_other_replace_a_dataset(tmp_path: Path) -> None:
+    write(tmp_path, {"a.parquet": "old"})
+    (tmp_path / STAGING).mkdir()
+    (tmp_path / STAGING / "rest.bin").write_bytes(b"not moved")
+    with pytest.raises(DatasetExistsError):
+        write(tmp_path, {"a.parquet": "new"})
+    assert text(tmp_path / "a.parquet") == "old"
+
+
 def test_failing_to_complete_leaves_it_unfinished(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text(json.dumps({"writing": [], "removing": []}))
     with pytest.raises(Boom):

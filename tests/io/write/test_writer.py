@@ -657,3 +657,16 @@ def test_files_of_one_name_cannot_be_preserved(tmp_path: Path) -> None:
     ds = Dataset([tmp_path / "a" / "part_0.parquet", tmp_path / "b" / "part_0.parquet"])
     with pytest.raises(ArgumentError, match="two input files are named 'part_0'"):
         ds.to_parquet(tmp_path / "o", preserve_files=True)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "expected"),
+    [
+        ("PER_PARTITION", [11, 10, 8, 9, 2, 0, 1, 3, 6, 4, 5, 7]),
+        ("PER_WORKER", [2, 0, 1, 3, 8, 6, 10, 11, 9, 4, 5, 7]),
+        ("FULL", [2, 9, 0, 6, 11, 1, 10, 5, 8, 7, 4, 3]),
+    ],
+)
+def test_a_seed_gives_one_order_for_ever(tmp_path: Path, shuffle: str, expected: list[int]) -> None:
+    ds = Dataset({"i": np.arange(12)}, npartitions=3)
+    assert order(ds.to_parquet(tmp_path / "o", shuffle=shuffle, seed=5, output_files=2)) == expected

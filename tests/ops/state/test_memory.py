@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tabfeed.errors import OperatorError
+from tabfeed.errors import ArtefactError, OperatorError
 from tabfeed.ops.state.memory import MemoryManager, SpilledTable, require_room
 
 MB = 1 << 20
@@ -134,6 +134,20 @@ def test_a_file_is_readable_after_it_was_removed(tmp_path: Path) -> None:
     assert stored.read().equals(TABLE)
 
 
+def test_what_comes_from_anywhere_is_checked(tmp_path: Path) -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, _ends(0, 2), pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"v0": broken}), tmp_path / "t.parquet")
+    assert SpilledTable(tmp_path / "t.parquet").read().num_rows == 1
+    stored = SpilledTable.untrusted(tmp_path / "t.parquet")
+    for read in (stored.read, lambda: list(stored.pieces(["v0"]))):
+        with pytest.raises(ArtefactError, match="a table of the saved workflow cannot be read"):
+            read()
+
+
+def _ends(*positions: int) -> pa.Buffer:
+    return pa.py_buffer(np.array(positions, np.int32))
+
+
 def test_the_spill_folder_lives_as_long_as_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,7 +161,7 @@ def test_the_spill_folder_lives_as_long_as_the_table(
 
 
 def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_room(10, MemoryManager(100), "the table")
+    require_room(100, MemoryManager(100), "the table")
     with pytest.raises(OperatorError, match=r"the table takes about .* memory_limit is"):
         require_room(101, MemoryManager(100), "the table")
     monkeypatch.setattr("tabfeed.ops.state.memory.free_memory", lambda: 50)
