@@ -63,10 +63,6 @@ SAME: dict[tuple[str, str], str] = {
         "self._rest = table.slice(rows) if table.num_rows >= rows else None",
     ): "a rest of no rows, which is passed over",
     (
-        "tabfeed.io.commit.commit",
-        "replaced = set(contents.dataset_files(sorted(foreign | set(new))))",
-    ): "whether a file is one of a dataset does not depend on the others",
-    (
         "tabfeed.ops.state.memory",
         "_PARTITIONS = (1, 8, 65)",
     ): "into how many parts values are divided; the groups are the same",
