@@ -318,7 +318,8 @@ class StatOperator(Operator):
         an operator that has them sets what it needs in `finish`, and must have a `state` and a
         `restore` of its own (and an `update`, to learn more data later). Its `learn` sets
         ``self.summary_`` to the finished tables or to True. `tabfeed.ops.keyed.base.KeyedOperator`
-        has all of this for tables with a row for each key.
+        has all of this for statistics by key. A finished table may be a
+        `tabfeed.ops.state.memory.SpilledTable`, which is saved without being held in memory.
         """
         return ()
 
