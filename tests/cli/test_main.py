@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import tabfeed
 from tabfeed.cli import app
 from tabfeed.errors import ArgumentError
+from tabfeed.io.formats.base import FORMATS
 
 runner = CliRunner()
 
@@ -226,7 +227,7 @@ def test_words_of_a_sentence_are_no_options(tmp_path: Path, command: str, out: l
         ("tabfeed do", ["doctor"]),
         ("tabfeed datagen m", ["movielens"]),
         ("tabfeed convert --eng", ["--engine"]),
-        ("tabfeed convert --engine ", ["parquet", "csv", "jsonl", "ipc", "avro", "tfrecord"]),
+        ("tabfeed convert --engine ", [f.name for f in FORMATS]),
         ("tabfeed convert --shuffle p", ["per_partition", "per_worker"]),
     ],
 )

@@ -96,6 +96,17 @@ class _Arrow(type):
 class Operator(metaclass=_Arrow):
     """A step that needs no fitting. Subclasses keep each argument under its own name.
 
+    Attributes
+    ----------
+    eager
+        Whether `transform` and `StatOperator.partial` get Arrow tables instead of lazy frames.
+    reads_dictionaries
+        Whether text columns are better read dictionary-encoded.
+    dependencies_only_for_fit
+        Whether `dependencies` are read to learn only, and absent in `transform`.
+    uses_row_numbers
+        Whether it needs ``inputs.offset``; finding it may take counting the rows of the files.
+
     Examples
     --------
     >>> import polars as pl
@@ -134,7 +145,11 @@ class Operator(metaclass=_Arrow):
 
     @property
     def dependencies(self) -> list[Any]:
-        """Columns needed beside the selected ones: names, selectors or nodes."""
+        """Columns needed beside the selected ones: names, selectors or nodes.
+
+        Where such an argument may be a selector or a node, `params` gives None for it: the graph
+        is saved with these columns.
+        """
         return []
 
     @property
@@ -318,7 +333,8 @@ class StatOperator(Operator):
         an operator that has them sets what it needs in `finish`, and must have a `state` and a
         `restore` of its own (and an `update`, to learn more data later). Its `learn` sets
         ``self.summary_`` to the finished tables or to True. `tabfeed.ops.keyed.base.KeyedOperator`
-        has all of this for tables with a row for each key.
+        has all of this for statistics by key. A finished table may be a
+        `tabfeed.ops.state.memory.SpilledTable`, which is saved without being held in memory.
         """
         return ()
 

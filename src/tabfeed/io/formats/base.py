@@ -10,6 +10,12 @@ that lack it: statistics (`bounds`, `facts`, `null_counts`, `stored`), row sizes
 `held`), a few columns at a time (`column_groups`, `read_by_column`), prefetching (`begin`),
 dictionary-encoded text (`read_encoded`), checks (`check`, `verifying`), units that can only be
 decoded whole (`indivisible`, `bytes_at_once`), and the footer of a Parquet file (`row_groups`).
+
+The formats share their helpers. To open a file: `refuse_empty`, `FileRef.just_pinned` for the
+header, and `reading(ref, decoding=True)`, which turns errors into tabfeed's own; the rest of what a
+decoder raises becomes a `bad_file` (`tabfeed.io.storage.files`). For its columns: `refuse_names`,
+`index_columns`, and `normalize_schema`, since ``schema`` has tabfeed's types and not the file's.
+For its rows: `cast_columns` to these types, and `rebatch` (`tabfeed.io.align`).
 """
 
 from __future__ import annotations

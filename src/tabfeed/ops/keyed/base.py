@@ -1,9 +1,13 @@
-"""The base of operators that learn a table with a row for each key, and finding a key's row.
+"""The base of operators that learn statistics by key, and finding a key's row in a table.
 
 `KeyedOperator` gathers `GroupStats` for each group of columns, within the memory limit of a fit,
 and saves, restores and updates their tables. What is left to an operator: which columns it learns
 from (its `dependencies`), which columns it makes, and how it makes them of the table, of which
 `ready` keeps what look-ups need. `JoinGroupby` is a short one.
+
+`GroupStats` has row counts, and sums and ranges of numbers. An operator that learns something else
+by key, such as the latest value, is a `StatOperator` with a `LargeState` of its own, and finds its
+keys with `GroupLookup`.
 """
 
 from __future__ import annotations
