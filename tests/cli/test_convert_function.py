@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tabfeed.errors import ArgumentError, BadFileError, SkippedFileWarning
-from tabfeed.io.dataset import convert_tfrecords_to_parquet
+from tabfeed.framework_utils.tensorflow import convert_tfrecords_to_parquet
 from tests.cli.test_convert import damage, expected, write_folder
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
 from tabfeed.loader.gpu.delivery import GpuStages
+from tabfeed.loader.tensors.device import TorchTransfer
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 
 pytestmark = [
@@ -158,3 +161,11 @@ def test_lists_alone(tmp_path):
     )
     for (one, _), (other, _) in zip(gpu, cpu, strict=True):
         assert all(one[name].is_cuda and torch.equal(one[name].cpu(), other[name]) for name in one)
+
+
+def test_threads_share_a_carrier():
+    transfer = TorchTransfer("cuda")
+    arrays = [np.full(1_000_000, i, np.int32) for i in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        for i, moved in enumerate(threads.map(transfer, arrays)):
+            assert moved.is_cuda and int(moved.min()) == int(moved.max()) == i

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ if keras.backend.backend() == "tensorflow":
 
 from tabfeed import Dataset  # noqa: E402
 from tabfeed.loader.keras import KerasSequenceLoader  # noqa: E402
-from tabfeed.loader.keras.backends import on_cpu  # noqa: E402
 from tabfeed.testing.loader import check_loader  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(on_cpu(None), reason="Keras's backend finds no GPU here"),
+    pytest.mark.skipif(
+        "cpu" in str(keras.ops.zeros(1).device).lower(), reason="Keras's backend finds no GPU here"
+    ),
 ]
 ROWS = 300_000
 
@@ -135,14 +135,3 @@ def test_every_promise_of_a_loader_holds_on_the_gpu() -> None:
         return {**found, "y": keras.ops.convert_to_numpy(y)[:, 0], "words": words}
 
     check_loader(make, read)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch")
-def test_threads_share_a_carrier() -> None:
-    from tabfeed.loader.tensors.device import TorchTransfer
-
-    transfer = TorchTransfer("cuda")
-    arrays = [np.full(1_000_000, i, np.int32) for i in range(64)]
-    with ThreadPoolExecutor(8) as threads:
-        for i, moved in enumerate(threads.map(transfer, arrays)):
-            assert moved.is_cuda and int(moved.min()) == int(moved.max()) == i

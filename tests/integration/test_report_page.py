@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tabfeed.profile import compare
-from tabfeed.profile.page import page
-from tests.profile.runs import full_run, make_run
+from tests.profile.runs import full_run, make_run, save_page
 
 CHROMIUM = next(
     (p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None
@@ -107,7 +106,9 @@ def shoot(folder: Path, html: str, name: str, width: int, height: int, *, dark: 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_renders(tmp_path: Path, size: str, dark: bool) -> None:
     width, height = SIZES[size]
-    picture = shoot(tmp_path, page(full_run()), f"report-{size}", width, height, dark=dark)
+    picture = shoot(
+        tmp_path, save_page(tmp_path, full_run()), f"report-{size}", width, height, dark=dark
+    )
     wide, high, lines = pixels(picture)
     assert (wide, high) == (max(width, 500), height)
     corner = lines[2][: len(lines[0]) // wide][:3]
@@ -132,7 +133,7 @@ LONG = "a name that is rather long for a phone"
 def test_nothing_sticks_out_sideways(tmp_path: Path, width: int, kind: str) -> None:
     """The page is no wider than its window: measured by a script the test adds, not the page's."""
     runs = [make_run(wait=3.0, name=LONG), full_run(name=LONG)]
-    html = page(runs[1]) if kind == "report" else compare(runs).to_html()
+    html = save_page(tmp_path, runs[1]) if kind == "report" else compare(runs).to_html()
     html = re.sub(r"<meta http-equiv[^>]*>", "", html)
     probe = (
         "<script>addEventListener('load',()=>{document.title="
@@ -155,7 +156,7 @@ def test_nothing_sticks_out_sideways(tmp_path: Path, width: int, kind: str) -> N
 
 def test_no_request_leaves_the_page(tmp_path: Path) -> None:
     """What the page could ask for if its author slipped is refused by its own policy."""
-    html = page(full_run())
+    html = save_page(tmp_path, full_run())
     leak = '<img src="http://192.0.2.1/x.png"><script>console.log("ran")</script>'
     (tmp_path / "leak.html").write_text(html.replace("</main>", leak + "</main>"), "utf-8")
     run = chromium(tmp_path, "--dump-dom", (tmp_path / "leak.html").as_uri())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tabfeed.errors import ArgumentError
-from tabfeed.loader.options import LoaderOptions, find_shard
+from tabfeed.loader.options import GpuOptions, LoaderOptions, find_shard
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,13 @@ def test_a_process_group_of_torch_is_asked_where_the_environment_is_silent(monke
     monkeypatch.setattr(distributed, "get_world_size", lambda: 5)
     assert find_shard(None, None, {"WORLD_SIZE": "5", "LOCAL_RANK": "3"}) == (3, 5)
     assert find_shard(None, None, {"RANK": "0", "WORLD_SIZE": "2"}) == (0, 2)
+
+
+def test_a_size_that_is_none_is_refused_without_a_gpu():
+    with pytest.raises(ArgumentError, match="device_memory is 'much'"):
+        GpuOptions(device_memory="much")
+
+
+def test_an_unknown_reader_is_told():
+    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto, arrow"):
+        GpuOptions("duck")

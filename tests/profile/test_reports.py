@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from tabfeed.errors import ArgumentError
-from tabfeed.profile import compare
-from tabfeed.profile import run as r
-from tabfeed.profile.page import page
-from tabfeed.profile.report import report
-from tests.profile.runs import full_run, make_run
+from tabfeed.profile import Run, compare
+from tests.profile.runs import Finished, full_run, make_run, save_page
 
 
 class Check(HTMLParser):
@@ -47,8 +44,8 @@ class Check(HTMLParser):
 
 
 @pytest.mark.parametrize("run", [full_run(), make_run(), make_run(model=False, wait=1.0)])
-def test_the_page_is_whole_and_alone(run: r.Run) -> None:
-    text = page(run)
+def test_the_page_is_whole_and_alone(run: Run, tmp_path: Path) -> None:
+    text = save_page(tmp_path, run)
     Check(text)
     assert "url(" not in text
     assert "@import" not in text
@@ -57,8 +54,8 @@ def test_the_page_is_whole_and_alone(run: r.Run) -> None:
     assert "nan" not in text.lower().replace("nanosecond", "")
 
 
-def test_the_page_tells_all() -> None:
-    shown = " ".join(Check(page(full_run())).text)
+def test_the_page_tells_all(tmp_path: Path) -> None:
+    shown = " ".join(Check(save_page(tmp_path, full_run())).text)
     for words in (
         "Starved by the transform",
         "What to do",
@@ -73,22 +70,22 @@ def test_the_page_tells_all() -> None:
         assert words in shown
 
 
-def test_threads_are_named_by_what_they_do_and_runs_as_they_are() -> None:
-    shown = Check(page(full_run())).text
+def test_threads_are_named_by_what_they_do_and_runs_as_they_are(tmp_path: Path) -> None:
+    shown = Check(save_page(tmp_path, full_run())).text
     assert {"training loop", "loader 0"} < set(shown)
     compared = Check(compare([full_run("MainThread"), full_run("b")]).to_html()).text
     assert any(text.startswith("MainThread · ") for text in compared)
     assert "training loop" not in " ".join(compared)
 
 
-def test_names_are_text_never_markup() -> None:
-    text = page(full_run(name="<script>alert(1)</script>"))
+def test_names_are_text_never_markup(tmp_path: Path) -> None:
+    text = save_page(tmp_path, full_run(name="<script>alert(1)</script>"))
     assert "<script>" not in text
     assert "LogOp &lt;b&gt;&amp;" in text
 
 
 def test_the_terminal_tells_the_same() -> None:
-    text = report(full_run())
+    text = Finished(full_run()).report()
     assert text.splitlines()[1].startswith("│ Starved by the transform")
     for words in ("GPU busy", "reading and decoding", "start-up", "all of it", "MainThread"):
         assert words in text
@@ -126,7 +123,7 @@ def test_comparison_of_files_and_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_comparison_says_what_changed() -> None:
-    fed = make_run(wait=3.0, name="fed", loader=r.LoaderInfo("iterable", "generator"))
+    fed = make_run(wait=3.0, name="fed", loader={"kind": "iterable", "name": "generator"})
     run = make_run(name="ours")
     run = replace(run, steps=replace(run.steps, rows=2_000_000))
     told = {row[0]: row[1:] for row in compare([fed, run]).rows()}

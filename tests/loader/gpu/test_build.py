@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from tabfeed import Dataset
-from tabfeed.errors import ArgumentError, LoaderError
 from tabfeed.loader.gpu import buffers, memory_plan
 from tabfeed.loader.gpu.delivery import GpuStages
 from tabfeed.loader.gpu.memory_plan import MemoryPlan, MemoryRequest, plan_memory, plan_staging
@@ -246,16 +245,3 @@ def test_a_copy_for_another_process_is_of_the_cpu(dataset):
     copied = pickle.loads(pickle.dumps(walked(tuples(dataset)).state))
     assert not isinstance(copied.pipeline.stages, GpuStages)
     assert len(list(copied)) == len(copied)
-
-
-def test_an_unknown_reader_is_told():
-    with pytest.raises(ArgumentError, match="reader is 'duck'; it must be one of auto, arrow"):
-        GpuOptions("duck")
-
-
-def test_a_device_that_is_not_there(dataset, monkeypatch):
-    monkeypatch.undo()
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    with pytest.raises(LoaderError, match="torch finds no GPU here"):
-        tuples(dataset, device="cuda")

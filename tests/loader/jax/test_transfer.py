@@ -341,11 +341,6 @@ def test_too_little_memory_for_copies(as_on_a_gpu: None, monkeypatch: pytest.Mon
         Loader(narrow(), 64)
 
 
-def test_where_there_is_no_other_memory_nothing_is_to_be_said() -> None:
-    loader = Loader(narrow(), 64, reader="cudf", device="cpu")
-    assert loader.reader_choice == "Arrow: batches are made in host memory"
-
-
 @pytest.mark.usefixtures("no_loader_threads")  # those of other loaders compile their own shapes
 def test_what_cuts_is_compiled_once_for_a_size_of_batch(as_on_a_gpu: None) -> None:
     """Whatever chunks there are, the last and shorter one too."""
@@ -377,20 +372,6 @@ def test_devices_by_name() -> None:
     assert find_device("cpu") is find_device("cpu:0") is find_device(first) is first
     with pytest.raises(ArgumentError, match="device is 'cpu:x'; it must be like \"cuda\""):
         find_device("cpu:x")
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU")
-def test_a_device_that_is_not_there() -> None:
-    data = Dataset({"a": [1, 2]})
-    for device in ("cuda", 0):
-        with pytest.raises(LoaderError, match="but JAX finds none of that kind here, only cpu"):
-            Loader(data, 2, device=device)
-
-
-def test_a_device_and_a_sharding_contradict_each_other() -> None:
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    with pytest.raises(ArgumentError, match="device and sharding both set where arrays go"):
-        Loader(Dataset({"a": [1, 2]}), 2, device="cpu", sharding=sharding)
 
 
 def test_a_carrier_goes_to_another_process_by_the_name_of_its_device() -> None:

@@ -509,3 +509,10 @@ def test_a_loader_keeps_its_rank_wherever_it_goes(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     assert loader.pipeline.options.shard == (1, 2)
     assert pickle.loads(pickle.dumps(loader)).pipeline.options.shard == (1, 2)
+
+
+def test_a_device_that_is_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(LoaderError, match="torch finds no GPU here"):
+        TorchAsyncItr(Dataset({"c": [1, 2]}), ["c"], batch_size=2, device="cuda")

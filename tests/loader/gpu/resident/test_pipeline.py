@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
-from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -15,11 +12,7 @@ import torch
 
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError, StateError, TabfeedWarning
-from tabfeed.loader.assemble.batch_ops import EmbeddingOperator, Padding
-from tabfeed.loader.gpu.resident import pipeline
-from tabfeed.loader.gpu.resident import store as resident_store
-from tabfeed.loader.gpu.resident.pipeline import ResidentStages
-from tabfeed.loader.read.blocks import BlockReader
+from tabfeed.loader import EmbeddingOperator, Padding
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader
 from tests.loader.gpu.pretend import pretend_gpu
@@ -32,8 +25,7 @@ def pretend(monkeypatch):
     pretend_gpu(monkeypatch)
 
 
-@pytest.fixture
-def dataset(tmp_path):
+def write_files(folder):
     start = 0
     for number, rows in enumerate((150, 0, 70, 50)):
         key = np.arange(start, start + rows)
@@ -46,9 +38,14 @@ def dataset(tmp_path):
             "pair": pa.array([[k, -k] for k in key], pa.list_(pa.int64(), 2)),
             "flag": pa.array(key % 3 == 0),
         }
-        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet", row_group_size=40)
+        pq.write_table(pa.table(table), folder / f"{number}.parquet", row_group_size=40)
         start += rows
-    return Dataset(str(tmp_path))
+    return Dataset(str(folder))
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_files(tmp_path)
 
 
 def tuples(dataset, **options):
@@ -67,15 +64,6 @@ def keys(loader):
 
 def flat(batches):
     return [k for batch in batches for k in batch]
-
-
-def test_each_epoch_is_a_permutation_of_all_rows(dataset):
-    loader = tuples(dataset)
-    assert isinstance(loader.pipeline.stages, ResidentStages)
-    first, second = keys(loader), keys(loader)
-    assert sorted(flat(first)) == sorted(flat(second)) == list(range(ROWS))
-    assert first != second
-    assert [len(b) for b in first] == [32] * 8 + [14]
 
 
 def test_rows_stay_whole_and_have_their_dtypes(dataset):
@@ -172,41 +160,6 @@ def test_ranks_share_the_global_batches_of_one_process(dataset, last, shuffle):
     assert len(flat(alone)) == {"short": 270, "pad": 270, "drop": 252, "wrap": 336}[last]
 
 
-def test_files_are_read_once(dataset, monkeypatch):
-    read = []
-    fill = BlockReader.fill
-
-    def counted(self, partitions, *rest):
-        read.extend(partitions)
-        return fill(self, partitions, *rest)
-
-    monkeypatch.setattr(BlockReader, "fill", counted)
-    loader = tuples(dataset, threads=3)
-    assert not read
-    for _ in range(3):
-        keys(loader)
-    assert len(read) == len(set(read)) and len(read) >= 6
-
-
-def test_a_broken_pass_leaves_what_it_read(dataset, monkeypatch):
-    read, fill = [], BlockReader.fill
-
-    def failing(self, partitions, *rest):
-        if len(read) == 3 and not fixed:
-            raise LoaderError("the disk is gone")
-        read.extend(partitions)
-        return fill(self, partitions, *rest)
-
-    fixed = []
-    monkeypatch.setattr(BlockReader, "fill", failing)
-    loader = tuples(dataset, threads=2)
-    with pytest.raises(LoaderError, match="the disk is gone"):
-        next(iter(loader))
-    fixed.append(True)
-    assert sorted(flat(keys(loader))) == list(range(ROWS))
-    assert len(read) == len(set(read))
-
-
 def test_two_passes_that_load_at_the_same_time(dataset):
     loader = dicts(dataset, threads=2)
     one, other = iter(loader), iter(loader)
@@ -245,26 +198,6 @@ def test_too_large_is_told_before_anything_is_read(dataset):
         tuples(dataset, device_memory=1000)
 
 
-def test_lists_that_turn_out_too_large(dataset):
-    least = dicts(dataset).pipeline.stages.store._size.known
-    loader = dicts(dataset, device_memory=least + 100)
-    with pytest.raises(LoaderError, match="device_memory allows"):
-        next(iter(loader))
-
-
-def test_half_of_what_is_free_is_the_default(dataset, monkeypatch):
-    pretend_gpu(monkeypatch, free=10**6)
-    assert tuples(dataset).pipeline.stages.store._size.allowed == 5 * 10**5
-
-
-def test_chunks_become_smaller_before_it_is_refused(dataset):
-    large = tuples(dataset, batch_size=1).pipeline
-    least = large.stages.store._size.known
-    small = tuples(dataset, batch_size=1, device_memory=least - 1000).pipeline
-    assert small.plan.chunk < large.plan.chunk
-    assert small.stages.store._size.known <= least - 1000
-
-
 def test_a_gpu_without_room_after_all(dataset, monkeypatch):
     def full(*args, **options):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -286,54 +219,13 @@ def test_without_a_gpu(dataset, monkeypatch):
         tuples(dataset)
 
 
-def test_other_frameworks_refuse(dataset):
-    from tabfeed.loader.read.cache import with_cache
-
-    with pytest.raises(LoaderError, match="only the torch loaders do; use cache="):
-        with_cache(None, "device", 0)
-
-
 def test_cudf_is_not_needed_and_said_so(dataset):
     with pytest.warns(TabfeedWarning, match='with cache="device" everything is read once'):
         tuples(dataset, reader="cudf")
 
 
-def test_worker_processes_are_refused(dataset):
-    with pytest.raises(LoaderError, match="use num_workers=0"):
-        pickle.dumps(tuples(dataset))
-    loader = tuples(dataset)
-    for whole in (False, True):
-        loader.pipeline.stages.store._process += 1  # as in a forked child
-        with pytest.raises(
-            LoaderError, match="the process that made the loader; use num_workers=0"
-        ):
-            next(iter(loader))
-        loader.pipeline.stages.store._process -= 1
-        assert whole or keys(loader)
-
-
 def test_shuffle_quality_is_that_of_a_permutation(dataset):
     assert tuples(dataset).shuffle_quality().score == 1.0
-
-
-def test_it_is_gone_with_the_loader(dataset):
-    import gc
-    import weakref
-
-    loader = tuples(dataset)
-    keys(loader)
-    store = weakref.ref(loader.pipeline.stages.store)
-    loader.close()
-    del loader
-    gc.collect()
-    assert store() is None
-
-
-def test_page_locked_memory_is_given_back(dataset):
-    loader = tuples(dataset)
-    keys(loader)
-    store = loader.pipeline.stages.store
-    assert store._pinned is None and store.whole
 
 
 def test_every_promise_of_a_loader_holds(monkeypatch):
@@ -348,11 +240,6 @@ def test_every_promise_of_a_loader_holds(monkeypatch):
     check_loader(make, read)
 
 
-def test_sizes_are_told_as_people_read_them():
-    assert resident_store.gigabytes(12_300_000_000) == "12.3 GB"
-    assert resident_store.gigabytes(1_500_000) == "1.5 MB"
-
-
 # -- what is said of it ----------------------------------------------------------------------
 
 
@@ -360,83 +247,6 @@ def test_who_reads_is_said(dataset):
     said = "Arrow: all rows are read once and stay on the GPU, where batches are cut from them"
     loader = dicts(dataset)
     assert loader.reader_choice == loader.map(lambda x, y: (x, y)).reader_choice == said
-
-
-@pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")],
-)
-@pytest.mark.parametrize("where", ["chunk", "order", "fill", "lists", "function"])
-def test_no_memory_left_in_mid_epoch(dataset, monkeypatch, error, where):
-    """It says what to do, and goes on when there is some again."""
-    full = []
-
-    def fails(call):
-        def called(*arguments, **options):
-            if full:
-                raise error
-            return call(*arguments, **options)
-
-        return called
-
-    loader = dicts(dataset).map(
-        fails(lambda x, y: (x, y)) if where == "function" else lambda *xy: xy
-    )
-    if where == "chunk":
-        monkeypatch.setattr(ResidentStages, "_gathered", fails(ResidentStages._gathered))
-    elif where == "order":
-        monkeypatch.setattr(pipeline, "permutation", fails(pipeline.permutation))
-    elif where == "fill":
-        monkeypatch.setattr(resident_store.Store, "_fill", fails(resident_store.Store._fill))
-    elif where == "lists":
-        monkeypatch.setattr(
-            resident_store.Store, "_concatenated", fails(resident_store.Store._concatenated)
-        )
-    if where not in ("fill", "lists"):
-        assert len(list(loader)) == 9
-    full.append(True)
-    with pytest.raises(
-        LoaderError, match="the GPU has no memory left for the next batches"
-    ) as told:
-        list(loader)
-    assert told.value.__cause__ is error
-    for word in ("would change their order", "state_dict()", 'cache=None, "memory" or "disk"'):
-        assert word in str(told.value)
-    full.clear()
-    found = [int(k) for x, _ in loader for k in x["c"]]
-    assert sorted(found) == list(range(ROWS))
-
-
-def test_other_errors_stay_what_they_are(dataset, monkeypatch):
-    def fails(self, chunk, index):
-        raise RuntimeError("an odd index")
-
-    monkeypatch.setattr(ResidentStages, "_gathered", fails)
-    with pytest.raises(RuntimeError, match="an odd index"):
-        list(dicts(dataset))
-
-
-def test_threads_work_on_the_gpu_of_the_loader(dataset, monkeypatch):
-    """It is current whenever a stream is taken up, since it is set back to the one before it."""
-    entered, missed = threading.local(), []
-
-    @contextmanager
-    def on_device(device):
-        before, entered.yes = getattr(entered, "yes", False), True
-        try:
-            yield
-        finally:
-            entered.yes = before
-
-    def stream(stream):
-        if not getattr(entered, "yes", False):
-            missed.append(stream)
-        return nullcontext()
-
-    loader = tuples(dataset)
-    monkeypatch.setattr(pipeline, "on_device", on_device)
-    monkeypatch.setattr(torch.cuda, "stream", stream)
-    assert len(keys(loader)) == 9 and not missed
 
 
 def test_what_is_all_there_is_cannot_be_given_back(dataset):
