@@ -68,16 +68,17 @@ def tests(name: str, *arguments: str, **env: str) -> Task:
     return Task(name, ("-m", "pytest", "-q", "-p", "no:cacheprovider", *files), BESIDE | env)
 
 
+OPS = ("test_gpu_ops", "test_gpu_stages", "test_resident", "test_resident_store")
 TESTS = (
-    tests("loader", "test_gpu_loader", "test_gpu_passes"),
-    tests("ops", "test_gpu_ops", "test_resident", "test_static", "-k", f"not ({FILLS})"),
+    tests("loader", "test_gpu_loader", "test_gpu_passes", "test_gpu_delivery", "test_gpu_readers"),
+    tests("ops", *OPS, "test_static", "-k", f"not ({FILLS})"),
     tests("programs", "test_dataloader_gpu", "test_examples_gpu"),
-    tests("jax", "test_jax_gpu"),
+    tests("jax", "test_jax_gpu", "test_jax_gpu_chunks"),
     tests("keras_on_jax", "test_keras_gpu", KERAS_BACKEND="jax"),
     tests("keras_on_torch", "test_keras_gpu", KERAS_BACKEND="torch"),
 )
 ALONE = (
-    tests("nearly_full", "test_gpu_ops", "test_resident", "-k", FILLS),
+    tests("nearly_full", *OPS, "-k", FILLS),
     tests("no_memory", "test_no_memory"),
 )
 

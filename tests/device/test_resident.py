@@ -11,9 +11,6 @@ import torch
 from tabfeed import Dataset
 from tabfeed.errors import LoaderError
 from tabfeed.loader import EmbeddingOperator, Padding
-from tabfeed.loader.gpu.devices import free_bytes
-from tabfeed.loader.gpu.resident.permute import permutation
-from tabfeed.loader.gpu.resident.pipeline import ResidentStages
 from tabfeed.loader.torch import Loader, TorchAsyncItr
 from tabfeed.testing.loader import check_loader, words_of
 
@@ -25,9 +22,7 @@ ROWS = 120_000
 CUDA = torch.device("cuda")
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("resident")
+def write_files(folder):
     for number, key in enumerate(np.array_split(np.arange(ROWS), 3)):
         table = {
             "key": key.astype(np.int32),
@@ -37,6 +32,11 @@ def dataset(tmp_path_factory):
         }
         pq.write_table(pa.table(table), folder / f"{number}.parquet", row_group_size=15_000)
     return Dataset(str(folder))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("resident"))
 
 
 def load(dataset, **options):
@@ -50,23 +50,6 @@ def whole(batch):
     assert torch.equal(cats[:, 1], cats[:, 0] % 100)
     assert torch.equal(conts[:, 0], cats[:, 0] * 0.5) and torch.equal(y, (cats[:, 0] % 2).float())
     return cats[:, 0].tolist()
-
-
-def test_the_gpu_draws_the_permutation_of_the_cpu():
-    for rows, at_once in ((10**6, 2**22), (10**6, 10**5)):
-        words = (rows, 2**64 - 3)
-        there = permutation(rows, words, CUDA, at_once=at_once)
-        assert torch.equal(there.cpu(), permutation(rows, words, torch.device("cpu")))
-
-
-def test_each_epoch_is_a_permutation_of_all_rows(dataset):
-    loader = load(dataset)
-    assert isinstance(loader.pipeline.stages, ResidentStages)
-    epochs = [[key for batch in loader for key in whole(batch)] for _ in range(3)]
-    assert all(sorted(keys) == list(range(ROWS)) for keys in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-    again = [key for batch in load(dataset, threads=1, batch_size=4096) for key in whole(batch)]
-    assert again == epochs[0]
 
 
 def test_ranks_share_the_batches_of_one_process(dataset):
@@ -100,33 +83,9 @@ def test_batches_that_are_read_late_are_whole(dataset):
     assert sorted(key for batch in got for key in whole(batch)) == list(range(ROWS))
 
 
-def test_the_budget_is_kept(dataset):
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    needed = load(dataset, batch_size=512).pipeline.stages.store._size.known
-    loader = load(dataset, batch_size=512, device_memory=needed)
-    for _ in range(2):
-        for batch in loader:
-            del batch
-    assert torch.cuda.max_memory_allocated() - before <= needed
-
-
 def test_too_large_is_told_when_it_is_made(dataset):
     with pytest.raises(LoaderError, match=r"GPU for 120,000 rows, and device_memory allows 1 MB"):
         load(dataset, device_memory="1MB")
-
-
-def test_a_gpu_that_is_nearly_full(dataset):
-    torch.cuda.empty_cache()
-    held = torch.empty(free_bytes(CUDA) - 48 * 2**20, dtype=torch.uint8, device="cuda")
-    try:
-        with pytest.raises(LoaderError, match="raise device_memory if the GPU has room"):
-            load(dataset, batch_size=ROWS)
-    finally:
-        del held
-        torch.cuda.empty_cache()
 
 
 def take_all():
