@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tabfeed import Dataset, errors, ops
-from tabfeed.io.formats.base import FORMATS
+from tabfeed import errors, ops
 from tests.docs.pages import DOCS, ROOT, blocks, name_of, pages
 
 SOURCE = ROOT / "src" / "tabfeed"
@@ -73,14 +72,6 @@ def test_every_operator_has_a_worked_table() -> None:
     tags = {"TagAsItemID", "TagAsUserFeatures", "TagAsItemFeatures"}  # described with TagAsUserID
     assert kinds - {"Operator", "StatOperator", "UDF"} - tags <= used
     assert all(f"`{name}`" in text for name in tags)
-
-
-def test_every_format_is_named_where_users_choose_one() -> None:
-    names = {f.name for f in FORMATS}
-    about_engine = str(Dataset.__doc__).split("engine\n")[1].split("part_size\n")[0]
-    assert set(re.findall(r'``"(\w+)"``', about_engine)) == names
-    text = (DOCS / "troubleshooting.md").read_text("utf-8")
-    assert f"one of {', '.join(sorted(names))}\n" in text
 
 
 # -- messages ------------------------------------------------------------------------
