@@ -43,7 +43,7 @@ def test_budgets_shrink_streams_and_chunks():
     assert plan(batch_size=10**6, host_memory="1MB").chunk == 1
 
 
-def test_large_lots_leave_room_for_smaller_chunks():
+def test_large_blocks_leave_room_for_smaller_chunks():
     """Lots of 168 MB: of two streams five may be there, beside ten chunks of eight threads."""
     large = plan(sizes=(2**20,) * 8, batch_size=2**13)
     assert large.streams == 2
@@ -53,7 +53,7 @@ def test_large_lots_leave_room_for_smaller_chunks():
     assert 3 * 2**20 * ROW.batch + 10 * ordered.chunk * 2**13 * ROW.batch <= 2**30
 
 
-def test_in_order_lots_are_smaller():
+def test_in_order_blocks_are_smaller():
     assert plan(shuffle=False).block == 2**14
     assert plan(shuffle=False, global_size=2, global_rank=0).block == 2**13
 

@@ -110,7 +110,7 @@ class Slow:
         return Part(number)
 
 
-def test_threads_that_need_the_same_lots_read_each_once():
+def test_threads_that_need_the_same_blocks_read_each_once():
     reader = Slow()
     blocks = BlockWindow(reader.read_all, dict.fromkeys(range(6), 9))
     got = []
@@ -128,7 +128,7 @@ def test_threads_that_need_the_same_lots_read_each_once():
     ] * 4
 
 
-def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
+def test_a_block_goes_after_its_last_chunk_even_out_of_turn():
     blocks = BlockWindow(Slow().read_all, {0: 0, 1: 1, 2: 5})
     blocks.get([0, 1, 2])
     blocks.done(1)
@@ -137,7 +137,7 @@ def test_a_lot_goes_after_its_last_chunk_even_out_of_turn():
     assert set(blocks._blocks) == {2}
 
 
-def test_a_lot_needed_again_is_read_again():
+def test_a_block_needed_again_is_read_again():
     reader = Slow()
     blocks = BlockWindow(reader.read_all, {0: 0})
     blocks.get([0])
@@ -184,7 +184,7 @@ def test_a_thread_that_would_wait_reads_what_is_needed_next():
     assert reader.reads == [1, 0]
 
 
-def test_as_many_lots_are_read_ahead_as_allowed():
+def test_as_many_blocks_are_read_ahead_as_allowed():
     reader = Slow()
     blocks = BlockWindow(reader.read_all, {0: 1, 1: 2, 2: 3, 3: 4}, ahead=Ahead(2))
     assert [blocks.read_ahead() for _ in range(3)] == [True, True, False]
@@ -196,7 +196,7 @@ def test_as_many_lots_are_read_ahead_as_allowed():
     assert not blocks.read_ahead()
 
 
-def test_lots_that_are_faster_together_are_read_together():
+def test_blocks_that_are_faster_together_are_read_together():
     calls = []
 
     def read(numbers):
@@ -210,7 +210,7 @@ def test_lots_that_are_faster_together_are_read_together():
     assert not blocks.read_ahead()
 
 
-def test_with_many_threads_a_chunk_waits_for_its_lots():
+def test_with_many_threads_a_chunk_waits_for_its_blocks():
     begun, release = threading.Event(), threading.Event()
     reads = []
 

@@ -174,7 +174,7 @@ def test_small_partitions_are_permuted_together(plan):
         assert rows - plan.sizes[parts[-1]] < plan.block
 
 
-def test_a_batch_takes_rows_from_all_over_a_lot():
+def test_a_batch_takes_rows_from_all_over_a_block():
     plan = Plan(sizes=(1000,) * 4, batch=40, streams=2, chunk=1)
     rows = [row for part, row in batches(plan)[0]]
     assert min(rows) < 200 and max(rows) > 800
@@ -281,14 +281,14 @@ def test_rows_before_the_last_two_batches_that_share():
     assert [plan.rows_until(step) for step in range(4)] == [0, 10, 16, 21]
 
 
-def test_how_many_lots_there_are():
+def test_how_many_blocks_there_are():
     assert Plan((5, 3, 1, 1), 4, block=4, shuffle=False).epoch(0).blocks == 3
     assert Plan((5, 3), 4).epoch(0).blocks == 2
 
 
 @given(plans(), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
-def test_chunks_of_a_lot_are_those_that_have_rows_of_it(plan, world):
+def test_chunks_of_a_block_are_those_that_have_rows_of_it(plan, world):
     plan = replace(plan, streams=world)  # one for each rank, and those of even number go forwards
     epoch = plan.epoch(1)
     for rank in range(0, world, 2 if plan.shuffle else 1):

@@ -83,7 +83,7 @@ def test_a_rank_takes_its_share_of_each_step():
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_rows_of_several_lots(dtype):
+def test_rows_of_several_blocks(dtype):
     plan = ChunkPlan(0, (run(0, 0, 5, 0), run(1, 0, 4, 5)), np.array([0, 9]))
     (chunk,) = ChunkMaker(LAYOUT).make(plan, {0: block(0, 5, dtype), 1: block(5, 9, dtype)})
     check(chunk, range(9))
@@ -97,7 +97,7 @@ def test_matrices_are_columns_by_rows():
     assert chunk.matrices["i"].flags.c_contiguous
 
 
-def test_batches_within_a_lot_of_their_dtypes_are_views():
+def test_batches_within_a_block_of_their_dtypes_are_views():
     blocks = {0: block(0, 5, np.int64), 1: block(5, 9, np.int64)}
     copy_runs = (run(0, 1, 5, 0), CopyRun(1, 0, 2, 2, 2, 4, 2))
     plan = ChunkPlan(0, copy_runs, np.array([0, 2, 4, 6, 8]))
@@ -109,7 +109,7 @@ def test_batches_within_a_lot_of_their_dtypes_are_views():
     assert first.bounds.tolist() == second.bounds.tolist() == [0, 2, 4]
 
 
-def test_a_batch_over_two_lots_is_copied_alone():
+def test_a_batch_over_two_blocks_is_copied_alone():
     blocks = {0: block(0, 5, np.int64), 1: block(5, 9, np.int64)}
     plan = ChunkPlan(0, (run(0, 0, 5, 0), run(1, 0, 4, 5)), np.array([0, 3, 6, 9]))
     chunks = ChunkMaker(LAYOUT).make(plan, blocks)
@@ -210,7 +210,7 @@ def test_the_rows_of_every_chunk_are_those_of_the_plan(plan, data):
 
 @given(ordered_plans())
 @settings(max_examples=100, deadline=None)
-def test_the_chunks_of_a_lot(plan):
+def test_the_chunks_of_a_block(plan):
     epoch = plan.epoch(0)
     for rank in range(plan.ranks):
         place = (rank, plan.ranks)
@@ -238,7 +238,7 @@ def test_where_rows_do_not_follow_each_other(changes, world):
     assert not rows_follow(replace(plan, **changes), Shard(0, world))
 
 
-def test_whether_lots_may_lie_in_trays():
+def test_whether_blocks_may_lie_in_buffers():
     options, row = LoaderOptions(batch_size=1000, threads=2), RowBytes(decoded=40, batch=80)
 
     def can(layout=MATRICES, rows=10_000, row=row, **changes):
@@ -304,7 +304,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("batch", [7, 170, 256, 3000])
 @pytest.mark.parametrize("options", [{}, {"cache": "memory"}, {"threads": 1}, {"drop_last": True}])
-def test_the_same_as_by_way_of_lots(dataset, batch, options):
+def test_the_same_as_by_way_of_blocks(dataset, batch, options):
     options = options | {"batch_size": batch, "plan": {"chunk": 3, "block": 300}}
     pipeline, other = pipeline_of(dataset, **options), pipeline_of(dataset, **options)
     other.pipeline = replace(other.pipeline, stages=replace(other.pipeline.stages, in_order=False))
@@ -312,7 +312,7 @@ def test_the_same_as_by_way_of_lots(dataset, batch, options):
     same(kept(pipeline), kept(other))  # again, with the memory of the first
 
 
-def test_many_threads_and_small_lots_meet_in_chunks(dataset):
+def test_many_threads_and_small_blocks_meet_in_chunks(dataset):
     pipeline = pipeline_of(dataset, batch_size=64, threads=8, plan={"chunk": 1, "block": 1})
     for _ in range(5):
         rows = np.concatenate([batch["cats"][1] for batch in pipeline])

@@ -160,7 +160,7 @@ def test_threads_read_with_the_gpu_of_the_loader_as_theirs(monkeypatch, kind):
     assert seen == [(5, 1), (6, 1)] and current.number == 0
 
 
-def test_lots_are_brought_with_it_as_the_current_one(monkeypatch):
+def test_blocks_are_copied_with_it_as_the_current_one(monkeypatch):
     current, seen = Current(monkeypatch), []
     block = GpuBlock(1, encoded="bytes")
 

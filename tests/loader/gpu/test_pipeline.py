@@ -536,7 +536,7 @@ def test_a_pass_that_is_kept_holds_no_memory_of_the_gpu(many, monkeypatch):
     assert len(list(old)) == len(loader) - 1
 
 
-def test_lots_that_were_being_read_are_not_kept(many, monkeypatch):
+def test_blocks_that_were_being_read_are_not_kept(many, monkeypatch):
     """Of a pass that was sent aside: others need the desks they lie on."""
     loader = walked(tuples(many, **MANY))
     kept = []

@@ -55,7 +55,7 @@ def reader(ds, layout=LAYOUT, transforms=(), at_once=2**20):
 @pytest.mark.parametrize("block_rows", [1, 15, 1000])
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("at_once", [1, 2**20])
-def test_rows_of_a_lot_stay_whole(dataset, block_rows, shuffle, at_once):
+def test_rows_of_a_block_stay_whole(dataset, block_rows, shuffle, at_once):
     epoch = Plan((10, 10, 10), batch=5, shuffle=shuffle, block=block_rows).epoch(0)
     seen = []
     for number in range(len(epoch.starts) - 1):
@@ -120,7 +120,9 @@ NUMBERS = Layout(
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("at_once", [1, 60, 2**20])
 @pytest.mark.parametrize(("block", "number"), [(1, 1), (11, 0), (30, 0)])
-def test_the_straight_way_gives_the_same_lot(dataset, monkeypatch, shuffle, at_once, block, number):
+def test_reading_straight_gives_the_same_block(
+    dataset, monkeypatch, shuffle, at_once, block, number
+):
     """One partition, two, or three side by side."""
     made = reader(dataset, NUMBERS, at_once=at_once)
     epoch = Plan((10,) * 3, 5, shuffle=shuffle, block=block).epoch(0)

@@ -90,7 +90,7 @@ def test_a_process_gives_what_a_thread_gives(ready, quick):
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("quick", [False, True])
-def test_several_processes_lay_one_lot(folder, count, quick):
+def test_several_processes_lay_one_block(folder, count, quick):
     reader, staging_buffers = make_reader(folder), StagingBuffers(ROWS * 12, 2)
     decoders, staging_buffer = decoders_of(reader, staging_buffers, count), staging_buffers.take()
     swapped = (

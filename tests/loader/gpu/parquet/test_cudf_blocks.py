@@ -116,7 +116,7 @@ def test_a_state_in_mid_epoch(dataset):
     assert torch.equal(rows.sort().values, torch.arange(ROWS * GROUPS, dtype=torch.float32))
 
 
-def test_only_lots_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
+def test_only_blocks_without_nulls_are_decoded_on_the_gpu(tmp_path, monkeypatch):
     """Footers say which have some, so that none is decoded in vain."""
     values = np.random.default_rng(0).standard_normal(ROWS * 6).astype(np.float32)
     x = pa.array(values, mask=np.isin(np.arange(len(values)) // ROWS, (1, 4)) & (values > 3))

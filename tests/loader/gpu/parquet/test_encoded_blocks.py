@@ -187,7 +187,7 @@ def test_columns_of_every_width(tmp_path, seen, shuffle):
     assert seen and all(seen)
 
 
-def test_several_row_groups_a_lot(tmp_path, seen):
+def test_several_row_groups_a_block(tmp_path, seen):
     dataset = write(tmp_path, rows=150, row_group_size=50)
     plain, mine = (tuples(dataset, buffer_size=None, streams=2) for _ in range(2))
     assert same(plain, unpacked(mine))
@@ -254,7 +254,7 @@ def test_a_file_without_compression_among_others(tmp_path, seen):
     assert all(seen)
 
 
-def test_a_lot_of_both_is_read_by_arrow(tmp_path, seen):
+def test_a_block_of_both_is_read_by_arrow(tmp_path, seen):
     write(tmp_path, files=2)
     pq.write_table(table(160, 1), tmp_path / "1.parquet", row_group_size=80, compression="none")
     dataset = Dataset(str(tmp_path))
@@ -307,7 +307,7 @@ def larger(*what):
     return replace(extent_of(*what), encoded=10**7)
 
 
-def test_a_lot_larger_than_a_desk_is_read_by_arrow(tmp_path, seen, monkeypatch):
+def test_a_block_larger_than_a_staging_buffer_is_read_by_arrow(tmp_path, seen, monkeypatch):
     dataset = write(tmp_path)
     monkeypatch.setattr(gpu, "encoded_row", lambda *_: EncodedRow(0.1, 0.1))
     monkeypatch.setattr(encoded_blocks, "extent_of", larger)

@@ -94,7 +94,7 @@ def narrow(dataset, *cats):
     return as_in_files(reader_of(dataset, cats), narrow=True)
 
 
-def test_long_ids_that_fit_are_short_in_lots(tmp_path):
+def test_long_ids_that_fit_are_short_in_blocks(tmp_path):
     columns = {"a": column("i8"), "b": column("i4"), "c": column("i8") - 2**31, "d": column("i2")}
     reading = narrow(write(tmp_path, columns), "a", "b", "c")
     assert dtypes_of(reading) == {"cats": "int32"} and not reading.pieces
