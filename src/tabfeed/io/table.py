@@ -188,7 +188,8 @@ def call_map(function: Callable[..., pa.Table], *args: Any) -> pa.Table:
     """The result of a function given to `Dataset.map`, checked as what is read from files is."""
     from tabfeed.io.formats.memory import refuse_bad_text
 
-    made, name = call(function, *args), getattr(function, "__name__", repr(function))
+    made = call(function, *args)
+    name = getattr(function, "__name__", type(function).__name__)  # a repr may hold a large table
     if not isinstance(made, pa.Table):
         raise SchemaError(
             f"the function given to map must return an Arrow table; {name} returned "

@@ -292,7 +292,8 @@ def made_table(result: Any, transform: TableFunction) -> pa.Table:
         raise LoaderError(
             f"a transform must give an Arrow table; {transform!r} gave {type(result).__name__}"
         )
-    refuse_bad_text(result, f"what {getattr(transform, '__name__', repr(transform))} returned")
+    name = getattr(transform, "__name__", type(transform).__name__)  # a repr may take long
+    refuse_bad_text(result, f"what {name} returned")
     return result
 
 
