@@ -117,7 +117,7 @@ out those rows (Dropna)
         counts = dict.fromkeys(names, 0)
         for number, unit in units:
             file = files[number]
-            there = [name for name in names if name in file.schema.names]
+            there = table.files.own_columns(number, names)
             for name, count in zip(there, file.null_counts(unit, there), strict=True):
                 counts[name] += count or 0
         self.warn(counts, "the files", stacklevel=stacklevel + 1)
