@@ -284,7 +284,10 @@ class FileSet:
         """What each row of a piece takes in memory; None if rows are about alike, or if unknown."""
         file, own = self.files[piece.file], self.own_columns(piece.file, columns)
         sizes = file.row_bytes(piece.unit, own) if own else None
-        if sizes is None or piece.rows is None:
+        if sizes is None:
+            return None
+        sizes = sizes + self._wide_nulls(piece.file, columns)
+        if piece.rows is None:
             return sizes
         return sizes[piece.start : piece.start + piece.rows]
 
