@@ -274,9 +274,12 @@ def test_nulls_that_would_take_all_memory(
     assert Dataset(tmp_path, columns=["x"]).to_arrow().num_rows == 3
 
 
-def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float64(), 1000), pa.fixed_shape_tensor(pa.float64(), [10, 100])]
+)
+def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path, kind: pa.DataType) -> None:
     write(tmp_path / "a.parquet", {"x": range(1000)})
-    wide = pa.nulls(0, pa.list_(pa.float64(), 1000))
+    wide = pa.array([], kind)
     write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": wide})
     ds = Dataset(tmp_path, part_size="1MB")
     assert ds.num_rows == 1000
