@@ -109,6 +109,20 @@ def test_with_enough_memory_it_is_read(one_long_row: Path, tmp_path: Path, act: 
     act(one_long_row, tmp_path, "1GB")
 
 
+def test_a_page_that_claims_to_be_larger_than_its_chunk_is_left_to_reading(tmp_path: Path) -> None:
+    path = tmp_path / "claims.parquet"
+    large: dict[str, Any] = {"data_page_size": 2**30, "write_batch_size": 2**23}
+    large.update(max_rows_per_page=2**30, use_dictionary=False, compression="none")
+    pq.write_table(pa.table({"i": range(2_500_000)}), path, row_group_size=2**23, **large)
+    start = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    assert data[start + 2 : start + 7].hex() == "1592b48913"  # its size decompressed: 20 MB
+    data[start + 6] = 0x7F  # 133 MB
+    path.write_bytes(data)
+    out = Dataset(path).to_parquet(tmp_path / "out", memory_limit="100MB")
+    assert out.num_rows == 2_500_000
+
+
 def test_columns_that_are_not_read_do_not_count(one_long_row: Path, tmp_path: Path) -> None:
     data = Dataset(one_long_row)
     Workflow(["i"] >> ops.Normalize()).fit(data, memory_limit="50MB")
