@@ -88,7 +88,7 @@ def refuse_large_rows(
 ) -> int:
     """The same for rows and pages of Parquet, of which one may take half of `memory_limit`.
 
-    Those are passed over that fit `readers` times.
+    Those so small that `readers` of them fit at once count as 0.
     """
     most = max(limit // 2, _LEAST)
     largest, above = 0, most // readers
