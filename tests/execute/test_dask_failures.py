@@ -32,6 +32,7 @@ from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ClusterError
 from tabfeed.execute import LocalExecutor, tasks
 from tabfeed.execute.dask import DaskExecutor
+from tabfeed.execute.dask_cluster import Preflight
 from tabfeed.execute.dask_run import ClusterRun, Lost
 from tests.waiting import HANG, wait_until
 
@@ -194,6 +195,19 @@ def test_workers_that_dask_gave_up_are_replaced() -> None:
         found = [next(results)]
         lose_all()
         assert found + list(results) == [x * x for x in range(30)]
+
+
+def test_no_job_with_several_workers_is_ended_while_lost_ones_are_replaced() -> None:
+    class JobCluster(distributed.LocalCluster):  # `scale` counts workers, of which a job has two
+        def scale(self, n: int = 0, **options: Any) -> Any:
+            return super().scale(n // 2, **options)
+
+    cluster = JobCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=50
+    )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        Preflight(client).replace_lost_workers()
+        assert len(cluster.worker_spec) == 2
 
 
 # -- processes of their own -------------------------------------------------------------

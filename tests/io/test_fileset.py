@@ -274,11 +274,27 @@ def test_nulls_that_would_take_all_memory(
     assert Dataset(tmp_path, columns=["x"]).to_arrow().num_rows == 3
 
 
-def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float64(), 1000), pa.fixed_shape_tensor(pa.float64(), [10, 100])]
+)
+def test_wide_columns_that_a_file_lacks_count_as_memory(tmp_path: Path, kind: pa.DataType) -> None:
     write(tmp_path / "a.parquet", {"x": range(1000)})
-    wide = pa.nulls(0, pa.list_(pa.float64(), 1000))
+    wide = pa.array([], kind)
     write(tmp_path / "b.parquet", {"x": pa.array([], pa.int64()), "v": wide})
     ds = Dataset(tmp_path, part_size="1MB")
     assert ds.num_rows == 1000
     assert all(t.nbytes < 1.3e6 for t in ds.iter_tables())
     assert ds.npartitions >= 8
+
+
+def test_wide_columns_that_a_file_lacks_count_in_each_row(tmp_path: Path) -> None:
+    texts = ["short"] * 500 + ["long" * 1000] * 500
+    pages: dict[str, Any] = {"data_page_size": 1000, "write_batch_size": 10}
+    write(tmp_path / "a.parquet", {"t": texts}, use_dictionary=False, **pages)
+    wide = pa.nulls(0, pa.list_(pa.float64(), 1000))
+    write(tmp_path / "b.parquet", {"t": pa.array([], pa.string()), "v": wide})
+    files, piece = Dataset(tmp_path).fileset, Piece(0, 0, 0, 1000)
+    sizes = files.row_bytes(piece, ["t", "v"])
+    assert sizes is not None
+    assert sizes.min() >= 8000
+    assert sizes.sum() == pytest.approx(files.nbytes(piece, ["t", "v"]), rel=0.01)

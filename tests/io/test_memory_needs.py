@@ -14,6 +14,7 @@ import pytest
 from tabfeed import Dataset, Workflow, ops
 from tabfeed.errors import ArgumentError
 from tabfeed.io.formats.parquet.file import ParquetFile
+from tabfeed.io.memory_needs import refuse_large_rows
 
 Act = Callable[[Path, Path, Any], object]
 
@@ -108,7 +109,55 @@ def test_with_enough_memory_it_is_read(one_long_row: Path, tmp_path: Path, act: 
     act(one_long_row, tmp_path, "1GB")
 
 
+def test_a_page_that_claims_to_be_larger_than_its_chunk_is_left_to_reading(tmp_path: Path) -> None:
+    path = tmp_path / "claims.parquet"
+    large: dict[str, Any] = {"data_page_size": 2**30, "write_batch_size": 2**23}
+    large.update(max_rows_per_page=2**30, use_dictionary=False, compression="none")
+    pq.write_table(pa.table({"i": range(2_500_000)}), path, row_group_size=2**23, **large)
+    start = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    assert data[start + 2 : start + 7].hex() == "1592b48913"  # its size decompressed: 20 MB
+    data[start + 6] = 0x7F  # 133 MB
+    path.write_bytes(data)
+    out = Dataset(path).to_parquet(tmp_path / "out", memory_limit="100MB")
+    assert out.num_rows == 2_500_000
+
+
 def test_columns_that_are_not_read_do_not_count(one_long_row: Path, tmp_path: Path) -> None:
     data = Dataset(one_long_row)
     Workflow(["i"] >> ops.Normalize()).fit(data, memory_limit="50MB")
     data.select(["i"]).to_parquet(tmp_path / "out", memory_limit="50MB")
+
+
+def test_row_groups_that_a_filter_leaves_out_do_not_count(
+    one_long_row: Path, tmp_path: Path
+) -> None:
+    data = Dataset(one_long_row, filters=[("i", "<", 3)])
+    data.to_parquet(tmp_path / "out", memory_limit="50MB")
+    data.shuffle_by_keys("i", memory_limit="50MB")
+    Dataset.merge(data, data, on="i", memory_limit="50MB")
+    Workflow(["i", "text"] >> ops.Dropna() >> ops.Categorify()).fit(data, memory_limit="50MB")
+
+
+def test_column_names_of_a_file_are_not_listed_for_each_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({f"c{i}": [1.0] for i in range(50)}), tmp_path / "wide.parquet")
+    data = Dataset(tmp_path)
+    file: Any = data.fileset.files[0]
+    file.nbytes(0, data.column_names)
+    listed: list[int] = []
+
+    class Listing:
+        def __init__(self, schema: pa.Schema) -> None:
+            self._schema = schema
+
+        @property
+        def names(self) -> list[str]:
+            listed.append(1)
+            return list(self._schema.names)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._schema, name)
+
+    file.schema = Listing(file.schema)
+    refuse_large_rows(data.fileset, data.table.partitioning.pieces, data.column_names, 2**26)
+    assert len(listed) < 2

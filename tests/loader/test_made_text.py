@@ -63,3 +63,18 @@ def test_of_map_that_returns_no_table(made: Any) -> None:
 def test_of_a_transform_that_returns_no_table() -> None:
     with pytest.raises(LoaderError, match=r"must give an Arrow table; .* gave NoneType"):
         list(Loader(Dataset(DATA), batch_size=3, transforms=[lambda table: None]))
+
+
+class Unprintable:
+    """A function whose repr would print all it holds."""
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table
+
+    def __repr__(self) -> str:
+        raise AssertionError("repr() called though there is no error")
+
+
+def test_that_a_repr_is_made_for_errors_alone() -> None:
+    assert Dataset(DATA).map(Unprintable()).to_arrow().num_rows == 3
+    assert len(list(Loader(Dataset(DATA), batch_size=3, transforms=[Unprintable()]))) == 1

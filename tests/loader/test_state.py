@@ -132,6 +132,8 @@ def test_the_state_brings_its_own_seed(tmp_path):
     with pytest.warns(TabfeedWarning, match="seed=7, not with seed=8"):
         iter(again).load_state_dict(loader.state_dict())
     Loader(ds, 10, True).load_state_dict(loader.state_dict())  # which was given no seed
+    in_order = Loader(ds, 10, seed=7).state_dict()
+    Loader(ds, 10, seed=8).load_state_dict(in_order)  # draws nothing
 
 
 def test_the_state_brings_its_own_last_batch(tmp_path):
@@ -144,9 +146,9 @@ def test_the_state_brings_its_own_last_batch(tmp_path):
         assert len(again) == len(keys(again)) == 13
     for options in ({}, {"last": "drop"}, {"drop_last": True}):
         Loader(ds, 10, **options).load_state_dict(state)
-    whole = Loader(ds, 10, seed=3).state_dict()
+    whole = Loader(ds, 10, True, seed=3).state_dict()
     with pytest.warns(TabfeedWarning, match=r"with seed=3, .* and with last='short', not with "):
-        Loader(ds, 10, seed=4, drop_last=True).load_state_dict(whole)
+        Loader(ds, 10, True, seed=4, drop_last=True).load_state_dict(whole)
 
 
 def test_a_state_of_other_ranks_says_what_comes(tmp_path):

@@ -122,14 +122,15 @@ class Preflight:
             return 0
 
     def replace_lost_workers(self) -> None:
-        """Have the cluster that this client started replace the workers that it gave up.
+        """Have the client's own cluster replace the workers that it gave up.
 
         Dask starts a worker that died again, but gives it up for good unless it is back after 15
-        seconds; on a busy machine that takes longer.
+        seconds; on a busy machine that takes longer. The base class counts entries of the
+        specification; the `scale` of a subclass may count workers, of which a job has several.
         """
         cluster = self.client.cluster
         if isinstance(cluster, distributed.SpecCluster):
-            cluster.scale(len(cluster.worker_spec))
+            distributed.SpecCluster.scale(cluster, len(cluster.worker_spec))
 
     def task_memory(self) -> int | None:
         """Half of the smallest amount of memory any worker has per thread."""

@@ -332,6 +332,8 @@ def null_bytes(dtype: pa.DataType) -> int:
     >>> null_bytes(pa.list_(pa.float32(), 100)), null_bytes(pa.list_(pa.float32()))
     (400, 4)
     """
+    if isinstance(dtype, pa.BaseExtensionType):  # a tensor of fixed shape, say
+        return null_bytes(dtype.storage_type)
     if pa.types.is_fixed_size_list(dtype):
         return int(dtype.list_size) * null_bytes(dtype.value_type)
     if pa.types.is_struct(dtype):

@@ -259,7 +259,7 @@ class FileSet:
 
     def nbytes(self, piece: Piece, columns: Sequence[str]) -> int | None:
         """Estimate of what these columns of a unit take in memory; None if unknown."""
-        file, own = self.files[piece.file], self._own_columns(piece.file, columns)
+        file, own = self.files[piece.file], self.own_columns(piece.file, columns)
         nbytes, absent = file.nbytes(piece.unit, own), self._wide_nulls(piece.file, columns)
         return None if nbytes is None else nbytes + absent * (file.unit_rows[piece.unit] or 0)
 
@@ -282,13 +282,17 @@ class FileSet:
 
     def row_bytes(self, piece: Piece, columns: Sequence[str]) -> npt.NDArray[Any] | None:
         """What each row of a piece takes in memory; None if rows are about alike, or if unknown."""
-        file, own = self.files[piece.file], self._own_columns(piece.file, columns)
+        file, own = self.files[piece.file], self.own_columns(piece.file, columns)
         sizes = file.row_bytes(piece.unit, own) if own else None
-        if sizes is None or piece.rows is None:
+        if sizes is None:
+            return None
+        sizes = sizes + self._wide_nulls(piece.file, columns)
+        if piece.rows is None:
             return sizes
         return sizes[piece.start : piece.start + piece.rows]
 
-    def _own_columns(self, index: int, columns: Sequence[str]) -> list[str]:
+    def own_columns(self, index: int, columns: Sequence[str]) -> list[str]:
+        """Those of these columns that a file itself has, which folder keys are not."""
         own = self._own[index]
         return [c for c in columns if c in own]
 
@@ -338,7 +342,7 @@ class FileSet:
             return
         self.refuse_unknown(columns)
         index = partition.files[0]
-        own = self._own_columns(index, columns)
+        own = self.own_columns(index, columns)
         others = [c for c in columns if c not in own]
         units = [p.unit for p in partition.pieces]
         tables = self.files[index].read_by_column(units, own, at_once)
@@ -364,7 +368,7 @@ class FileSet:
         fetches = []
         for (index, whole), run in groupby(partition.pieces, key=lambda p: (p.file, p.whole)):
             file, units = self.files[index], [p.unit for p in run]
-            own = self._own_columns(index, columns or self.schema.names[:1])
+            own = self.own_columns(index, columns or self.schema.names[:1])
             if own and file.fetches_ahead:
                 groups = [own] if whole else file.column_groups(units[0], own)
                 fetches.append(file.begin(units if whole else units[:1], groups[0]))
@@ -408,7 +412,7 @@ class FileSet:
 
         `verify` checks the checksums even where a file's layout skips them.
         """
-        own = self._own_columns(piece.file, columns)
+        own = self.own_columns(piece.file, columns)
         file = self.files[piece.file]
         if verify:
             file = file.verifying()
@@ -443,7 +447,7 @@ class FileSet:
         if not run[0].whole:
             return combine(pa.concat_tables([self._slice(p, columns) for p in run]))
         index = run[0].file
-        file, own = self.files[index], self._own_columns(index, columns)
+        file, own = self.files[index], self.own_columns(index, columns)
         units = [p.unit for p in run]
         encoded = [c for c in dictionary if c in own]
         table = file.read_encoded(units, own, encoded) if encoded else file.read(units, own)
@@ -460,12 +464,12 @@ class FileSet:
 
     def column_groups(self, piece: Piece, columns: Sequence[str]) -> list[list[str]]:
         """The columns in groups that can be streamed together within bounds."""
-        own = self._own_columns(piece.file, columns)
+        own = self.own_columns(piece.file, columns)
         first, *rest = self.files[piece.file].column_groups(piece.unit, own)
         return [[*first, *(c for c in columns if c not in self._own[piece.file])], *rest]
 
     def _held(self, piece: Piece, columns: Sequence[str]) -> int | None:
-        own = self._own_columns(piece.file, columns)
+        own = self.own_columns(piece.file, columns)
         return self.files[piece.file].held(piece.unit, own)
 
     def _slices(self, piece: Piece, columns: Sequence[str], rows: int | None) -> Iterator[pa.Table]:
@@ -495,7 +499,7 @@ class FileSet:
         if (self.names[piece.file], piece.unit) in self.skips:
             return False
         known = self._checked.setdefault((piece.file, piece.unit), set())
-        new = [c for c in self._own_columns(piece.file, columns) if c not in known]
+        new = [c for c in self.own_columns(piece.file, columns) if c not in known]
         if not new:
             return True
         try:

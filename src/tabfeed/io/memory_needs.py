@@ -40,6 +40,7 @@ _LEAST = 2**25  # bytes of a row that are not refused: less than what Arrow take
 
 def refuse_large_units(
     files: FileSet,
+    pieces: Sequence[Piece],
     columns: Sequence[str],
     limit: int,
     *,
@@ -51,7 +52,7 @@ def refuse_large_units(
 
     Parameters
     ----------
-    files, columns
+    files, pieces, columns
         What will be read.
     limit, option
         The user's limit of memory, and its name.
@@ -61,64 +62,71 @@ def refuse_large_units(
         What is raised.
     """
     largest = 0
-    for name, file in zip(files.names, files.files, strict=True):
-        if not file.indivisible:
-            continue
-        own = [c for c in columns if c in file.schema.names]
+    for index, unit in _units(files, pieces, lambda file: bool(file.indivisible)):
+        name, file, own = files.names[index], files.files[index], files.own_columns(index, columns)
         with suppress(BadFileError, UnreadableFileError):  # reading says so
-            for unit in range(len(file.unit_rows)):
-                needed = file.bytes_at_once(unit, own, most)
-                if needed > most:
-                    raise error(
-                        f"{name} has a {file.indivisible} (in unit {unit}) that takes about "
-                        f"{needed / 1e6:,.1f} MB while it is read, since it can only be decoded "
-                        f"whole: raise {option}, which is {limit / 1e6:,.1f} MB, to at least "
-                        f"{needed * limit / most / 1e6:,.0f} MB, or write the file with fewer "
-                        f"rows in each {file.indivisible}"
-                    )
-                largest = max(largest, needed)
+            needed = file.bytes_at_once(unit, own, most)
+            if needed > most:
+                raise error(
+                    f"{name} has a {file.indivisible} (in unit {unit}) that takes about "
+                    f"{needed / 1e6:,.1f} MB while it is read, since it can only be decoded "
+                    f"whole: raise {option}, which is {limit / 1e6:,.1f} MB, to at least "
+                    f"{needed * limit / most / 1e6:,.0f} MB, or write the file with fewer "
+                    f"rows in each {file.indivisible}"
+                )
+            largest = max(largest, needed)
     return largest
 
 
 def refuse_large_rows(
-    files: FileSet, columns: Sequence[str], limit: int, *, readers: int = 1
+    files: FileSet,
+    pieces: Sequence[Piece],
+    columns: Sequence[str],
+    limit: int,
+    *,
+    readers: int = 1,
 ) -> int:
     """The same for rows and pages of Parquet, of which one may take half of `memory_limit`.
 
-    Those are passed over that fit `readers` times.
+    Those so small that `readers` of them fit at once count as 0.
     """
     most = max(limit // 2, _LEAST)
     largest, above = 0, most // readers
-    for name, file in zip(files.names, files.files, strict=True):
-        parquet = file.row_groups
-        if parquet is None:
-            continue
-        own = [c for c in columns if c in file.schema.names]
+    for index, unit in _units(files, pieces, lambda file: file.row_groups is not None):
+        file, own = files.files[index], files.own_columns(index, columns)
         with suppress(BadFileError, UnreadableFileError):  # reading says so
-            for unit in range(len(file.unit_rows)):
-                if (file.nbytes(unit, own) or 0) <= above // 2:  # then no page is larger either
-                    continue
-                where = f"row group {unit} of {name}"
-                row, nbytes = _largest_row(file, unit, own, above)
+            parquet = file.row_groups
+            if parquet is None or parquet.nbytes(unit, own) <= above // 2:  # nor is a page larger
+                continue
+            where = f"row group {unit} of {files.names[index]}"
+            row, nbytes = _largest_row(file, unit, own, above)
+            if nbytes > most:
+                column = max(own, key=lambda c: _largest_row(file, unit, [c], 0)[1])
+                raise ArgumentError(
+                    f"row {row:,} of {where} takes {megabytes(nbytes)}, most of it in column "
+                    f"{column!r}, and is there twice while it is read: raise memory_limit, "
+                    f"which is {megabytes(limit)}, to {megabytes(2 * nbytes)}"
+                )
+            largest = max(largest, nbytes)
+            for column in own:
+                nbytes = parquet.largest_page(unit, column, above)
                 if nbytes > most:
-                    column = max(own, key=lambda c: _largest_row(file, unit, [c], 0)[1])
                     raise ArgumentError(
-                        f"row {row:,} of {where} takes {megabytes(nbytes)}, most of it in column "
-                        f"{column!r}, and is there twice while it is read: raise memory_limit, "
-                        f"which is {megabytes(limit)}, to {megabytes(2 * nbytes)}"
+                        f"column {column!r} in {where} has a page that takes "
+                        f"{megabytes(nbytes)}, and is decoded whole: raise memory_limit, which "
+                        f"is {megabytes(limit)}, to {megabytes(2 * nbytes)}, or "
+                        "write the file with smaller pages"
                     )
                 largest = max(largest, nbytes)
-                for column in own:
-                    nbytes = parquet.largest_page(unit, column, above)
-                    if nbytes > most:
-                        raise ArgumentError(
-                            f"column {column!r} in {where} has a page that takes "
-                            f"{megabytes(nbytes)}, and is decoded whole: raise memory_limit, which "
-                            f"is {megabytes(limit)}, to {megabytes(2 * nbytes)}, or "
-                            "write the file with smaller pages"
-                        )
-                    largest = max(largest, nbytes)
     return largest
+
+
+def _units(
+    files: FileSet, pieces: Sequence[Piece], concerned: Callable[[DataFile], bool]
+) -> list[tuple[int, int]]:
+    """The file and number of each unit that is read, of those files alone."""
+    chosen = {index for index, file in enumerate(files.files) if concerned(file)}
+    return sorted({(p.file, p.unit) for p in pieces if p.file in chosen})
 
 
 def _largest_row(file: DataFile, unit: int, columns: list[str], above: int) -> tuple[int, int]:
@@ -133,7 +141,13 @@ def _largest_row(file: DataFile, unit: int, columns: list[str], above: int) -> t
     return row, int(sizes[row])
 
 
-def few_readers(files: FileSet, columns: Sequence[str], limit: int, executor: Executor) -> Executor:
+def few_readers(
+    files: FileSet,
+    pieces: Sequence[Piece],
+    columns: Sequence[str],
+    limit: int,
+    executor: Executor,
+) -> Executor:
     """As many threads as can each read what cannot be cut within half the limit.
 
     An error if not even one can.
@@ -141,8 +155,8 @@ def few_readers(files: FileSet, columns: Sequence[str], limit: int, executor: Ex
     most = limit // 2
     readers = executor.threads if isinstance(executor, LocalExecutor) else 1
     at_once = max(
-        refuse_large_units(files, columns, limit, most=most, option="memory_limit"),
-        refuse_large_rows(files, columns, limit, readers=readers),
+        refuse_large_units(files, pieces, columns, limit, most=most, option="memory_limit"),
+        refuse_large_rows(files, pieces, columns, limit, readers=readers),
     )
     fits = max(1, most // max(1, at_once))
     if isinstance(executor, LocalExecutor) and executor.threads > fits:

@@ -109,14 +109,20 @@ class Partitioning:
         """Whether partitions hold whole groups of rows, and are never cut."""
         return self.part_size >= NO_LIMIT
 
+    @property
+    def pieces(self) -> list[Piece]:
+        """The units that the filter does not rule out, or what was chosen of them."""
+        if self.chosen is not None:
+            return [piece for partition in self.chosen for piece in partition.pieces]
+        units = self.files.units()
+        return units if self.condition is None else self.files.prune(units, self.condition)
+
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions, in order."""
         if self.chosen is not None:
             return self.chosen
-        pieces: Sequence[Piece] = self.files.units()
-        if self.condition is not None:
-            pieces = self.files.prune(pieces, self.condition)
+        pieces = self.pieces
         if self.npartitions is not None:
             return tuple(cut_by_count(self.files.counted(pieces), self.npartitions))
         sized = self.files.sized(pieces, self.columns)
@@ -188,7 +194,8 @@ def call_map(function: Callable[..., pa.Table], *args: Any) -> pa.Table:
     """The result of a function given to `Dataset.map`, checked as what is read from files is."""
     from tabfeed.io.formats.memory import refuse_bad_text
 
-    made, name = call(function, *args), getattr(function, "__name__", repr(function))
+    made = call(function, *args)
+    name = getattr(function, "__name__", type(function).__name__)  # a repr may hold a large table
     if not isinstance(made, pa.Table):
         raise SchemaError(
             f"the function given to map must return an Arrow table; {name} returned "

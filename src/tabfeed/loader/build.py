@@ -219,6 +219,7 @@ def build_pipeline(
     read = [c for c in table.columns_read(known) if c in own]  # from the files
     at_once = refuse_large_units(
         table.files,
+        [piece for partition in table.partitions for piece in partition.pieces],
         read,
         given,
         most=given * 2 // 3,

@@ -241,11 +241,10 @@ class RowSizes:
     def held(self, slices: Iterable[Piece]) -> int:
         """What a thread holds while it reads a slice of a row group: some pages of each column."""
         most = 0
-        files = self.dataset.fileset.files
+        files = self.dataset.fileset
         for number, unit in {(piece.file, piece.unit) for piece in slices}:
-            file = files[number]
-            own = [name for name in self.columns if name in file.schema.names]  # not of its folder
-            most = max(most, file.held(unit, own) or 0)
+            own = files.own_columns(number, self.columns)
+            most = max(most, files.files[number].held(unit, own) or 0)
         return (most or _COLUMN_BYTES * len(self.columns)) + _BATCH_BYTES
 
     def largest_column(self, pieces: Iterable[Piece] | None = None) -> str:

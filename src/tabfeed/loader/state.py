@@ -183,7 +183,8 @@ def _restored(state: Mapping[str, Any], plan: Plan, options: LoaderOptions) -> P
     check_plan(position.plan, options)
     saved, last = position.plan, "drop" if options.drop_last else options.last
     given = []
-    if options.seed not in (LoaderOptions.seed, saved.seed) and options.seed_fn is None:
+    drawn = saved.shuffle and options.seed_fn is None  # from the seed alone
+    if drawn and options.seed not in (LoaderOptions.seed, saved.seed):
         given.append(f"seed={saved.seed}, not with seed={options.seed}")
     if last not in (None, saved.last):
         given.append(f"last={saved.last!r}, not with last={last!r}")

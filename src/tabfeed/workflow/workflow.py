@@ -123,7 +123,7 @@ class Workflow:
         if limit is not None:
             used = Plan(self.output_node, data.schema).without_unused_columns().source
             columns = data.columns_read(used.column_names)
-            who = few_readers(data.fileset, columns, most, who)
+            who = few_readers(data.fileset, data.table.partitioning.pieces, columns, most, who)
         pieces = small_partitions(data, memory, who)
         with unchanged_on_failure(self.output_node, memory):
             fit_graph(self.output_node, pieces, who, memory, update=update)

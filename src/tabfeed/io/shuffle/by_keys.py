@@ -70,7 +70,9 @@ def shuffle_by_keys(
             folder = TemporaryFolder()
             limit = working_memory(memory_limit)
             if memory_limit is not None:
-                executor = few_readers(table.files, table.source_columns, limit, executor)
+                executor = few_readers(
+                    table.files, table.partitioning.pieces, table.source_columns, limit, executor
+                )
             pieces = table.in_smaller_partitions(max(1, limit // 16))
             tables = _passing(pieces.iter_tables(executor=executor), schema, bar)
             buckets = split_into_buckets(
@@ -196,9 +198,9 @@ def merge(
     columns = _output_columns(left, right, keys, how, suffix)
     limit = working_memory(memory_limit)
     for side in (left, right) if memory_limit is not None else ():
-        read, most = side.source_columns, limit // 2
-        refuse_large_units(side.files, read, limit, most=most, option="memory_limit")
-        refuse_large_rows(side.files, read, limit)
+        pieces, read, most = side.partitioning.pieces, side.source_columns, limit // 2
+        refuse_large_units(side.files, pieces, read, limit, most=most, option="memory_limit")
+        refuse_large_rows(side.files, pieces, read, limit)
     folder = TemporaryFolder()
     _join(_Query(left, right, keys, how, tuple(s for s, _ in columns)), folder, limit)
     path = str(folder.path / "joined.parquet")

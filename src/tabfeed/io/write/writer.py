@@ -77,7 +77,9 @@ def write_parquet(
     refuse_types(table.schema.to_arrow())
     if options.memory_limit is not None:
         limit = working_memory(options.memory_limit)
-        executor = few_readers(table.files, table.source_columns, limit, executor)
+        executor = few_readers(
+            table.files, table.partitioning.pieces, table.source_columns, limit, executor
+        )
     with commit:
         commit.schema = table.schema
         if is_remote(executor):

@@ -117,7 +117,7 @@ out those rows (Dropna)
         counts = dict.fromkeys(names, 0)
         for number, unit in units:
             file = files[number]
-            there = [name for name in names if name in file.schema.names]
+            there = table.files.own_columns(number, names)
             for name, count in zip(there, file.null_counts(unit, there), strict=True):
                 counts[name] += count or 0
         self.warn(counts, "the files", stacklevel=stacklevel + 1)
@@ -292,7 +292,8 @@ def made_table(result: Any, transform: TableFunction) -> pa.Table:
         raise LoaderError(
             f"a transform must give an Arrow table; {transform!r} gave {type(result).__name__}"
         )
-    refuse_bad_text(result, f"what {getattr(transform, '__name__', repr(transform))} returned")
+    name = getattr(transform, "__name__", type(transform).__name__)  # a repr may take long
+    refuse_bad_text(result, f"what {name} returned")
     return result
 
 

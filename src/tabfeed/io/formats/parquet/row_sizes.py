@@ -173,12 +173,18 @@ def dictionary_bytes(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> tupl
 
 
 def largest_page(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> int:
-    """What the largest page of a chunk takes while it is read: as stored, and decompressed."""
+    """What the largest page of a chunk takes while it is read: as stored, and decompressed.
+
+    0 if the chunk is damaged: reading it says so.
+    """
     stored = chunk.compression != "UNCOMPRESSED"
     try:
-        return max((p.bytes + stored * p.stored for p in _walk(file, chunk)), default=0)
+        pages = list(_walk(file, chunk))
     except _NOT_UNDERSTOOD:
         return 0
+    if any(page.bytes > chunk.total_uncompressed_size for page in pages):
+        return 0
+    return max((page.bytes + stored * page.stored for page in pages), default=0)
 
 
 def _walk(file: pa.NativeFile, chunk: pq.ColumnChunkMetaData) -> Iterator[Header]:
