@@ -318,3 +318,11 @@ def test_a_save_killed_between_old_and_new(saved: Path) -> None:
     saved.rename(saved.parent / ".w.saving-0123")
     assert nvt.Workflow.load(saved).transform(DATA).equals(workflow().transform(DATA))
     assert [p.name for p in saved.parent.iterdir()] == ["w"]
+
+
+@pytest.mark.parametrize(("name", "most"), [("workflow.json", 2**28), ("checksums.json", 2**24)])
+def test_files_larger_than_promised_are_not_read(tmp_path: Path, name: str, most: int) -> None:
+    nvt.Workflow(["x"] >> ops.Normalize()).fit({"x": [1.0, 2.0]}).save(tmp_path / "w")
+    os.truncate(tmp_path / "w" / name, most + 1)  # takes no room on the disk
+    with pytest.raises(ArtefactError, match=f"{name} is larger than {most:,} bytes"):
+        nvt.Workflow.load(tmp_path / "w")
