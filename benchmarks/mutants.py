@@ -39,7 +39,12 @@ MODULES = {
         "tests/io/storage/test_s3.py",
         "tests/integration/test_two_writers.py",
     ],
-    "tabfeed.io.write.writer": ["tests/io/write/test_writer.py", "tests/io/write/test_memory.py"],
+    "tabfeed.io.write.writer": [
+        "tests/io/write/test_writer.py",
+        "tests/io/write/test_memory.py",
+        "tests/io/write/test_file_writer.py",
+        "tests/io/test_memory_needs.py",
+    ],
     "tabfeed.ops.categorify": ["tests/ops/test_categorify.py", "tests/workflow/test_update.py"],
     "tabfeed.ops.state.memory": [
         "tests/ops/state/test_memory.py",

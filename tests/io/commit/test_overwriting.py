@@ -187,6 +187,14 @@ def test_what_a_killed_writer_left_lets_no_other_replace_a_dataset(tmp_path: Pat
     assert text(tmp_path / "a.parquet") == "old"
 
 
+def test_a_damaged_journal_is_refused_and_can_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text('{"writing": ')
+    with pytest.raises(UnfinishedDatasetError):
+        write(tmp_path, {"a.parquet": "new"})
+    write(tmp_path, {"a.parquet": "new"}, overwrite=True)
+    assert Dataset(tmp_path).to_arrow()["t"].to_pylist() == ["new"]
+
+
 def test_failing_to_complete_leaves_it_unfinished(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text(json.dumps({"writing": [], "removing": []}))
     with pytest.raises(Boom):
