@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
 from itertools import islice, pairwise
@@ -126,6 +127,34 @@ def test_threads_that_need_the_same_blocks_read_each_once():
     assert [sorted((n, p.rows) for n, p in g.items()) for g in got] == [
         [(n, n) for n in range(6)]
     ] * 4
+
+
+def test_a_thread_without_a_core_keeps_no_block_alive():
+    class Kept:
+        pass
+
+    blocks = BlockWindow(lambda numbers: [Kept() for _ in numbers], {0: 0})
+    thread = threading.Thread(target=blocks.read_ahead)
+    paused, go_on = threading.Event(), threading.Event()
+
+    class Pausing(threading.Condition):
+        """Stops the thread once it has read a block and given the lock back."""
+
+        def __exit__(self, *exc):
+            super().__exit__(*exc)
+            if threading.current_thread() is thread and blocks._blocks:
+                paused.set()
+                go_on.wait(HANG)
+
+    blocks._changed = Pausing()
+    thread.start()
+    assert paused.wait(HANG)
+    kept = weakref.ref(blocks.get([0])[0])
+    blocks.done(0)
+    alive = kept() is not None
+    go_on.set()
+    thread.join()
+    assert not alive
 
 
 def test_a_block_goes_after_its_last_chunk_even_out_of_turn():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,33 @@ def test_results_come_in_order_whoever_is_faster(workers, depth):
 
     assert list(Prefetch(do, range(3, 20), workers=workers, depth=depth)) == list(range(3, 20))
     wait_until(lambda: not ours())
+
+
+def test_a_worker_without_a_core_keeps_no_result_alive():
+    class Kept:
+        pass
+
+    begin, alive = threading.Event(), []
+
+    def do(n):
+        begin.wait(HANG)
+        return Kept()
+
+    work = Prefetch(do, range(1), workers=1)
+
+    results, notify_all = work._work.results, work._work.ready.notify_all
+
+    def look():  # the worker calls it before it gives the lock back
+        if results:
+            kept = weakref.ref(results[0])
+            results[0] = Kept()
+            alive.append(kept() is not None)
+        notify_all()
+
+    work._work.ready.notify_all = look
+    begin.set()
+    next(work)
+    assert alive == [False]
 
 
 def test_nothing_to_do_ends_at_once():

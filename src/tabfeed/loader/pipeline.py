@@ -186,6 +186,7 @@ class BlockWindow(Generic[L]):
         with self._changed:
             if not self._closed:  # else their memory is another's to have
                 self._blocks.update(zip(numbers, blocks, strict=True))
+            del blocks  # this thread may be put off its core here, and must not keep them alive
             self._reading.difference_update(numbers)
             self._changed.notify_all()
 

@@ -79,13 +79,13 @@ class _Work(Generic[T]):
                 result = _Failure(not_the_end(e, "a function that makes batches"))
             except BaseException as e:
                 result = _Failure(e)
+            failed = isinstance(result, _Failure)
             with self.lock:
                 if not self.stopped:
                     self.results[position] = result
+                del result  # a worker that waits, or has no core, must not keep it alive
                 self.ready.notify_all()
                 self.room.notify()  # what it was made of may have made room to read ahead
-            failed = isinstance(result, _Failure)
-            del result  # a worker that waits must not keep its last result alive
             if failed:
                 return
 
